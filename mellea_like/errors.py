@@ -18,6 +18,7 @@ MelleaError
 │   └── Blocked                 a plugin stopped the call
 ├── RequirementError            a validator failed to do its job
 │   └── BadVerdict              ... by returning something that isn't a verdict (a TypeError too)
+├── ToolError(answers)          a tool raised
 ├── CoalescingError
 │   ├── ShutdownError           the component is closing or closed
 │   ├── Refused                 the component would not take the work
@@ -40,6 +41,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mellea_like.core.conversation import Message
     from mellea_like.core.result import SamplingResult
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "SamplingTimeout",
     "ShutdownError",
     "Stopped",
+    "ToolError",
 ]
 
 
@@ -226,6 +229,25 @@ class RequirementError(MelleaError):
 
 class BadVerdict(RequirementError, TypeError):
     """A validator returned something that isn't a verdict."""
+
+
+class ToolError(MelleaError):
+    """A tool raised; what it raised is the cause.
+
+    Args:
+        message: names the tool, and says what happened.
+        tool: the tool's name.
+
+    Attributes:
+        answers: the messages of the calls that `SamplingResult.run_tools` made, the failed one's
+            last.
+    """
+
+    answers: tuple[Message, ...] = ()
+
+    def __init__(self, message: str = "", *, tool: str | None = None) -> None:
+        super().__init__(message)
+        self.tool = tool
 
 
 class CoalescingError(MelleaError):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, Field, create_model
 
 from mellea_like.core.backend import BUDGETS, Options
-from mellea_like.core.conversation import Context, Message
+from mellea_like.core.conversation import Context, Message, reply_message
 from mellea_like.errors import InvalidRequest
 from mellea_like.limits.budget import within_budgets
 from mellea_like.requirements.judge import block, conversation_block
@@ -106,10 +106,10 @@ class _JudgeScore:
 
     async def __call__(self, candidate: Candidate) -> tuple[float, str]:
         low, high = self.scale
-        asked = candidate.action.render(candidate.context)
+        asked = (*candidate.action.render(candidate.context), *candidate.rounds)
+        answer = reply_message(candidate.generation).text
         question = (
-            f"{conversation_block(asked)}\n\n{block('answer', candidate.text)}\n\n"
-            f"Score: {self.rubric}"
+            f"{conversation_block(asked)}\n\n{block('answer', answer)}\n\nScore: {self.rubric}"
         )
         context = Context([Message("system", SYSTEM.format(low=low, high=high))])
         budgets = BUDGETS.get()

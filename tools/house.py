@@ -56,7 +56,7 @@ LINES = {
     "requirements/code": Bound(2400, 3187),
     "estimate": Bound(600, 950),
     "export": Bound(1200, 1587),
-    "core": Bound(2600, 5180),
+    "core": Bound(2600, 5600),
     "hooks": Bound(900, 1150),
     "telemetry": Bound(500, 625),
     "runtime": Bound(600, 825),

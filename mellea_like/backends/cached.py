@@ -24,6 +24,7 @@ from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.backend import BackendWrapper, Options, checked_reply, innermost
 from mellea_like.core.format import json_schema
 from mellea_like.core.generation import Generation, TokenLogprob, Usage
+from mellea_like.core.tools import ToolCall
 from mellea_like.errors import CacheError
 from mellea_like.runtime.event_loops import running_loop
 from mellea_like.runtime.logs import warn
@@ -70,9 +71,9 @@ class CachedBackend(BackendWrapper):
 
     For development, tests and evaluations: a program that is run again asks for nothing that it
     was told before. A reply is kept under all that shapes it: the backend, the conversation, the
-    options with their seed, the format, whether it is a verdict, and the iteration. So the draws of
-    a call remain different draws, and the next run of the program gets the same ones again. A retry
-    is the same draw.
+    options with their seed, the format, the tools, whether it is a verdict, and the iteration. So
+    the draws of a call remain different draws, and the next run of the program gets the same ones
+    again. A retry is the same draw.
 
     Two calls that ask the same get the same draws, also within one run. Where they ask at the same
     time, on one event loop, the one waits for the other's reply. (What streams does not wait: then
@@ -221,6 +222,9 @@ class CachedBackend(BackendWrapper):
             "purpose": request.meta.purpose,
             "iteration": request.meta.iteration,
         }
+        if request.tools:
+            tools = [tool.as_dict() for tool in request.tools]
+            asked |= {"tools": tools, "tool_choice": request.tool_choice}
         plain = json.dumps(asked, sort_keys=True, default=repr)
         return blake2b(plain.encode(), digest_size=20).digest()
 
@@ -261,6 +265,8 @@ def _written(reply: Generation) -> str | None:
     }
     if reply.has_value:
         plain |= {"value": reply.value, "parsed": reply.parsed}
+    if reply.tool_calls:
+        plain["tool_calls"] = [[c.id, c.name, c.arguments] for c in reply.tool_calls]
     if reply.logprobs:
         plain["logprobs"] = [
             [text, logprob, [list(other) for other in alternatives]]
@@ -283,7 +289,9 @@ def _read(written: str) -> Generation:
         TokenLogprob(token, logprob, tuple((other, its) for other, its in alternatives))
         for token, logprob, alternatives in plain.get("logprobs", ())
     )
-    return Generation(text, value, HIT, model, ended, parsed=parsed, logprobs=logprobs)
+    calls = tuple(ToolCall(*call) for call in plain.get("tool_calls", ()))
+    kept: dict[str, Any] = {"parsed": parsed, "logprobs": logprobs, "tool_calls": calls}
+    return Generation(text, value, HIT, model, ended, **kept)
 
 
 class _UnderWay:

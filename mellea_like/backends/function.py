@@ -32,9 +32,10 @@ GenerateFunction: TypeAlias = "Callable[[Request], object | Awaitable[object]]"
 class FunctionBackend:
     """Calls a function for each reply.
 
-    The function is given the `Request` and returns a str, a whole `Generation`, or any other value;
-    a value becomes the generation's ``value``, and its text is the value as JSON where it has a
-    JSON form, else its ``repr``. What the function raises passes unchanged: raise a
+    The function is given the `Request`, with its tools and the images in its messages, and returns
+    a str, a whole `Generation`, which may call tools, or any other value; a value becomes the
+    generation's ``value``, and its text is the value as JSON where it has a JSON form, else its
+    ``repr``. What the function raises passes unchanged: raise a
     `mellea_like.errors.BackendError` to say that trying again may help.
 
     A function costs one request and no tokens, unless the generation that it returns has a usage,

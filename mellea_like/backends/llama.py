@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, cast
 import anyio
 
 from mellea_like.core.argument_checks import real_number
+from mellea_like.core.backend import texts_only
 from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable
 from mellea_like.runtime.threads import run_in_thread
 
@@ -314,6 +315,7 @@ class LlamaCppBackend(OpenAIBackend):
     @asynccontextmanager
     async def _open(self, request: Request, choices: int | None = None) -> AsyncGenerator[Incoming]:
         server = self._server()
+        texts_only(request, "LlamaCppBackend", tools=True)
         try:
             async with super()._open(request, choices) as incoming:
                 yield incoming

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.counting import count_words, word_pieces
+from mellea_like.core.backend import texts_only
 from mellea_like.core.generation import Generation
 from mellea_like.errors import InvalidRequest
 from mellea_like.runtime.threads import run_in_thread
@@ -349,6 +350,7 @@ class MarkovBackend:
         return Generation(text, usage=meter.usage, model=self.model, finish_reason=reason)
 
     def _check(self, request: Request) -> None:
+        texts_only(request, "MarkovBackend")
         wanted = request.options.model
         if request.format is not None:
             msg = (

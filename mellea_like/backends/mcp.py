@@ -18,7 +18,7 @@ import anyio
 from pydantic import ValidationError
 
 from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.backend import Options, is_backend
+from mellea_like.core.backend import Options, is_backend, texts_only
 from mellea_like.core.backend import can_judge as judges
 from mellea_like.core.format import json_schema
 from mellea_like.core.generation import Generation
@@ -80,6 +80,7 @@ def sampling_params(request: Request, options: Options) -> types.CreateMessageRe
     System messages become the system prompt, wherever they stand. A seed is left out: it is a wish
     that this protocol has no word for.
     """
+    texts_only(request, "MCPSamplingBackend")
     system = [message.text for message in request.messages if message.role == "system"]
     wanted: Any = request.format
     if wanted is not None:

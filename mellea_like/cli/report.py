@@ -12,6 +12,7 @@ from mellea_like.cli.errors import reading
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.streams import printable, warn, write_output
+from mellea_like.core.conversation import Message
 from mellea_like.core.result import SamplingResult
 from mellea_like.report.format import plural
 from mellea_like.runtime.files import replaced
@@ -147,6 +148,9 @@ def _of_two(options: ReportOptions, other: Path, *, as_text: bool) -> tuple[str,
     if options.item is not None:
         msg = "--item is for one run, and --compare for two: leave one of them out"
         raise Problem(msg, Exit.USAGE)
+    if STANDARD in (*options.sources, other):
+        msg = "a journal can't be read from standard input: name its file"
+        raise Problem(msg, Exit.USAGE)
     with reading(options.sources[0]):
         one = Run(*options.sources)
     with reading(other):
@@ -168,7 +172,7 @@ def _apart(run: Run) -> Iterator[dict[str, Any]]:
     from mellea_like.batch.journal.reader import read_items  # noqa: PLC0415 (needs sqlite3)
 
     for place, path in enumerate(run.journals):
-        for item in read_items(path):
+        for item in read_items(path, parts=False):
             yield {**item, "id": place * 2**40 + item["id"]}
 
 
@@ -195,7 +199,7 @@ def _of_journal(path: Path, item: int | None, seed: int, *, as_text: bool) -> tu
         made = _of_trace(trace, as_text=as_text)
         return (f"{made}\n{_exchange(trace)}" if as_text else made), f"item {item}"
     run = read_run(path, check=False)  # Reading its items checks it.
-    made = (run_text if as_text else run_report)(run, read_items(path), seed=seed)
+    made = (run_text if as_text else run_report)(run, read_items(path, parts=False), seed=seed)
     return made, plural(sum(run["counts"].values()), "item")
 
 
@@ -212,9 +216,11 @@ def _exchange(trace: Mapping[str, Any]) -> str:
         return ""
     best = trace["best_index"]
     shown = slices[-1 if best is None else best]
-    asked: list[dict[str, str]] = trace["prompts"][shown["prompt"]]
-    said = "\n".join(message["content"] for message in asked) or shown["action"]["text"]
-    return f"Prompt:\n{_indented(said)}\nReply:\n{_indented(shown['text'])}"
+    asked: list[dict[str, Any]] = trace["prompts"][shown["prompt"]]
+    said = "\n".join(Message.from_dict(message).text for message in asked)
+    reply = {"role": "assistant", "content": shown["text"], "tool_calls": shown.get("tool_calls")}
+    answered = Message.from_dict(reply).text
+    return f"Prompt:\n{_indented(said or shown['action']['text'])}\nReply:\n{_indented(answered)}"
 
 
 def _indented(text: str | None) -> str:

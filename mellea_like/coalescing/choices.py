@@ -117,7 +117,9 @@ class ChoicesBackend(BackendWrapper, Component):
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         self._check_open()
         self._asked += 1
-        member = None if self._one_by_one else self._join(request)
+        # A choice's calls of tools arrive in pieces, and go to nobody else.
+        alone = self._one_by_one or bool(request.tools)
+        member = None if alone else self._join(request)
         if member is not None:
             try:
                 if await member.is_shared():

@@ -14,6 +14,7 @@ from mellea_like.core.display import fields_shown
 from mellea_like.core.generation import Generation, Meter
 from mellea_like.core.parts import Audio, File, Image, Text
 from mellea_like.core.tools import Tool
+from mellea_like.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -43,6 +44,7 @@ __all__ = [
     "innermost",
     "is_backend",
     "output_bound",
+    "texts_only",
 ]
 
 
@@ -266,9 +268,10 @@ class Backend(Protocol):
     - ``stream(request)``: see `StreamingBackend`.
     - ``async aclose()``: closes idle connections. The backend may be used again afterwards.
 
-    A backend keeps three promises, which `mellea_like.testing.check_backend` checks. A cancelled
+    A backend keeps four promises, which `mellea_like.testing.check_backend` checks. A cancelled
     request is closed before the cancellation goes on. Everything that it raises, bugs aside, is a
-    `BackendError`. And each request that it sends is counted on ``request.meter``.
+    `BackendError`. Each request that it sends is counted on ``request.meter``. And what it can't
+    take of a request, such as an image, it refuses, and never leaves out: `texts_only` does that.
     """
 
     async def generate(self, request: Request) -> Generation:
@@ -304,6 +307,33 @@ class StreamingBackend(Backend, Protocol):
             Leaving the block early closes the request.
         """
         ...
+
+
+def texts_only(request: Request, backend: str, *, tools: bool = False) -> None:
+    """Refuse a request of which a backend would have to leave something out: parts, and tools.
+
+    Args:
+        request: the request.
+        backend: what the error calls the backend.
+        tools: whether the backend takes tools, and messages that call them or answer calls.
+
+    Raises:
+        InvalidRequest: the request has what is no text; it names that, and the message.
+    """
+    for number, message in enumerate(request.messages, 1):
+        where = f"message {number} ({message.role})"
+        if not isinstance(message.content, str):
+            for part in message.content:
+                if not isinstance(part, Text):
+                    msg = f"{backend} takes texts only, and {where} has {part.placeholder}"
+                    raise InvalidRequest(msg)
+        if not tools and (message.tool_calls or message.role == "tool"):
+            msg = f"{backend} takes no tools, and {where} is about a call of one"
+            raise InvalidRequest(msg)
+    if request.tools and not tools:
+        names = ", ".join(tool.name for tool in request.tools)
+        msg = f"{backend} can't offer tools, and the request has {names}"
+        raise InvalidRequest(msg)
 
 
 def can_judge(backend: Backend) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
+    from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "is_action",
     "joined_text",
     "repair_text",
+    "reply_message",
     "said_below",
 ]
 
@@ -391,6 +393,12 @@ class Instruction:
 
 Asked: TypeAlias = "str | Message | Instruction | Mapping[str, Any] | Sequence[MessageLike]"
 """What can be sampled as it is, and whose reply is its text: the words of a task, or messages."""
+
+
+def reply_message(reply: Generation) -> Message:
+    """Return a model's output as what it said in the conversation."""
+    text = reply.text or reply.refusal or ""
+    return Message("assistant", text, None, reply.tool_calls, None, reply.reasoning)
 
 
 def repair_text(problems: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 from mellea_like.core.display import bounded, fields_shown
 
-__all__ = ["Audio", "File", "Image", "Part", "Text", "as_parts", "part_from_dict"]
+__all__ = ["Audio", "File", "Image", "Part", "Text", "as_parts", "part_from_dict", "shown_size"]
 
 MOST_CHARACTERS = 80
 """Of an address or a name, in a placeholder."""
@@ -118,7 +118,7 @@ class Image:
         """What stands for it in a text, such as ``"[image/png, 12 KB]"``."""
         if self.data is None:
             return f"[image at {bounded(cast('str', self.url), MOST_CHARACTERS)}]"
-        return f"[{self.media_type}, {_size(self.data)}]"
+        return f"[{self.media_type}, {shown_size(len(self.data))}]"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the part as OpenAI's chat protocol has it: data as a ``data:`` URL."""
@@ -155,7 +155,7 @@ class Audio:
     @property
     def placeholder(self) -> str:
         """What stands for it in a text, such as ``"[audio/wav, 80 KB]"``."""
-        return f"[audio/{bounded(self.format, MOST_CHARACTERS)}, {_size(self.data)}]"
+        return f"[audio/{bounded(self.format, MOST_CHARACTERS)}, {shown_size(len(self.data))}]"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the part as OpenAI's chat protocol has it."""
@@ -208,7 +208,7 @@ class File:
         if self.data is None:
             return f"[file {bounded(name or cast('str', self.file_id), MOST_CHARACTERS)}]"
         named = f", {bounded(name, MOST_CHARACTERS)}" if name else ""
-        return f"[{self.media_type}, {_size(self.data)}{named}]"
+        return f"[{self.media_type}, {shown_size(len(self.data))}{named}]"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the part as OpenAI's chat protocol has it: data as a ``data:`` URL."""
@@ -349,7 +349,8 @@ def _from_data_url(url: str) -> tuple[bytes, str | None]:
     return _from_base64(found["data"]), found["type"] or None
 
 
-def _size(data: bytes) -> str:
-    if len(data) < KB:
-        return f"{len(data)} bytes"
-    return f"{len(data) / KB:.0f} KB" if len(data) < MB else f"{len(data) / MB:,.1f} MB"
+def shown_size(count: int) -> str:
+    """Write a number of bytes for people."""
+    if count < KB:
+        return f"{count} bytes"
+    return f"{count / KB:.0f} KB" if count < MB else f"{count / MB:,.1f} MB"

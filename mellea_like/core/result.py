@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 from mellea_like.core.display import bounded
 from mellea_like.core.generation import Usage
 from mellea_like.errors import SamplingFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from typing_extensions import TypeForm
 
+    from mellea_like.core.conversation import Message
     from mellea_like.core.decision import Decision
     from mellea_like.core.ledger import Ledger
     from mellea_like.core.prices import Price
     from mellea_like.core.slice import Outcome, Slice
+    from mellea_like.core.tools import ToolCall, ToolSource
 
 __all__ = ["SamplingResult", "StopReason"]
 
@@ -74,6 +76,8 @@ class SamplingResult(Generic[T]):
             or which requirement is hopeless.
         decision: what the selection decided and on what; None with ``"first"`` and ``"ordered"``,
             and where no slice passed.
+        toolbox: the call's tools, for `run_tools`; None where it had none, and in copies that were
+            pickled or read.
     """
 
     slices: tuple[Slice, ...]
@@ -85,6 +89,7 @@ class SamplingResult(Generic[T]):
     undelivered: int = 0
     stop_detail: str = ""
     decision: Decision | None = None
+    toolbox: Any = field(default=None, repr=False, compare=False)
 
     @property
     def success(self) -> bool:
@@ -133,6 +138,53 @@ class SamplingResult(Generic[T]):
     def values(self) -> tuple[T, ...]:
         """The values of all `winners`."""
         return tuple(cast("T", s.value) for s in self.winners)
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tools that the winner calls, with their arguments read; empty unless a slice passed.
+
+        None of them has run: `run_tools` runs them.
+        """
+        return self.best.tool_calls if self.success else ()
+
+    async def run_tools(
+        self,
+        tools: Sequence[ToolSource] | None = None,
+        *,
+        on_error: Literal["tell", "raise"] = "tell",
+    ) -> tuple[Message, ...]:
+        """Run what the winner calls, one after the other, in the model's order.
+
+        The messages go into the next call, which asks for the reply to them::
+
+            answers = await result.run_tools()
+            result = await strategy.sample(answers, context=result.best.context_after, tools=tools)
+
+        A plain function runs in a thread. Where the caller is cancelled, an async one is too, a
+        plain one goes on to its end without being waited for, and no further one begins. Each call
+        of this method runs them again.
+
+        Args:
+            tools: what the names stand for; by default the tools of the call.
+            on_error: what an exception in a tool means. ``"tell"``: the model is told, by a message
+                that begins with ``error:``, it is logged, and the others run. ``"raise"``: a
+                `ToolError` is raised, whose ``answers`` are the messages so far, and no further one
+                runs.
+
+        Returns:
+            A message of the role ``"tool"`` for each call; empty where it calls none. What a tool
+            returns is told as it is where it is a ``str``, else as JSON.
+
+        Raises:
+            SamplingFailed: no slice passed.
+            ToolError: a tool raised, and ``on_error`` is ``"raise"``.
+            ValueError: a tool has no function; or this result is a copy that does not know its
+                tools, and they aren't given, or not all. Then none has run.
+        """
+        # As for notebooks below: what runs functions stands above the core.
+        running = import_module("mellea_like.sampling.tools")
+        answers: tuple[Message, ...] = await running.run_tools(self, tools, on_error)
+        return answers
 
     def unwrap(self) -> T:
         """Return the winner's parsed value.
@@ -234,7 +286,8 @@ class SamplingResult(Generic[T]):
     def __reduce__(self) -> tuple[Any, ...]:
         from mellea_like.core.trace import picklable  # noqa: PLC0415 (few programs need it)
 
-        given = (getattr(self, f.name) for f in fields(self) if f.name != "slices")
+        left = {"slices", "toolbox"}  # Tools may be functions of a function, which don't pickle.
+        given = (getattr(self, f.name) for f in fields(self) if f.name not in left)
         return SamplingResult, (picklable(self.slices), *given)
 
     def __copy__(self) -> SamplingResult[T]:
@@ -243,6 +296,7 @@ class SamplingResult(Generic[T]):
     def __deepcopy__(self, memo: dict[int, Any]) -> SamplingResult[T]:
         for s in self.slices:  # An exception's class need not know how to make a second one.
             memo.update((id(e), e) for e in (s.error, *(v.error for v in s.verdicts)))
+        memo[id(self.toolbox)] = self.toolbox
         return SamplingResult(*(deepcopy(getattr(self, f.name), memo) for f in fields(self)))
 
     def _why(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.conversation import Context, Message
+from mellea_like.core.conversation import Context, Message, reply_message
 from mellea_like.core.display import fields_shown, first_few
 from mellea_like.core.generation import Usage
 from mellea_like.core.validation import ValidationStatus
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action
     from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
+    from mellea_like.core.tools import ToolCall
     from mellea_like.core.validation import ValidationResult
 
 __all__ = ["Outcome", "Slice"]
@@ -44,7 +45,8 @@ class Slice:
         chain: the subsample that ran it; another than ``subsample`` for a borrowed turn.
         action: what was asked for, repairs included.
         context: the conversation that it was generated in.
-        messages: what was sent: the context and the prompt; empty where nothing was.
+        messages: what was sent: the context and the prompt; empty where nothing was. Behind them
+            what the draw said to ``read_only`` tools and what they answered, round by round.
         generation: the output, or None where the backend gave none.
         requirements: what it had to meet, in order; empty where it was not validated.
         verdicts: the verdict on each requirement, in the same order.
@@ -98,9 +100,7 @@ class Slice:
             return self.context
         before, sent = self.context.messages, self.messages
         n = len(before)
-        made = self.generation
-        text = made.text or made.refusal or ""
-        reply = Message("assistant", text, None, made.tool_calls, None, made.reasoning)
+        reply = reply_message(self.generation)
         if n == 0 or (len(sent) >= n and sent[0] is before[0] and sent[n - 1] is before[-1]):
             return self.context.add(*sent[n:], reply)
         return Context((*sent, reply))
@@ -127,6 +127,11 @@ class Slice:
         if self.generation is None:
             return None
         return self.generation.value if self.generation.has_value else self.generation.text
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tools that the output calls; none of them has run."""
+        return () if self.generation is None else self.generation.tool_calls
 
     @property
     def duration(self) -> float:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, cast
 
-from mellea_like.core.display import fields_shown
+from mellea_like.core.display import fields_shown, shown
 
-__all__ = ["Tool", "ToolCall"]
+__all__ = ["Tool", "ToolCall", "ToolSource", "as_json", "canonical", "resendable"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CHOICES = frozenset({"auto", "required", "none"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Tool:
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: the name breaks its rule.
+        ValueError: the name breaks its rule, or a tool without a function is ``read_only``.
     """
 
     name: str
@@ -105,6 +106,8 @@ class Tool:
     )
     function: Callable[..., Any] | None = field(default=None, repr=False)
     read_only: bool = False
+    hinted: bool = field(default=False, repr=False, compare=False, kw_only=True)
+    """Whether the function's type hints say what its arguments are, as `of` has it."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and isinstance(self.description, str)):
@@ -121,9 +124,126 @@ class Tool:
         if self.function is not None and not callable(self.function):
             msg = f"a Tool's function can be called, unlike {self.function!r}"
             raise TypeError(msg)
+        if self.name in _CHOICES:
+            msg = (
+                f"a Tool can't be named {self.name!r}: tool_choice={self.name!r} says another thing"
+            )
+            raise ValueError(msg)
+        if self.read_only and self.function is None:
+            msg = f"the tool {self.name} is read_only, and has no function that a draw could run"
+            raise ValueError(msg)
+
+    @classmethod
+    def of(
+        cls,
+        source: ToolSource,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        read_only: bool | None = None,
+    ) -> Tool:
+        """Make a tool of a function, or of a schema.
+
+        Args:
+            source: a function with type hints, plain or async: its docstring describes it, and in
+                an ``Args:`` section (Google's style) each argument, unless the hint does:
+                ``Annotated[str, Field(description=...)]``. Or a mapping: as OpenAI's API has tools,
+                or a JSON Schema whose ``title`` names the tool. Or a tool.
+            name: the tool's name, instead of the source's.
+            description: what it does, instead of the source's description.
+            read_only: whether running it changes nothing; by default what the source says, or else
+                False.
+
+        Returns:
+            The tool.
+
+        Raises:
+            TypeError: it is none of these; or a parameter has no type hint, or no name of its own
+                (``*args``), or is of a type that JSON can't be read into.
+            ValueError: the name can't be a tool's, or a schema is to be ``read_only``.
+        """
+        if isinstance(source, Tool) and (name, description, read_only) == (None, None, None):
+            return source  # Also one of a subclass.
+        made = _made(source, name)
+        return cls(
+            name or made.name,
+            made.description if description is None else description,
+            made.parameters,
+            made.function,
+            made.read_only if read_only is None else read_only,
+            hinted=made.hinted,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the tool as OpenAI's chat protocol has it."""
         told = {"description": self.description} if self.description else {}
         function = {"name": self.name, **told, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
+
+
+ToolSource: TypeAlias = "Tool | Callable[..., Any] | Mapping[str, Any]"
+"""What a tool is made of: a tool, a function, or a mapping as `Tool.of` reads it."""
+
+
+def _made(source: object, name: str | None) -> Tool:
+    if isinstance(source, Tool):
+        return source
+    if isinstance(source, Mapping):
+        return _of_mapping(cast("Mapping[str, Any]", source), name)
+    if isinstance(source, type) or not callable(source):
+        msg = f"a tool is a function with type hints, a JSON Schema or a Tool, not {source!r}"
+        raise TypeError(msg)
+    from mellea_like.core.tool_functions import function_tool  # noqa: PLC0415 (loads pydantic)
+
+    found = function_tool(source)
+    return Tool(name or found.name, found.description, found.parameters, source, hinted=True)
+
+
+def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
+    if given.get("type", "function") == "function":
+        inside = given.get("function", given)
+        schema, named = inside.get("parameters"), inside.get("name")
+    else:
+        schema, named, inside = given, given.get("title"), given
+    called = name or named
+    if not called:
+        msg = f"a tool needs a name: this mapping has no 'name', nor a 'title': {shown(given)}"
+        raise ValueError(msg)
+    about = inside.get("description") or ""
+    return Tool(called, about) if schema is None else Tool(called, about, schema)
+
+
+# --- calls in conversations, and to be compared
+
+
+def resendable(call: ToolCall) -> ToolCall:
+    """Return a call that goes into a conversation: some servers refuse arguments that aren't JSON.
+
+    What the model wrote then stands in a field of its own.
+    """
+    try:
+        read = json.loads(call.arguments or "{}")
+    except ValueError:
+        read = call.arguments
+    if isinstance(read, dict):
+        return call if call.arguments else replace(call, arguments="{}")
+    return replace(call, arguments=json.dumps({"not an object": read}, ensure_ascii=False))
+
+
+def canonical(call: ToolCall) -> str:
+    """Return a call as a text that is the same for the same name and arguments."""
+    value: object = call.value
+    if value is None:
+        try:
+            value = json.loads(call.arguments or "{}")
+        except ValueError:
+            value = call.arguments
+    return f"{call.name}({as_json(value, sort=True)})"
+
+
+def as_json(value: object, *, sort: bool = False) -> str:
+    """Return a value as JSON; what JSON can't hold as its ``repr``."""
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415 (few programs need it)
+
+    plain = to_jsonable_python(value, fallback=repr)
+    return json.dumps(plain, sort_keys=sort, ensure_ascii=False)

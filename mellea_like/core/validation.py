@@ -12,8 +12,9 @@ from mellea_like.core.display import error_text, fields_shown
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mellea_like.core.conversation import Action, Context
+    from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.generation import Generation
+    from mellea_like.core.tools import ToolCall
 
 __all__ = [
     "Candidate",
@@ -145,6 +146,7 @@ class Candidate:
         context: the call's ``validation_context`` if it was given, else the conversation that the
             output was generated in.
         action: what was asked for.
+        rounds: what the draw said to its ``read_only`` tools, and what they answered.
     """
 
     text: str
@@ -152,8 +154,14 @@ class Candidate:
     generation: Generation
     context: Context
     action: Action[Any]
+    rounds: tuple[Message, ...] = ()
 
     __repr__ = fields_shown
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tools that the reply calls; none of them has run."""
+        return self.generation.tool_calls
 
 
 ValidatorAnswer: TypeAlias = "bool | tuple[bool, str] | ValidationResult"

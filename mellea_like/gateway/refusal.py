@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = [
     "BUDGET_SPENT",
@@ -50,12 +50,19 @@ class Refusal(Exception):
         self.code = code
         self.param = param
         self.headers = dict(headers or {})
-        self._error = {"message": message, "type": kind, "param": param, "code": code}
-        self._error |= more or {}
+        self.error = {"message": message, "type": kind, "param": param, "code": code}
+        self.error |= more or {}
+
+    def rename(self, named: Callable[[str], str]) -> None:
+        """Call the field that is at fault by another name."""
+        if self.param is not None and (name := named(self.param)) != self.param:
+            self.message = name + self.message.removeprefix(self.param)
+            self.param = name
+            self.error |= {"param": name, "message": self.message}
 
     def body(self) -> bytes:
         """Return the answer's body: JSON in ASCII, without a line break."""
-        return json.dumps({"error": self._error}).encode("ascii")
+        return json.dumps({"error": self.error}).encode("ascii")
 
     def raw_headers(self) -> list[tuple[bytes, bytes]]:
         """Return the answer's headers, as ASGI wants them."""

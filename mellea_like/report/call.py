@@ -18,10 +18,10 @@ from mellea_like.report.iterations import (
     usage_of,
     winners_of,
 )
-from mellea_like.report.markup import clip, joined, text_block
+from mellea_like.report.markup import Html, clip, joined, text_block
 from mellea_like.report.models import Shares, add_shares, share_rows
 from mellea_like.report.page import SCOPE, environment, page
-from mellea_like.report.panels import FULL, conversation, decided, panels
+from mellea_like.report.panels import FULL, conversation, decided, panels, tool_calls
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
     went = [(fate, FATES[fate], number) for fate, number in fates_of(trace).items()]
     drawn, _ = cut(trace, FULL.panels)
     slices: list[Mapping[str, Any]] = trace["slices"]
-    asked: list[Mapping[str, str]] = trace["prompts"][slices[0]["prompt"]] if slices else []
+    asked: list[Mapping[str, Any]] = trace["prompts"][slices[0]["prompt"]] if slices else []
     return page(
         "call",
         title=title or _title(trace),
@@ -161,13 +161,18 @@ def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
             *((swatch(outcome), outcome) for outcome in ("failed", "errored", "cancelled")),
         ],
         decided=decided(trace),
-        winner=joined(*(text_block(s["text"] or "", _MESSAGE) for s in winners[:_RESULTS])),
+        winner=joined(*map(_won, winners[:_RESULTS])),
         models=_models(trace),
         outcomes=breakdown([(name, name, n) for name, n in outcomes_of(trace)], SCOPE),
         tokens=breakdown(went, SCOPE),
         panels=panels(trace, SCOPE, FULL),
-        asked=conversation(asked, _MESSAGE),
+        asked=conversation(asked, _MESSAGE, pictures=True),
     )
+
+
+def _won(s: Mapping[str, Any]) -> Html:
+    called, text = tool_calls(s, _MESSAGE), s["text"] or ""
+    return joined(text_block(text, _MESSAGE) if text or called is None else None, called)
 
 
 def _models(trace: Mapping[str, Any]) -> list[tuple[str, ...]]:

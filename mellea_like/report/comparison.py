@@ -12,7 +12,7 @@ from mellea_like.report.iterations import damage
 from mellea_like.report.markup import clip
 from mellea_like.report.page import environment, page
 from mellea_like.report.run import about_run
-from mellea_like.report.statistics import RunFigures, wilson
+from mellea_like.report.statistics import UNREADABLE, RunFigures, wilson
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -217,10 +217,18 @@ def _figures(made: Comparison) -> list[tuple[str, str, str, str]]:
     shares = [percent(run.passed, run.done) for run in (one, other)]
     rows.append(("pass rate", shares[0], shares[1], rate))
 
-    def row(name: str, values: Sequence[float | None], written: Callable[[float], str]) -> None:
+    def row(
+        name: str,
+        values: Sequence[float | None],
+        written: Callable[[float], str],
+        least: Sequence[bool] = (False, False),
+    ) -> None:
         a, b = values
         ratio = f"{b / a:.3g} times" if a and b is not None else ""
-        shown = ["–" if value is None else written(value) for value in (a, b)]
+        shown = [
+            "–" if value is None else "≥ " * bound + written(value)
+            for value, bound in zip((a, b), least, strict=True)
+        ]
         rows.append((name, shown[0], shown[1], ratio))
 
     def per_pass(run: RunFigures, whole: float) -> float | None:
@@ -230,12 +238,13 @@ def _figures(made: Comparison) -> list[tuple[str, str, str, str]]:
     per_item = [run.usage.requests / run.begun if run.begun else None for run in both]
     row("requests per item", per_item, lambda value: f"{value:.3g}")
     tokens = [per_pass(run, run.usage.total_tokens) for run in both]
-    row("tokens per passed item", tokens, amount)
+    row("tokens per passed item", tokens, amount, [bool(run.usage.unknown) for run in both])
     currencies = {None if run.prices is None else run.prices.currency for run in both}
     currency = currencies.pop()
     if currency is not None and not currencies:
         costs = [per_pass(run, run.money.known) for run in both]
-        row("cost per passed item", costs, lambda value: money(value, currency))
+        least = [not run.money.complete for run in both]
+        row("cost per passed item", costs, lambda value: money(value, currency), least)
     for share, name in ((0.5, "half took at most"), (0.95, "95 % took at most")):
         times = [run.latency.quantile(share) if run.latency.values else None for run in both]
         row(name, times, seconds)
@@ -278,10 +287,14 @@ def _rates(made: Comparison) -> list[tuple[str, str, str, str]]:
 def _causes(made: Comparison) -> list[tuple[str, str, str]]:
     """Write how many of the items that failed lacked what in the end."""
     causes = made.first.final_failures, made.second.final_failures
+    runs = made.first, made.second
     found: list[tuple[int, str, str, str]] = []
     for name in dict.fromkeys((*causes[0], *causes[1])):
         a, b = (cause[name].items if name in cause else 0 for cause in causes)
-        found.append((-max(a, b), clip(name, _NAME), count(a), count(b)))
+        # A run that did not ask for it says nothing of it.
+        asked = [name in run.requirements or name == UNREADABLE for run in runs]
+        shown = [count(n) if n or known else "–" for n, known in zip((a, b), asked, strict=True)]
+        found.append((-max(a, b), clip(name, _NAME), shown[0], shown[1]))
     return [row[1:] for row in sorted(found)[:MOST_ROWS]]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from mellea_like.core.parts import Text, part_from_dict, shown_size
 from mellea_like.report.charts import rate_bar
 from mellea_like.report.format import count, percent, plural, seconds
 from mellea_like.report.icons import swatch
@@ -23,7 +25,7 @@ from mellea_like.report.waterfall import anchor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FULL", "Capacity", "block", "conversation", "decided", "panels"]
+__all__ = ["FULL", "Capacity", "block", "conversation", "decided", "panels", "tool_calls"]
 
 
 class Capacity(NamedTuple):
@@ -110,17 +112,69 @@ def decided(trace: Mapping[str, Any]) -> Html | None:
     )
 
 
-def conversation(messages: Sequence[Mapping[str, str]], limit: int) -> Html:
-    """Write what was sent."""
+def conversation(
+    messages: Sequence[Mapping[str, Any]], limit: int, *, pictures: bool = False
+) -> Html:
+    """Write what was sent; small images are shown themselves, if they are wanted."""
     said = [
         html(
-            '<div class="message"><div class="role">{}</div>{}</div>',
+            '<div class="message"><div class="role">{}</div>{}{}</div>',
             m["role"],
-            text_block(m["content"], limit),
+            _content(m["content"], limit, pictures=pictures),
+            tool_calls(m, limit),
         )
         for m in messages
     ]
     return html('<div class="conversation">{}</div>', joined(*said))
+
+
+def tool_calls(said: Mapping[str, Any], limit: int) -> Html | None:
+    """Write the tool calls of a message or a reply, one below the other."""
+    calls: Sequence[Mapping[str, Any]] = said.get("tool_calls", ())
+    if not calls:
+        return None
+    of = (call["function"] for call in calls)
+    return text_block("\n".join(f"calls {f['name']}({f['arguments']})" for f in of), limit)
+
+
+PICTURE = 65_536
+"""How many characters an image may have, written as a ``data:`` URL, to be shown itself."""
+
+_SHOWN = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
+
+
+def _content(content: object, limit: int, *, pictures: bool) -> Html:
+    """Write a text, or parts: what is no text as a placeholder. Nothing is fetched."""
+    if not isinstance(content, list):
+        return text_block(cast("str", content), limit)
+    shown: list[Html] = []
+    for part in cast("list[Mapping[str, Any]]", content):
+        if isinstance(text := part.get("text"), str):
+            shown.append(text_block(text, limit))
+            continue
+        named = _placeholder(part)
+        url: Any = (part.get("image_url") or {}).get("url")
+        if pictures and isinstance(url, str) and len(url) <= PICTURE and _SHOWN.fullmatch(url):
+            shown.append(html('<img class="part" src="{}" alt="{}" title="{}">', url, named, named))
+        else:
+            shown.append(html('<p class="note">{}</p>', clip(named, limit)))
+    return joined(*shown)
+
+
+def _placeholder(part: Mapping[str, Any]) -> str:
+    """Say what a part is that is no text; its data may have stayed in its journal."""
+    kind = part.get("type")
+    inside: Any = part.get(kind) if isinstance(kind, str) else None
+    for referred in inside.values() if isinstance(inside, dict) else ():
+        if isinstance(referred, dict):
+            told: str = referred.get("before", "")
+            what = told[5:].partition(";")[0] if told.startswith("data:") else f"{kind}"
+            return f"[{what}, {shown_size(referred['bytes'])}]"
+    try:
+        known = part_from_dict(part)
+    except ValueError:
+        return f"[{kind}]"
+    return known.text if isinstance(known, Text) else known.placeholder
 
 
 def _panel(
@@ -158,8 +212,14 @@ def _body(slice_: Mapping[str, Any], trace: Mapping[str, Any], limit: int, *, sa
         parts.append(block("Error", text_block(words, limit)))
     if slice_["text"] is not None:
         nothing = html('<p class="note">Empty, or its text was not kept.</p>')
-        reply = text_block(slice_["text"], limit) if slice_["text"] else nothing
-        parts.append(block("Reply", reply))
+        called = tool_calls(slice_, limit)
+        reply = text_block(slice_["text"], limit) if slice_["text"] else called or nothing
+        parts.append(block("Reply", joined(reply, called if slice_["text"] else None)))
+    parts.extend(
+        block(name.capitalize(), text_block(slice_[name], limit))
+        for name in ("refusal", "reasoning")
+        if slice_.get(name)
+    )
     if slice_.get("value") is not None:
         written = json.dumps(slice_["value"], indent=2, ensure_ascii=False)
         parts.append(block("Value", text_block(written, limit)))

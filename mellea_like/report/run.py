@@ -20,7 +20,7 @@ from mellea_like.report.iterations import (
 from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.models import share_rows
 from mellea_like.report.page import SCOPE, environment, page
-from mellea_like.report.panels import Capacity, block, conversation, decided, panels
+from mellea_like.report.panels import Capacity, block, conversation, decided, panels, tool_calls
 from mellea_like.report.statistics import (
     DEEPEST,
     LISTED,
@@ -550,7 +550,8 @@ class _Detail:
 def _gist(item: Mapping[str, Any]) -> Html:
     """Say what was asked, what came of it, and what was wrong, of the best failure or the last."""
     trace: Mapping[str, Any] | None = item["trace"]
-    asked: Sequence[Mapping[str, str]] = []
+    asked: Sequence[Mapping[str, Any]] = []
+    called = None
     label: str = item["label"]
     problems, reply = [why(item)], None
     if trace is not None and trace["slices"]:
@@ -558,12 +559,14 @@ def _gist(item: Mapping[str, Any]) -> Html:
         slice_ = trace["slices"][-1 if best is None else best]
         asked = trace["prompts"][slice_["prompt"]]
         problems, reply = problems_of(slice_) or problems, slice_["text"]
+        called = tool_calls(slice_, _GIST)
         label = slice_["action"]["text"] or label
     sent = conversation(asked[-_MESSAGES:], _GIST) if asked else text_block(label, _GIST)
     return html(
-        '<div class="gist">{}{}{}</div>',
+        '<div class="gist">{}{}{}{}</div>',
         block("What was asked", sent),
         block("The reply", text_block(reply, _GIST)) if reply else None,
+        block("The tools that it calls", called) if called else None,
         block("What was wrong with it", text_block("\n".join(problems), _GIST)),
     )
 

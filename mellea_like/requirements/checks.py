@@ -38,8 +38,10 @@ from mellea_like.requirements.checks_text import (
     one_of,
     starts_with,
 )
+from mellea_like.requirements.checks_tools import calls_tool, no_tool_calls
 
 __all__ = [
+    "calls_tool",
     "casing",
     "char_count",
     "contains",
@@ -49,6 +51,7 @@ __all__ = [
     "json_schema",
     "line_count",
     "matches",
+    "no_tool_calls",
     "number_between",
     "one_of",
     "parses_as",

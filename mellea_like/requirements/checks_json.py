@@ -137,6 +137,37 @@ def json_schema(
     )
 
 
+def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
+    """Return what reads JSON of a schema; a `ValueError` says what is wrong with a text.
+
+    Args:
+        schema: a JSON Schema.
+
+    Raises:
+        ImportError: the ``jsonschema`` package is not installed.
+        TypeError: the schema holds what JSON can't.
+        ValueError: it isn't a valid JSON Schema.
+    """
+    validator = _schema_validator(schema)
+
+    def read(text: str) -> Any:
+        value = _loads(text.strip() or "{}")
+        try:
+            with _counted(MAX_STEPS):
+                errors: list[Any] = list(islice(validator.iter_errors(value), 100))
+        except _TooCostly as exc:
+            msg = f"its schema takes {exc} on {len(text)} characters"
+            raise ValueError(msg) from exc
+        if errors:
+            worst = _most_relevant(errors)
+            more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            msg = f"at {worst.json_path}: {clipped(worst.message, 200)}{more}"
+            raise ValueError(msg)
+        return value
+
+    return read
+
+
 @ready_made
 def parses_as(
     model: TypeForm[Any], *, early: bool = False, **settings: Unpack[Settings]

@@ -6,7 +6,7 @@ import json
 from html import escape
 from typing import TYPE_CHECKING
 
-from mellea_like.core.conversation import Message
+from mellea_like.core.conversation import Message, reply_message
 from mellea_like.core.format import strip_fence
 from mellea_like.core.validation import ValidationResult
 
@@ -55,8 +55,9 @@ def judge_messages(
 ) -> tuple[Message, ...]:
     """Return the question that is put to a judge."""
     asked = sent or candidate.action.render(candidate.context)
+    text = reply_message(candidate.generation).text
     question = (
-        f"{conversation_block(asked)}\n\n{block('text', candidate.text)}\n\n"
+        f"{conversation_block(asked)}\n\n{block('text', text)}\n\n"
         f"Requirement: {requirement.description}"
     )
     return (Message("system", SYSTEM), Message("user", question))

@@ -13,7 +13,7 @@ __all__ = ["keep_installed", "lazy_exports"]
 
 
 def lazy_exports(
-    places: Mapping[str, str], names: Mapping[str, object]
+    places: Mapping[str, str], names: dict[str, Any]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make a package's ``__getattr__`` and ``__dir__`` (PEP 562)."""
     # ``places`` has the module of each name: the one that defines it, or the one that it names.
@@ -22,7 +22,8 @@ def lazy_exports(
         if name in places:
             module = import_module(places[name])
             is_module = places[name].endswith(f".{name}") and not hasattr(module, name)
-            return module if is_module else getattr(module, name)
+            names[name] = found = module if is_module else getattr(module, name)
+            return found
         msg = f"module {names['__name__']!r} has no attribute {name!r}"
         raise AttributeError(msg)
 

@@ -23,6 +23,7 @@ from mellea_like.sampling.prepare import (
 )
 from mellea_like.sampling.recorder import SliceListener
 from mellea_like.sampling.sync import judges_of, run_once
+from mellea_like.sampling.tools import ROUNDS
 from mellea_like.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
+    from mellea_like.core.tools import ToolSource
     from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.escalate import Stage
@@ -61,6 +63,9 @@ class Arguments(TypedDict, total=False):
     validation_context: Context | Sequence[MessageLike] | None
     on_slice: Callable[[Slice], Awaitable[None] | None] | None
     budget: Budget | None
+    tools: Sequence[ToolSource]
+    tool_choice: str | None
+    tool_rounds: int
 
 
 class BaseSamplingStrategy:
@@ -277,6 +282,9 @@ class BaseSamplingStrategy:
         validation_context: Context | Sequence[MessageLike] | None = None,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
         budget: Budget | None = None,
+        tools: Sequence[ToolSource] = (),
+        tool_choice: str | None = None,
+        tool_rounds: int = ROUNDS,
     ) -> SamplingResult[Any]:
         """Draw until a draw meets every requirement, or the turns are spent.
 
@@ -300,20 +308,36 @@ class BaseSamplingStrategy:
             budget: what this call may cost, besides the strategy's budget. When it is spent, no
                 further turn starts, and the call returns what there is, with the stop reason
                 ``"budget"``.
+            tools: what the model may call: functions with type hints and a docstring, JSON Schemas,
+                or what `Tool.of` makes of either. A call whose name or arguments don't fit is a
+                failed slice. The calls of the winner are in the result's ``tool_calls``, and
+                ``await result.run_tools()`` makes them; a reply that calls tools is not parsed, and
+                its value is None. Only a tool that is ``read_only`` runs in draws: its answer
+                goes to the model, and the draw goes on with another request. Where a reply calls
+                others besides, none of them runs.
+            tool_choice: ``"auto"``, the default of servers; ``"required"``, some tool is called;
+                ``"none"``; or the name of the tool to call. A reply that goes against it is a
+                failed slice. After tools have run in a draw, it may answer as it likes.
+            tool_rounds: how often ``read_only`` tools run in a draw at most, each time with one
+                more request; a draw that wants them once more has failed. With 0, they run as
+                others do.
 
         Returns:
             The result; ``success`` tells whether a slice passed.
 
         Raises:
-            TypeError: an argument is of the wrong type.
-            ValueError: there is no backend, an option is wrong, a budget of tokens or money can't
-                tell what a request may cost, a plugin set an impossible loop budget, or the
-                strategy's `select_from_failure` returned an impossible position.
+            TypeError: an argument is of the wrong type, or a function can't be a tool.
+            ValueError: there is no backend, an option or a tool is wrong, a budget of tokens or
+                money can't tell what a request may cost, a plugin set an impossible loop budget, or
+                the strategy's `select_from_failure` returned an impossible position.
             RequirementError: a requirement needs a judge, and its judge can't judge; or a validator
                 returned no verdict (`BadVerdict`).
             SamplingTimeout: the time was up before any slice was judged.
             LimitExceeded: a budget was spent before any slice was judged.
             HookError: a plugin failed, or stopped the call (`Blocked`).
+            ToolError: a tool raised in every iteration; this is the first such error.
+            ImportError: the calls of a tool that is a JSON Schema can't be checked without the
+                ``jsonschema`` package: the extra ``checks``.
             BackendError: every iteration ended in an error; this is the first.
             Exception: the same, where the backend's first error is of another type; what a
                 validator raised whose ``on_error`` is ``"raise"``; and what `repair` raised.
@@ -328,6 +352,9 @@ class BaseSamplingStrategy:
             options=options,
             validation_context=validation_context,
             budget=budget,
+            tools=tools,
+            tool_choice=tool_choice,
+            tool_rounds=tool_rounds,
         )
         if on_slice is not None and not isinstance(on_slice, SliceListener):
             if not callable(on_slice):

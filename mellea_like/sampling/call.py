@@ -368,6 +368,7 @@ class Call:
             undelivered=self._undelivered,
             stop_detail=ending.stop_detail,
             decision=ending.decision,
+            toolbox=self._plan.tools,
         )
 
     async def _close(self, cancelled: bool) -> None:  # noqa: FBT001
@@ -416,9 +417,15 @@ def _asking(
 ) -> tuple[Sender, Checklist, bool, tuple[Message, ...] | None]:
     """Return what sends a plan's requests and checks the replies; see `CallContext`."""
     streams = hasattr(plan.backend, "stream")
-    checked_early = plan.requirements if any(r.streams for r in plan.requirements) else ()
+    # With tools, a reply may begin with words and go on with a call: nothing can be said of its
+    # value then, nor of its text where the draw itself goes on after that.
+    tools = plan.tools
+    checked = (tools is None or not tools.run_in_draws) and any(
+        r.streams for r in plan.requirements
+    )
+    checked_early = plan.requirements if checked else ()
     # Where all reasons are wanted, the first wrong field isn't enough.
-    by_format = plan.format is not None and not every
+    by_format = plan.format is not None and not every and (tools is None or tools.choice == "none")
     watched = streams and bool(checked_early or by_format)
     # A user's `render` may depend on anything; for these two classes it can run once, now.
     known = type(plan.action) in (Instruction, Message)

@@ -20,7 +20,7 @@ from mellea_like.core.backend import (
     checked_reply,
     innermost,
 )
-from mellea_like.core.conversation import Message
+from mellea_like.core.conversation import Message, reply_message
 from mellea_like.core.format import strip_fence
 from mellea_like.core.generation import Meter, cost_of
 from mellea_like.errors import (
@@ -328,9 +328,13 @@ def _permanent(error: Exception) -> bool:
 def _question(criterion: str, one: Slice, other: Slice) -> tuple[Message, ...]:
     question = (
         f"{conversation_block(one.messages)}\n\n"
-        f"{block('a', one.text)}\n\n{block('b', other.text)}\n\nWhich one {criterion}?"
+        f"{block('a', _said(one))}\n\n{block('b', _said(other))}\n\nWhich one {criterion}?"
     )
     return Message("system", SYSTEM), Message("user", question)
+
+
+def _said(slice_: Slice) -> str:
+    return "" if slice_.generation is None else reply_message(slice_.generation).text
 
 
 def _read(text: str) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationStatus
-from mellea_like.errors import BackendError, MissingAnswer, RequirementError
+from mellea_like.errors import BackendError, MissingAnswer, RequirementError, ToolError
 from mellea_like.requirements.checklist import line_of
 
 if TYPE_CHECKING:
@@ -130,14 +130,18 @@ def may_go_on(slice_: Slice) -> bool:
     """Tell whether a subsample may use its next turn after a slice that did not pass.
 
     It may not after a permanent error: an error of a backend that is not retryable, or any
-    exception that is neither a backend's nor a requirement's. What a verdict says went wrong is a
+    exception that is no backend's, requirement's or tool's. What a verdict says went wrong is a
     requirement's, but for a permanent error of the judge. An answer that is missing in a joint
     reply costs its turn only.
     """
     error = slice_.error
     if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):
         return error.__cause__.retryable
-    if error is None or slice_.verdicts or isinstance(error, RequirementError | MissingAnswer):
+    if (
+        error is None
+        or slice_.verdicts
+        or isinstance(error, RequirementError | MissingAnswer | ToolError)
+    ):
         return True
     return isinstance(error, BackendError) and error.retryable
 

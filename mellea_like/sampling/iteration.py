@@ -51,6 +51,7 @@ from mellea_like.requirements.judge import judge_messages, read_verdict
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.sampling.early import EarlyRejection
 from mellea_like.sampling.sender import Sender
+from mellea_like.sampling.tools import use_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -126,6 +127,7 @@ class Iteration:
     """An iteration under way: what is known of it so far."""
 
     messages: tuple[Message, ...] = ()
+    rounds: tuple[Message, ...] = ()
     meter: Meter | None = None
     generation: Generation | None = None
     validating = False
@@ -252,8 +254,9 @@ class Iteration:
         request.format = plan.format
         request.meta = self.meta
         request.meter = meter
-        request.tools = ()
-        request.tool_choice = None
+        tools = plan.tools
+        request.tools = () if tools is None else tools.tools
+        request.tool_choice = None if tools is None else tools.choice
         request.__class__ = Request
         SPENDS_ON.set(meter)
         failed = None if call.settings.iteration_timeout is None else self._try_again
@@ -264,6 +267,12 @@ class Iteration:
         generation = await send(request, failed)
         if not isinstance(generation, Generation):
             checked_reply(plan.backend, generation)
+        if tools is not None:
+            ask = partial(send, failed=failed)
+            last = await use_tools(tools, self, request, generation, ask)
+            if last is None:
+                return
+            generation = last
         candidate = self._read(generation)
         if candidate is None:
             return
@@ -352,16 +361,18 @@ class Iteration:
             generation.finish_reason in INCOMPLETE
             or generation.tool_calls
             or generation.refusal is not None
-        ) and (why := self._why_incomplete(generation)):
-            self.outcome, self.reason = _FAILED, why
+        ) and (why := self.why_incomplete(generation)):
+            self.fail(why)
             return None
         try:
-            if plan.format is None and not (generation.parsed or generation.value is not None):
+            if generation.tool_calls and plan.tools is not None:
+                value = None  # It is no answer yet.
+            elif plan.format is None and not (generation.parsed or generation.value is not None):
                 value = self.action.parse(generation.text)
             else:
                 value = _given_value(generation, plan.format)
         except ValueError as exc:
-            self.outcome, self.reason = _FAILED, why_unread(exc)
+            self.fail(why_unread(exc))
             return None
         text = generation.text
         if value is not text and (value is not generation.value or value is None):
@@ -384,11 +395,16 @@ class Iteration:
         draft.generation = generation
         draft.context = seen
         draft.action = self.action
+        draft.rounds = self.rounds
         draft.__class__ = Candidate
         candidate: Candidate = draft
         return candidate
 
-    def _why_incomplete(self, reply: Generation) -> str:
+    def fail(self, reason: str) -> None:
+        """Note that the reply is no answer that could be checked."""
+        self.outcome, self.reason = _FAILED, reason
+
+    def why_incomplete(self, reply: Generation) -> str:
         """Say why a reply isn't a whole answer; empty for one that is, or that is accepted."""
         if self.call.settings.accept_incomplete:
             return ""
@@ -396,7 +412,7 @@ class Iteration:
         asked = (plan.options, getattr(innermost(plan.backend), "defaults", None))
         extras = [options.extra for options in asked if isinstance(options, Options)]
         tools = any(extra.get("tools") or extra.get("functions") for extra in extras)
-        return why_incomplete(reply, tools=tools)
+        return why_incomplete(reply, tools=tools or plan.tools is not None)
 
     def _reject(self, rejection: Generation) -> bool:
         """Conclude from the verdict of an incremental check, if that is what it is."""

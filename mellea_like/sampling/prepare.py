@@ -21,10 +21,12 @@ from mellea_like.core.requirement import Requirement
 from mellea_like.errors import RequirementError
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.sync import judges_of
+from mellea_like.sampling.tools import ROUNDS, Toolbox, toolbox_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from mellea_like.core.tools import ToolSource
     from mellea_like.hooks.plugins import Handler
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.escalate import Stage
@@ -192,6 +194,7 @@ class Plan:
     validation_context: Context | None
     budgets: tuple[Budget, ...] = ()
     stages: tuple[Plan, ...] = ()
+    tools: Toolbox | None = None
 
     @property
     def model(self) -> str | None:
@@ -210,6 +213,9 @@ def plan_call(
     options: Options | Mapping[str, Any] | None = None,
     validation_context: Context | Sequence[MessageLike] | None = None,
     budget: Budget | None = None,
+    tools: Sequence[ToolSource] = (),
+    tool_choice: str | None = None,
+    tool_rounds: int = ROUNDS,
 ) -> Plan:
     """Check the arguments of a call, and complete them by the strategy's."""
     asked = as_action(action)
@@ -232,6 +238,9 @@ def plan_call(
             options=options,
             validation_context=seen,
             budget=budget,
+            tools=tools,
+            tool_choice=tool_choice,
+            tool_rounds=tool_rounds,
         )
     merged = merge_requirements(
         settings.requirements,
@@ -256,6 +265,7 @@ def plan_call(
         options=Options.of(options, settings.options),
         validation_context=seen,
         budgets=tuple(check_budget(b) for b in (settings.budget, budget) if b is not None),
+        tools=toolbox_of(tools, tool_choice, tool_rounds, settings.telemetry),
     )
     for spent in plan.budgets:
         _check_spending(spent, plan, settings)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from mellea_like.core.conversation import Instruction, Message, repair_text, said_below
+from mellea_like.core.conversation import Context, Instruction, Message, repair_text, said_below
+from mellea_like.core.tools import resendable
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.best_failure import deepest_failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mellea_like.core.conversation import Action, Context
+    from mellea_like.core.conversation import Action
     from mellea_like.core.slice import Slice
 
 __all__ = [
@@ -81,10 +82,11 @@ def followed_up(
         text += "\n\nIt is also required:\n" + "\n".join(f"- {what}" for what in required)
     message = Message("user", text)
     context = last.context_after
-    if last.generation is not None:
-        context = context.add(
-            *(Message("tool", NOT_RUN, tool_call_id=c.id) for c in last.generation.tool_calls)
-        )
+    if last.tool_calls:
+        *before, reply = context.messages
+        reply = replace(reply, tool_calls=tuple(map(resendable, last.tool_calls)))
+        unmade = (Message("tool", NOT_RUN, tool_call_id=call.id) for call in last.tool_calls)
+        context = Context((*before, reply, *unmade))
     # The reply to an instruction or a message is its text, as the reply to this message is; a
     # subclass of theirs may read it in another way.
     plain = type(first) in {Instruction, Message}

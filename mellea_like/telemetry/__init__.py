@@ -1,7 +1,8 @@
 """Spans and metrics through the OpenTelemetry API; an application brings the SDK, or does not.
 
 A call has a span ``sampling <strategy>``; below it one span for each iteration; below that
-``chat <model>`` for each request to a backend and ``validation``.
+``chat <model>`` for each request to a backend, ``execute_tool <name>`` for each run of a tool, and
+``validation``.
 
 Texts of prompts and replies, and messages of exceptions, are recorded only where the user asks for
 them: exceptions are recorded by type. A span processor that raises is logged and ignored.
@@ -9,17 +10,20 @@ them: exceptions are recorded by type. A span processor that raises is logged an
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.trace import SpanKind
 
+from mellea_like.telemetry import names
 from mellea_like.telemetry.call import CallTelemetry, Instruments
 from mellea_like.telemetry.names import SCOPE
 from mellea_like.telemetry.spans import SpanScope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
@@ -74,6 +78,28 @@ class Telemetry:
         return CallTelemetry(
             tracer or trace.NoOpTracer(), instruments, strategy, sampling_id, self.capture_content
         )
+
+    def tool(self, name: str, call: str) -> AbstractContextManager[object]:
+        """Return the span around one run of a tool, which has neither arguments nor answer.
+
+        Args:
+            name: the tool's name.
+            call: the id of the call.
+
+        Returns:
+            What to enter with ``with``; it does nothing where nobody listens.
+        """
+        tracers = self._tracer_provider or trace.get_tracer_provider()
+        if isinstance(tracers, SILENT):
+            return nullcontext()
+        about = {
+            names.OPERATION: "execute_tool",
+            names.TOOL_NAME: name,
+            names.TOOL_TYPE: "function",
+            names.TOOL_CALL_ID: call,
+        }
+        tracer = tracers.get_tracer(SCOPE)
+        return SpanScope(tracer, f"execute_tool {name}", about, self.capture_content)
 
     def _instruments_of(self, provider: MeterProvider) -> Instruments:
         if self._instruments is None or self._instruments[0] is not provider:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import math
 from contextlib import asynccontextmanager
@@ -15,6 +16,8 @@ from anyio.lowlevel import checkpoint
 from mellea_like.core.backend import Backend, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Meter, Usage
+from mellea_like.core.parts import Audio, File, Image
+from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.errors import BackendError
 
 if TYPE_CHECKING:
@@ -25,7 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ConformanceError", "Rule", "check_backend"]
 
-Rule = Literal["shape", "reply", "meter", "again", "usage", "cancellation", "stream", "errors"]
+Rule = Literal[
+    "shape",
+    "reply",
+    "meter",
+    "again",
+    "usage",
+    "cancellation",
+    "stream",
+    "parts",
+    "tools",
+    "errors",
+]
 
 Factory: TypeAlias = "Callable[[], Backend | Awaitable[Backend]]"
 Send: TypeAlias = "Callable[[Backend, Request], Awaitable[Generation]]"
@@ -42,6 +56,37 @@ way that no cancellation stops."""
 
 RACES = 1
 """How many requests cancelled on their way may be answered all the same: the clock is not exact."""
+
+
+_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+_WAV = base64.b64decode("UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=")
+_CALL = ToolCall("call_1", "look_up", '{"word": "tree"}')
+
+CONVERSATIONS: dict[str, tuple[Message, ...]] = {
+    "a message of two texts": (Message("user", ["Say hello.", "In English."]),),
+    "a message with an image": (Message("user", ["Say hello.", Image(data=_PNG)]),),
+    "a message with a sound": (Message("user", ["Say hello.", Audio(_WAV, "wav")]),),
+    "a message with a file": (Message("user", ["Say hello.", File(b"Hello!", filename="a.txt")]),),
+    "a conversation with a tool call": (
+        Message("user", "What is a tree?"),
+        Message("assistant", "", tool_calls=[_CALL]),
+        Message("tool", "A tall plant.", tool_call_id="call_1"),
+    ),
+}
+"""What a backend need not take; an image of one pixel, a sound of no length."""
+
+TOOL = Tool(
+    "look_up",
+    "Look a word up in a dictionary.",
+    {
+        "type": "object",
+        "properties": {"word": {"type": "string"}},
+        "required": ["word"],
+        "additionalProperties": False,
+    },
+)
 
 
 class ConformanceError(AssertionError):
@@ -62,6 +107,7 @@ async def check_backend(
     *,
     request: Request | None = None,
     failing_request: Request | None = None,
+    calls_tools: bool = False,
     timeout: float = 30.0,  # noqa: ASYNC109 (the longest that a single reply may take)
     grace: float = 1.0,
 ) -> tuple[Rule, ...]:
@@ -77,6 +123,9 @@ async def check_backend(
     | cancellation | cancelled at any moment, it stops in time, leaves nothing behind, and lets \
 the cancellation through |
     | stream | the pieces are the text, the last item is the whole; it can be left early |
+    | parts | texts in parts, images, sounds, files and tool calls in a conversation are answered, \
+or refused with a `BackendError` that isn't retryable |
+    | tools | so are requests with tools; a reply calls none but those |
     | errors | what fails raises a `BackendError` |
 
     Args:
@@ -84,6 +133,8 @@ the cancellation through |
             may be made once: ``check_backend(lambda: backend)``.
         request: what to ask; by default one short user message. It should succeed every time.
         failing_request: a request that the backend can't serve, or None to leave that out.
+        calls_tools: whether the backend can call tools. Then a request that requires a call must
+            have one, also where it is streamed.
         timeout: the longest a reply may take, in seconds.
         grace: the longest a cancelled request may take to stop, in seconds.
 
@@ -104,6 +155,9 @@ the cancellation through |
     if await check.streams():
         rules.append("stream")
         await check.cancels(_streamed)
+    await check.takes_parts()
+    await check.takes_tools(must=calls_tools)
+    rules += ["parts", "tools"]
     if failing_request is not None:
         rules.append("errors")
         await check.fails(failing_request)
@@ -320,6 +374,56 @@ class _Check:
             raise ConformanceError("stream", msg) from exc
         msg = "an exception of the caller's inside the block did not come out of it"
         raise ConformanceError("stream", msg)
+
+    async def takes_parts(self) -> None:
+        async with self.backend() as backend:
+            for what, messages in CONVERSATIONS.items():
+                asked = replace(self.request(), messages=messages)
+                await self.answers_or_refuses("parts", _whole, backend, asked, what)
+
+    async def takes_tools(self, *, must: bool) -> None:
+        async with self.backend() as backend:
+            asked = replace(self.request(), tools=(TOOL,), tool_choice="auto")
+            await self.answers_or_refuses("tools", _whole, backend, asked, "a request with a tool")
+            if must:
+                for send in (_whole, _streamed) if _streams(backend) else (_whole,):
+                    required = replace(asked, tool_choice="required", meter=Meter())
+                    what = "a request that requires a tool call"
+                    reply = await self.answers_or_refuses("tools", send, backend, required, what)
+                    if reply is None or not reply.tool_calls:
+                        msg = f"{what} was not answered by one"
+                        raise ConformanceError("tools", msg)
+
+    async def answers_or_refuses(
+        self, rule: Rule, send: Send, backend: Backend, request: Request, what: str
+    ) -> Generation | None:
+        """Send what a backend need not take; None where it says that it doesn't."""
+        reply: Generation | None = None
+        try:
+            with anyio.move_on_after(self.timeout):
+                reply = await send(backend, request)
+        except ConformanceError:
+            raise
+        except BackendError as exc:
+            if exc.retryable:
+                msg = f"{what} raised {exc!r}, which is retryable: it would fail again"
+                raise ConformanceError(rule, msg) from exc
+            return None
+        except Exception as exc:
+            msg = f"{what} raised {exc!r}: take it, or refuse it with an InvalidRequest"
+            raise ConformanceError(rule, msg) from exc
+        if reply is None:
+            msg = f"{what} had no reply within {self.timeout:g} s"
+            raise ConformanceError(rule, msg)
+        calls: Any = reply.tool_calls
+        if type(calls) is not tuple or not all(isinstance(call, ToolCall) for call in calls):
+            msg = f"a Generation's tool_calls are a tuple of ToolCall objects, not {calls!r}"
+            raise ConformanceError("tools", msg)
+        offered = {tool.name for tool in request.tools}
+        if odd := [call.name for call in reply.tool_calls if call.name not in offered]:
+            msg = f"{what} was answered by a call of {odd[0]!r}, which is none of its tools"
+            raise ConformanceError("tools", msg)
+        return reply
 
     async def fails(self, failing: Request) -> None:
         async with self.backend() as backend:

@@ -113,6 +113,8 @@ def test_two_runs_are_compared(command, journal, write_journal, tmp_path):
     ):
         code, _, err = command("report", str(journal), "--compare", str(other), *extra)
         assert (code, says in err) == (exit_code, True)
+    code, _, err = command("report", "-", "--compare", str(other))
+    assert (code, "can't be read from standard input" in err) == (2, True)
     code, _, err = command("report", str(journal), "--compare", str(tmp_path / "none.db"))
     assert (code, "none.db: there is no such file" in err) == (3, True)
 

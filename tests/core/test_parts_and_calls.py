@@ -8,11 +8,12 @@ import pickle
 import pytest
 from hypothesis import given, settings
 
-from mellea_like.core.backend import Request
+from mellea_like.core.backend import Request, texts_only
 from mellea_like.core.conversation import Context, Conversation, Message, as_action
 from mellea_like.core.generation import Generation, why_incomplete
 from mellea_like.core.parts import Audio, File, Image, Text, part_from_dict
 from mellea_like.core.tools import Tool, ToolCall
+from mellea_like.errors import InvalidRequest
 from tests.support.messages import MESSAGES, PNG
 
 URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
@@ -143,6 +144,34 @@ def test_dicts_are_read_as_clients_write_them(given_, read):
 def test_dicts_that_are_no_messages_are_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
         Message.from_dict(wrong)
+
+
+TEXTS = Message("user", ["a", "b"])
+TOLD = Message("assistant", "", tool_calls=[ToolCall("1", "look", "{}")])
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (
+            Request((TEXTS, Message("user", [Image(data=PNG)]))),
+            r"message 2 \(user\) has \[image/png",
+        ),
+        (Request((Message("user", [File(file_id="f")]),)), r"message 1 \(user\) has \[file f\]"),
+        (Request((TEXTS, TOLD)), r"message 2 \(assistant\) is about a call"),
+        (Request((Message("tool", "x", tool_call_id="1"),)), r"message 1 \(tool\) is about a call"),
+        (Request((TEXTS,), tools=(Tool("look"), Tool("find"))), "the request has look, find"),
+    ],
+)
+def test_what_a_backend_can_t_take_is_refused_by_name_and_not_tried_again(request_, words):
+    with pytest.raises(InvalidRequest, match=f"^Mine .*{words}") as caught:
+        texts_only(request_, "Mine")
+    assert not caught.value.retryable
+
+
+def test_texts_in_parts_are_texts_and_tools_may_be_taken():
+    texts_only(Request((TEXTS,)), "Mine")
+    texts_only(Request((TEXTS, TOLD), tools=(Tool("look"),)), "Mine", tools=True)
 
 
 def test_a_file_s_data_may_be_bare_base64():

@@ -5,14 +5,30 @@ from __future__ import annotations
 import pytest
 
 from mellea_like.core.conversation import Message
+from mellea_like.core.parts import Audio, File, Image, Text
+from mellea_like.core.tools import ToolCall
+from mellea_like.gateway.chat.fields import DEFAULTS, FieldRules
 from mellea_like.gateway.chat.request import read_chat
 from mellea_like.gateway.refusal import Refusal
 
 USER = [{"role": "user", "content": "Hi."}]
+FIRST = "messages.0.content.0"
+CALL = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
 
 
-def read(pass_on: tuple[str, ...] = (), **fields):
-    return read_chat({"model": "m", "messages": USER, **fields}, pass_on)
+def image(url: str) -> dict:
+    return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    for name in ("weather", "clock")
+]
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def read(rules: FieldRules = DEFAULTS, **fields):
+    return read_chat({"model": "m", "messages": USER, **fields}, rules)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +49,21 @@ def read(pass_on: tuple[str, ...] = (), **fields):
         ({"stream": True, "stream_options": {"include_obfuscation": False}}, "stream", True),
         ({"response_format": {"type": "text"}}, "format", None),
         ({"presence_penalty": 1}, "passed_on", {"presence_penalty": 1.0}),
+        ({"logit_bias": {"50256": -100}}, "passed_on", {"logit_bias": {"50256": -100}}),
+        (
+            {"verbosity": "low", "prompt_cache_key": "k"},
+            "forwarded",
+            {"verbosity": "low", "prompt_cache_key": "k"},
+        ),
+        ({"logprobs": True, "top_logprobs": 3}, "passed_on", {"logprobs": True, "top_logprobs": 3}),
+        ({"tools": TOOLS, "tool_choice": "required"}, "wanted_call", "required"),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "clock"}}},
+            "wanted_call",
+            "clock",
+        ),
+        ({"tools": TOOLS}, "wanted_call", None),
+        ({"tool_choice": "none", "parallel_tool_calls": True}, "wanted_call", "none"),
     ],
 )
 def test_a_field_is_read(fields, name, value):
@@ -44,10 +75,10 @@ def test_a_field_is_read(fields, name, value):
     [
         {"user": "u-17"},
         {"metadata": {"a": "b"}},
-        {"safety_identifier": "x", "prompt_cache_key": "y"},
+        {"safety_identifier": "x"},
+        {"store": True},
         {"tools": None, "functions": [], "logit_bias": {}},
         {"logprobs": False, "top_logprobs": 0},
-        {"tool_choice": "none", "parallel_tool_calls": True},
         {"store": False, "service_tier": "auto", "modalities": ["text"]},
         {"nonsense": None},
     ],
@@ -92,14 +123,24 @@ def test_what_asks_for_nothing_is_let_be(fields):
             },
             "response_format.json_schema.more",
         ),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tools": TOOLS * 2}, "tools"),
+        ({"tools": TOOLS * 65}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"logprobs": True}, "logprobs"),
+        ({"tools": TOOLS, "tool_choice": "weather"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice"),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice",
+        ),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"logprobs": 1}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
-        ({"logit_bias": {"50256": -100}}, "logit_bias"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"service_tier": "flex"}, "service_tier"),
-        ({"store": True}, "store"),
+        ({"web_search_options": {"a": 1}}, "web_search_options"),
         ({"top_k": 20}, "top_k"),
         ({"reasoning_effort": 3}, "reasoning_effort"),
         ({"mellea_like": []}, "mellea_like"),
@@ -127,7 +168,10 @@ def test_a_field_that_is_wrong_or_not_supported_is_named(fields, param):
         (["Hi."], "messages.0"),
         ([{"content": "x"}], "messages.0.role"),
         ([{"role": "robot", "content": "x"}], "messages.0.role"),
-        ([{"role": "tool", "content": "x", "tool_call_id": "1"}], "messages.0.role"),
+        ([{"role": "function", "name": "f", "content": "x"}, *USER], "messages.0.role"),
+        ([*USER, {"role": "tool", "content": "x"}], "messages.1.tool_call_id"),
+        ([{"role": "user", "content": "x", "tool_call_id": "1"}], "messages.0.tool_call_id"),
+        ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "messages.0.tool_calls"),
         ([{"role": "user"}], "messages.0.content"),
         ([{"role": "user", "content": None}], "messages.0.content"),
         ([{"role": "user", "content": []}], "messages.0.content"),
@@ -147,20 +191,23 @@ def test_a_field_that_is_wrong_or_not_supported_is_named(fields, param):
                     ],
                 },
             ],
-            "messages.1.content.1",
+            "messages.1.content.1.image_url.url",
         ),
-        ([{"role": "user", "content": [{"type": "input_audio"}]}], "messages.0.content.0"),
-        ([{"role": "user", "content": [{"type": "file", "file": {}}]}], "messages.0.content.0"),
+        ([{"role": "user", "content": [image("file:///x.png")]}], f"{FIRST}.image_url.url"),
+        ([{"role": "user", "content": [image("data:image/png;base64,?")]}], FIRST),
+        ([{"role": "user", "content": [{"type": "input_audio"}]}], f"{FIRST}.input_audio"),
+        ([{"role": "user", "content": [{"type": "file", "file": {}}]}], FIRST),
+        ([{"role": "user", "content": [{"type": "video_url", "video_url": {}}]}], FIRST),
         (
             [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, *USER],
-            "messages.0.tool_calls",
+            "messages.0.tool_calls.0.function",
         ),
         ([*USER, {"role": "assistant", "content": "Once upon"}], "messages.1.role"),
     ],
 )
 def test_a_message_that_is_wrong_is_named(messages, param):
     with pytest.raises(Refusal) as caught:
-        read(messages=messages)
+        _ = read(messages=messages).conversation
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
@@ -212,6 +259,92 @@ def test_formats_are_kept_as_they_were_sent():
     assert any_object.sent == {"type": "json_object"}
 
 
-def test_fields_that_the_model_passes_on_are_passed_on():
-    request = read(("top_k", "grammar"), top_k=20, presence_penalty=1)
-    assert request.passed_on == {"top_k": 20, "presence_penalty": 1.0}
+def test_parts_and_calls_are_carried():
+    wav, pdf = {"data": "AAAA", "format": "wav"}, {"file_data": "JVBERi0=", "filename": "a.pdf"}
+    parts = [
+        {"type": "text", "text": "What is this?"},
+        image(PIXEL),
+        {"type": "input_audio", "input_audio": wav},
+        {"type": "file", "file": pdf},
+        {"type": "file", "file": {"file_id": "file-1"}},
+    ]
+    request = read(
+        messages=[
+            {"role": "user", "content": parts},
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": "Hm.",
+                "tool_calls": [CALL],
+            },
+            {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "9:00"}]},
+        ]
+    )
+    asked, called, answered = request.conversation
+    data = bytes.fromhex("89504e470d0a1a0a")
+    assert asked.content == (
+        Text("What is this?"),
+        Image(data=data, media_type="image/png", detail="low"),
+        Audio(b"\0\0\0", "wav"),
+        File(b"%PDF-", filename="a.pdf"),
+        File(file_id="file-1"),
+    )
+    calls = (ToolCall("1", "clock", "{}"),)
+    assert called == Message("assistant", "", tool_calls=calls, reasoning="Hm.")
+    assert answered == Message("tool", "9:00", tool_call_id="1")
+
+
+def test_urls_of_the_web_are_carried_where_the_configuration_says_so():
+    messages = [{"role": "user", "content": [image("https://example.org/a.png")]}]
+    [message] = read(FieldRules(media_urls=True), messages=messages).conversation
+    assert message.content == (Image("https://example.org/a.png", detail="low"),)
+
+
+def test_a_choice_among_some_of_the_tools_allows_those():
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "clock"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    request = read(tools=TOOLS, tool_choice=choice)
+    assert [tool.function.name for tool in request.allowed_tools] == ["clock"]
+    assert request.wanted_call == "required"
+
+
+@pytest.mark.parametrize(
+    ("unknown", "named", "sent", "refused"),
+    [
+        ("refuse", {}, {}, ["logit_bais", "top_k"]),
+        ("drop", {}, {}, []),
+        ("forward", {}, {"logit_bais": 1, "top_k": 2}, []),
+        ("refuse", {"top_k": "forward"}, {"top_k": 2}, ["logit_bais"]),
+        ("forward", {"top_k": "drop", "logit_bais": "refuse"}, {}, ["logit_bais"]),
+    ],
+)
+def test_what_becomes_of_unknown_fields_is_configured(unknown, named, sent, refused):
+    rules, found = FieldRules(unknown, named), {}
+    for field in ({"logit_bais": 1}, {"top_k": 2}):
+        [name] = field
+        if name in refused:
+            with pytest.raises(Refusal) as caught:
+                read(rules, **field)
+            assert caught.value.code in ("unknown_parameter", "unsupported_parameter")
+        else:
+            found |= read(rules, **field).passed_on
+    assert found == sent
+
+
+def test_what_becomes_of_known_fields_is_configured():
+    named = {"service_tier": "forward", "seed": "drop", "tools": "refuse", "verbosity": "drop"}
+    rules = FieldRules(named=named)
+    request = read(rules, service_tier="flex", seed=3, verbosity="low")
+    assert (request.passed_on, request.seed) == ({"service_tier": "flex"}, None)
+    with pytest.raises(Refusal) as caught:
+        read(rules, tools=TOOLS)
+    assert caught.value.param == "tools"
+
+
+@pytest.mark.parametrize(
+    "name", ["api_base", "Base-URL", "n_predict", "id_slot", "input", "prompt"]
+)
+def test_some_unknown_fields_are_never_forwarded(name):
+    with pytest.raises(Refusal) as caught:
+        read(FieldRules("forward"), **{name: "x"})
+    assert caught.value.param == name

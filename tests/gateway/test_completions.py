@@ -321,7 +321,7 @@ async def test_what_a_request_says_goes_before_what_the_model_says():
     async with calling(
         backend,
         options={**options, "extra": {"top_k": 5, "min_p": 0.1}},
-        overrides={"pass_on": ["top_k"]},
+        overrides={"fields": {"top_k": "forward"}},
         upstream_model="other",
     ) as caller:
         await caller.chat()

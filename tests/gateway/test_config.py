@@ -35,7 +35,7 @@ models:
     requirements: [It mentions autumn.]
     budget: {requests: 10, output_tokens: 4000, money: 0.05}
     options: {temperature: 0.8, max_tokens: 100, stop: [END], extra: {top_k: 20}}
-    overrides: {loop: 8, requirements: 2, checks: 4, pass_on: [min_p]}
+    overrides: {loop: 8, requirements: 2, checks: 4, fields: {min_p: forward}}
     when_nothing_passed: best
     json_schema: {type: string}
   toy.1:
@@ -56,7 +56,7 @@ def test_a_whole_configuration_is_read(tmp_path):
     assert list(config.models) == ["haiku", "toy.1"]
     model = config.models["haiku"]
     assert (model.strategy, model.loop, model.schedule) == ("repair", 4, "staggered:0.5")
-    assert model.overrides.pass_on == ("min_p",)
+    assert model.overrides.fields == {"min_p": "forward"}
     assert model.options.stop == ("END",)
     assert config.streaming.keep_alive == 2.5
     assert config.upstreams["main"].kind == "openai"
@@ -114,8 +114,10 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "budget: {}\n", "models.m.budget: a budget needs a limit"),
         (MODEL + "budget: {money: 1}\n", "models.m.budget.money: upstreams.main has no price"),
         (MODEL + "options: {temperature: 3}\n", "models.m.options.temperature: takes 2 at most"),
-        (MODEL + "overrides: {pass_on: [api_key]}\n", "api_key can't be passed on"),
-        (MODEL + "overrides: {pass_on: ['a b']}\n", "models.m.overrides.pass_on.0: "),
+        (MODEL + "overrides: {fields: {api_key: forward}}\n", "api_key: forward is not possible"),
+        (MODEL + "overrides: {fields: {tools: forward}}\n", "the gateway decides it"),
+        (MODEL + "overrides: {fields: {messages: drop}}\n", "the gateway decides it"),
+        (MODEL + "overrides: {fields: {'a b': drop}}\n", "models.m.overrides.fields.a b"),
         (MODEL + "when_nothing_passed: shrug\n", "takes 'error' or 'best'"),
         (
             TOY + "models: {'a b': {upstream: main}}\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import openai
@@ -272,3 +273,37 @@ def test_the_ordinary_fields_of_a_request_reach_the_upstream(scene, answers):
     for sent in upstream.requests[-2:]:
         assert [m.get("name") for m in sent["messages"]] == ["Ann", None, "Bob"]
         assert sent["reasoning_effort"] == "low"
+
+
+def test_a_call_of_a_tool_comes_and_what_asks_for_it_goes_as_it_was_sent(scene, client, answers):
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    function = {"name": "weather", "parameters": parameters, "strict": True}
+    sent = {
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+        "parallel_tool_calls": False,
+        "logit_bias": {"50256": -100},
+        "verbosity": "low",
+    }
+    picture = {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}
+    parts = [{"type": "text", "text": "See:"}, {"type": "image_url", "image_url": picture}]
+    call = {
+        "index": 0,
+        "id": "c1",
+        "function": {"name": "weather", "arguments": '{"city": "Rome"}'},
+    }
+    delta = {"reasoning_content": "Hm.", "tool_calls": [call]}
+    choice = {"index": 0, "delta": delta, "finish_reason": "tool_calls"}
+    answers(Answer(events=(json.dumps({"model": "m", "choices": [choice]}),), finish_reason=None))
+    reply = client.chat.completions.create(
+        model="once", messages=user(parts), extra_body={"top_k": 5}, user="u", **sent
+    )
+    got = scene[0].requests[-1]
+    assert {name: got.get(name) for name in sent} == sent
+    assert (got["top_k"], got["messages"][-1]["content"], "user" in got) == (5, parts, False)
+    [made] = reply.choices[0].message.tool_calls
+    assert (made.id, made.function.name, made.function.arguments) == (
+        "c1",
+        *call["function"].values(),
+    )
+    assert reply.choices[0].message.model_extra["reasoning_content"] == "Hm."

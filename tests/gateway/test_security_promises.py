@@ -375,7 +375,7 @@ def test_keys_and_prompts_are_in_no_log_error_or_metric(shared, answers, answer,
     }
     with shared.http(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
         said = http.post(f"/v1/chat/completions?q={CANARY}", json=body)
-        asked = http.post("/v1/chat/completions", json={**body, CANARY: 1})
+        asked = http.post("/v1/chat/completions", json={**body, "mellea_like": {CANARY: 1}})
         broken = http.post("/v1/chat/completions", json={**body, "n": CANARY})
         unknown = http.post(f"/v1/{CANARY}", json={**body, "model": CANARY})
         metrics = http.get("/metrics").text

@@ -26,7 +26,7 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.gateway.chat.completions import event_of
+from mellea_like.gateway.chat.endpoint import event_of
 from mellea_like.gateway.http.metrics import Metrics
 from mellea_like.gateway.redaction import (
     RedactedBackend,

@@ -8,7 +8,7 @@ from gateway_kit import calling
 
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.generation import Generation
-from mellea_like.gateway.chat.completions import EventStream
+from mellea_like.gateway.chat.endpoint import EventStream
 
 pytestmark = pytest.mark.anyio
 

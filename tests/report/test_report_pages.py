@@ -8,8 +8,10 @@ from hashlib import sha256
 
 import pytest
 from html_page import HtmlPage
+from messages import PNG
 from report_kit import NASTY, calls, decision, item, many, nasty_run, nasty_trace, run_of, trace_of
 
+from mellea_like import Audio, Image, Message, ToolCall
 from mellea_like.report import call_report, call_text, run_report
 from mellea_like.report.markup import visible
 from mellea_like.report.notebook import cell
@@ -188,6 +190,53 @@ def test_a_repair_shows_what_was_sent_for_it():
 
 
 # --- the least there can be -------------------------------------------------------------------
+
+
+def test_parts_are_placeholders_small_images_are_shown_and_tool_calls_can_be_read():
+    trace = trace_of(("failed", 3), ("passed", 5), best=1)
+    picture = Image(data=PNG)
+    asked = Message(
+        "user",
+        [
+            "What is this?",
+            picture,
+            Image("https://example.org/a.png"),
+            Image(data=PNG + b"x" * 90_000),
+            Image(data=b"<svg/>", media_type="image/svg+xml"),
+            Audio(b"x" * 5000, "wav"),
+        ],
+    )
+    kept_elsewhere = {"url": {"sha256": "0", "bytes": 5_000_000, "before": "data:image/jpeg;x"}}
+    calls = ToolCall("1", "look_up", '{"word": "tree"}'), ToolCall("2", "count", "{}")
+    called = Message("assistant", "", tool_calls=calls).as_dict()
+    trace["prompts"][1] = [
+        asked.as_dict(),
+        called,
+        {"role": "user", "content": [{"type": "image_url", "image_url": kept_elsewhere}]},
+    ]
+    trace["slices"][0] |= {"tool_calls": called["tool_calls"], "text": ""}
+    trace["slices"][1] |= {"tool_calls": called["tool_calls"], "reasoning": "A tree it is."}
+    page = HtmlPage(call_report(trace))
+    (shown,) = [link for link in page.links if link.startswith("data:image/png")]
+    assert shown == picture.as_dict()["image_url"]["url"]
+    assert ("alt", picture.placeholder) in page.attributes
+    for words in (
+        "[image at https://example.org/a.png]",
+        "[image/png, 90 KB]",
+        "[image/svg+xml, 6 bytes]",
+        "[audio/wav, 5 KB]",
+        "[image/jpeg, 5.0 MB]",
+        "A tree it is.",
+    ):
+        assert words in page.text
+    # In what was sent, in each reply, and above them as the result.
+    both = 'calls look_up({"word": "tree"})\ncalls count({})'
+    assert [text.strip() for text in page.pre].count(both) == 4
+    # A page about a run has many conversations, and shows no images.
+    failed = item(0, {**trace, "success": False})
+    about_run = run_report(run_of([failed]), [failed])
+    assert "data:image/png" not in about_run
+    assert "[image/jpeg, 5.0 MB]" in about_run
 
 
 def test_a_run_without_items_has_a_page():

@@ -154,8 +154,8 @@ class Answered:
     @property
     def events(self) -> list[Any]:
         """The data of the events; ``[DONE]`` as it is."""
-        frames = [f for f in self.body.decode().split("\n\n") if f.startswith("data: ")]
-        texts = [frame.removeprefix("data: ") for frame in frames]
+        lines = self.body.decode().split("\n")
+        texts = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         return [text if text == "[DONE]" else json.loads(text) for text in texts]
 
     @property

@@ -125,7 +125,7 @@ class Person:
     def _reply(self, request: Request) -> Any:
         tasks = tasks_of(request)
         if not tasks:
-            return self.single or request.messages[-1].content.upper()
+            return self.single or request.messages[-1].text.upper()
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         return reply(tasks) if callable(reply) else reply
 

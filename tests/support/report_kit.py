@@ -224,7 +224,23 @@ def nasty_trace(text: str) -> dict[str, Any]:
             slice_["error"] = {"type": text, "message": text}
         for verdict in slice_["validations"]:
             verdict |= {"name": text, "description": text, "reason": text, "score": 0.5}
-    trace["prompts"] = [[], [{"role": "user", "content": text}, {"role": text, "content": text}]]
+    some = text[:100]  # An item of a run has room for so much.
+    call = {"id": some, "type": "function", "function": {"name": some, "arguments": some}}
+    parts = [
+        {"type": "text", "text": some},
+        {"type": "image_url", "image_url": {"url": some}},
+        {"type": "file", "file": {"file_id": some, "filename": some}},
+        {"type": "input_audio", "input_audio": {"data": "", "format": some}},
+        {"type": some},
+    ]
+    trace["prompts"] = [
+        [],
+        [
+            {"role": "user", "content": text},
+            {"role": text, "content": parts, "tool_calls": [call]},
+        ],
+    ]
+    trace["slices"][2] |= {"tool_calls": [call], "refusal": some, "reasoning": some}
     trace["slices"][0]["prompt"] = 0
     trace["decision"] = decision(
         3, kind=text, reason=text, votes={text: 2.0}, share=1.0, errors=(text,)

@@ -14,10 +14,11 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.markov import MarkovBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend
-from mellea_like.core.backend import Options, Request
+from mellea_like.core.backend import Options, Request, texts_only
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.errors import InvalidRequest
+from mellea_like.core.tools import ToolCall
+from mellea_like.errors import BackendUnavailable, InvalidRequest
 from mellea_like.testing import ConformanceError, check_backend
 
 pytestmark = pytest.mark.anyio
@@ -67,11 +68,15 @@ class Good:
 
 async def test_a_good_backend_passes_every_rule(virtual_clock):
     checked = await check_backend(Good, failing_request=BAD_MODEL)
-    assert checked == (*BASIC, "stream", "errors")
+    assert checked == (*BASIC, "stream", "parts", "tools", "errors")
 
 
 async def test_rules_that_do_not_apply_are_left_out(virtual_clock):
-    assert await check_backend(lambda: FunctionBackend(Good().generate)) == BASIC
+    assert await check_backend(lambda: FunctionBackend(Good().generate)) == (
+        *BASIC,
+        "parts",
+        "tools",
+    )
 
 
 async def test_the_factory_may_be_async(virtual_clock):
@@ -108,7 +113,45 @@ async def test_the_local_backend_conforms():
     checked = await check_backend(
         lambda: MarkovBackend(text="One two three. Four five six."), failing_request=BAD_MODEL
     )
-    assert checked == (*BASIC, "stream", "errors")
+    assert checked == (*BASIC, "stream", "parts", "tools", "errors")
+
+
+class Caller:
+    """Calls the tool that it is offered, and refuses what is no text."""
+
+    def __init__(self, name: str = "look_up", *, streamed: bool = True) -> None:
+        self.name = name
+        self.streamed = streamed
+
+    def reply(self, request: Request, meter, *, calls: bool = True) -> Generation:
+        meter.settle(input_tokens=1, output_tokens=2)
+        called = (ToolCall("1", self.name, "{}"),) if request.tools and calls else ()
+        return Generation("", None, meter.usage, finish_reason="stop", tool_calls=called)
+
+    async def generate(self, request: Request) -> Generation:
+        texts_only(request, "Caller", tools=True)
+        meter = request.meter.start()
+        await checkpoint()
+        return self.reply(request, meter)
+
+    @asynccontextmanager
+    async def stream(self, request: Request):
+        texts_only(request, "Caller", tools=True)
+        meter = request.meter.start()
+
+        async def pieces():
+            await checkpoint()
+            yield self.reply(request, meter, calls=self.streamed)
+
+        iterator = pieces()
+        try:
+            yield iterator
+        finally:
+            await iterator.aclose()
+
+
+async def test_a_backend_that_calls_tools_conforms():
+    assert "tools" in await check_backend(Caller, calls_tools=True)
 
 
 # --- bad ones, one for each way to break a rule -----------------------------------------------
@@ -125,6 +168,29 @@ async def broken(backend: object, rule: str, message: str, **options) -> None:
 
 async def test_an_object_without_generate_has_the_wrong_shape():
     await broken(object(), "shape", "has no async generate")
+
+
+async def test_parts_are_taken_or_refused_for_good(virtual_clock):
+    class Texts(Good):
+        async def generate(self, request):
+            request.messages[-1].content.upper()
+            return await super().generate(request)
+
+    class Hopeful(Good):
+        async def generate(self, request):
+            if not isinstance(request.messages[-1].content, str):
+                raise BackendUnavailable("no parts today")
+            return await super().generate(request)
+
+    await broken(Texts(), "parts", "a message of two texts raised AttributeError.*or refuse it")
+    await broken(Hopeful(), "parts", "which is retryable: it would fail again")
+
+
+async def test_tools_are_called_by_their_names_and_where_a_call_is_required(virtual_clock):
+    await broken(Caller("guess"), "tools", "a call of 'guess', which is none of its tools")
+    await broken(Good(), "tools", "requires a tool call was not answered by one", calls_tools=True)
+    silent = Caller(streamed=False)
+    await broken(silent, "tools", "requires a tool call was not answered", calls_tools=True)
 
 
 async def test_a_plain_generate_has_the_wrong_shape():

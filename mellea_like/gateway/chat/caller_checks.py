@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
@@ -53,6 +54,9 @@ SPENT = "it takes more processor time or memory than a request's checks may in a
 
 LONGEST_SCHEMA = 2**16
 
+REMEMBERED = 4096
+"""Schemas of tools that need not be tried again, as digests."""
+
 MEMORY = 2**30
 """Bytes of address space of a process; a pattern can ask for more than there is."""
 
@@ -70,6 +74,17 @@ class Workers:
         self._idle: list[_Process] = []
         self._turns = defaultdict[str, anyio.Semaphore](partial(anyio.Semaphore, 1))
         self._slots = anyio.Semaphore(PROCESSES)
+        self._tried: dict[bytes, None] = {}
+
+    def knows(self, schema: bytes) -> bool:
+        """Tell whether a schema was tried before."""
+        return schema in self._tried
+
+    def remember(self, schema: bytes) -> None:
+        """Keep in mind that a schema is one."""
+        self._tried[schema] = None
+        if len(self._tried) > REMEMBERED:
+            del self._tried[next(iter(self._tried))]
 
     async def __aenter__(self) -> Self:
         return self
@@ -155,27 +170,39 @@ class CallersChecks:
         """Make requirements of expressions and schemas, each by the field that it stood in."""
         made: list[Requirement] = []
         for param, check in checks.items():
-            if len(json.dumps(check)) > LONGEST_SCHEMA:
-                refuse(param, f"{LONGEST_SCHEMA:,} characters are the most for a schema")
-            try:
-                answer = await self.ask(check, "{}")  # A trial run reveals circular references.
-            except RequirementError as exc:
-                problem = str(exc)
-            else:
-                made.append(
-                    Requirement(
-                        answer["description"],
-                        partial(_Verdict, self, check),
-                        name=answer["name"],
-                        inline=True,
-                        check_only=check_only and not isinstance(check, str),
-                        on_error="raise",
-                        stream=_stream(check) if early else None,
-                    )
+            answer = await self._try(param, check)
+            made.append(
+                Requirement(
+                    answer["description"],
+                    partial(_Verdict, self, check),
+                    name=answer["name"],
+                    inline=True,
+                    check_only=check_only and not isinstance(check, str),
+                    on_error="raise",
+                    stream=_stream(check) if early else None,
                 )
-                continue
-            refuse(param, problem)
+            )
         return made
+
+    async def accept(self, param: str, schema: Mapping[str, Any]) -> None:
+        """Make sure that a tool's schema is one; those of agents come again with each request."""
+        digest = sha256(json.dumps(schema).encode("ascii")).digest()
+        if not self._workers.knows(digest):
+            await self._try(param, schema)
+            self._workers.remember(digest)
+
+    async def _try(self, param: str, check: Check) -> dict[str, Any]:
+        if len(json.dumps(check)) > LONGEST_SCHEMA:
+            refuse(param, f"{LONGEST_SCHEMA:,} characters are the most for a schema")
+        answer: dict[str, Any] = {}
+        problem = ""
+        try:
+            answer = await self.ask(check, "{}")  # A trial run reveals circular references.
+        except RequirementError as exc:
+            problem = str(exc)
+        if not answer:
+            refuse(param, problem)
+        return answer
 
     async def ask(self, check: Check, text: str) -> dict[str, Any]:
         """Check a text; returns the process's answer."""

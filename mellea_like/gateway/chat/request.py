@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, LiteralString, NoReturn, cast
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    LiteralString,
+    NoReturn,
+    TypeVar,
+    cast,
+)
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -19,50 +31,80 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from mellea_like.core.conversation import Message
+from mellea_like.core.parts import Part, Text, part_from_dict
+from mellea_like.core.tools import ToolCall
+from mellea_like.gateway.chat.fields import (
+    CHAT_FIELDS,
+    DEFAULTS,
+    UNKNOWN,
+    UNSUPPORTED,
+    FieldRules,
+    read_fields,
+)
 from mellea_like.gateway.refusal import Refusal, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+__all__ = [
+    "BY_TYPE",
+    "MOST_TOOLS",
+    "NO_ARGUMENTS",
+    "ChatRequest",
+    "Extensions",
+    "Fields",
+    "NotBlank",
+    "Positive",
+    "ResponseFormat",
+    "Tool",
+    "ToolChoice",
+    "WebUrl",
+    "carried",
+    "model_of",
+    "of_type",
+    "read_as",
+    "read_chat",
+    "reject",
+]
 
-__all__ = ["ChatRequest", "Extensions", "ResponseFormat", "model_of", "read_chat"]
-
-LABELS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
-"""Fields that label a request and change nothing about its reply; they go no further."""
-
-UNSUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
-    {
-        "audio": (),
-        "function_call": (),
-        "functions": (),
-        "logit_bias": (),
-        "logprobs": (False,),
-        "modalities": (["text"],),
-        "parallel_tool_calls": (True, False),
-        "prediction": (),
-        "service_tier": ("auto", "default"),
-        "store": (False,),
-        "tool_choice": ("none", "auto"),
-        "tools": (),
-        "top_logprobs": (0,),
-        "web_search_options": (),
-    }
-)
-"""Fields of OpenAI's that are refused, and the values of them that ask for nothing."""
-
-UNSUPPORTED_CODE = "unsupported_parameter"
-
-PASSED_ON = {"frequency_penalty", "presence_penalty", "reasoning_effort"}
-"""Fields that are checked, and mean nothing to the gateway itself."""
+MOST_TOOLS = 128
+"""As OpenAI's own servers take."""
 
 
-def _reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
+def reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
+    """Refuse a value that pydantic is reading."""
     raise PydanticCustomError(kind, "{message}", {"message": message})
+
+
+def of_type(kinds: tuple[str, ...], what: str, *, or_text: bool = False) -> BeforeValidator:
+    """Make a check that an object's ``type`` is one of those; others are refused by their names."""
+    return BeforeValidator(partial(_check_kind, kinds=kinds, what=what, or_text=or_text))
+
+
+def _check_kind(given: Any, *, kinds: tuple[str, ...], what: str, or_text: bool) -> Any:
+    if or_text and isinstance(given, str):
+        return given
+    kind = cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else None
+    if isinstance(kind, str) and kind not in kinds:
+        known = " and ".join(kinds)
+        reject(f"{kind[:40]!r} isn't supported: {what} are of type {known}", UNSUPPORTED)
+    if kind not in kinds:
+        reject(f"this is a JSON object whose type is {' or '.join(kinds)}")
+    return cast("Any", given)
+
+
+def _tag(given: Any) -> str:
+    kind = given["type"] if isinstance(given, dict) else given.type
+    return f"<{kind}>"
+
+
+BY_TYPE = Discriminator(_tag)
+"""Among models that are tagged with their ``type`` in angle brackets, see `_place`."""
 
 
 def _not_blank(text: str) -> str:
     if not text.strip():
-        _reject("this is a text that says something")
+        reject("this is a text that says something")
     return text
 
 
@@ -70,9 +112,11 @@ def _as_list(given: Any) -> Any:
     return [given] if isinstance(given, str) else given
 
 
-Text = Annotated[str, AfterValidator(_not_blank)]
+NotBlank = Annotated[str, AfterValidator(_not_blank)]
 Texts = Annotated[
-    list[Annotated[Text, Field(max_length=4000)]], BeforeValidator(_as_list), Field(max_length=100)
+    list[Annotated[NotBlank, Field(max_length=4000)]],
+    BeforeValidator(_as_list),
+    Field(max_length=100),
 ]
 Stops = Annotated[
     list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(max_length=4)
@@ -81,7 +125,7 @@ Positive = Annotated[int, Field(ge=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
-class _Fields(BaseModel):
+class Fields(BaseModel):
     """One JSON object. None counts as left out, and so does an empty field that isn't known."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -90,7 +134,7 @@ class _Fields(BaseModel):
     @classmethod
     def _given(cls, data: Any) -> Any:
         if not isinstance(data, dict):
-            _reject("this is a JSON object")
+            reject("this is a JSON object")
         known = {field.alias or name for name, field in cls.model_fields.items()}
         return {
             name: value
@@ -98,56 +142,225 @@ class _Fields(BaseModel):
             if value is not None and (name in known or value not in ([], {}))
         }
 
+    @property
+    def sent(self) -> dict[str, Any]:
+        """The object as it was sent, for the upstream."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
 
-class _Part(_Fields):
-    type: str = ""
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+class _Called(Fields):
+    name: NotBlank
+    arguments: str
+
+
+class _Call(Fields):
+    id: NotBlank
+    type: Literal["function"] = "function"
+    function: _Called
+    index: int | None = None
+
+
+class _Text(Fields):
+    type: str
     text: str
 
-    @model_validator(mode="before")
-    @classmethod
-    def _only_text(cls, data: Any) -> Any:
-        part: object = data
-        if isinstance(part, dict) and cast("dict[str, Any]", part).get("type") != "text":
-            _reject("only parts of type text are supported", UNSUPPORTED_CODE)
-        return data
+
+class _Refused(Fields):
+    type: str
+    refusal: str
 
 
-def _as_parts(given: Any) -> Any:
-    return [{"type": "text", "text": given}] if isinstance(given, str) else given
+def _scheme(url: str, info: ValidationInfo) -> str:
+    scheme = url.partition(":")[0].lower()
+    if scheme not in ("data", "http", "https"):
+        reject("this is a data: URL, or one of the web")
+    if scheme != "data" and not (info.context or {}).get("media_urls"):
+        reject(
+            "this model's upstream may stand where it must not fetch what a caller names: send a"
+            " data: URL (media_urls: forward in the model's overrides allows others)",
+            UNSUPPORTED,
+        )
+    return url
 
 
-class _Message(_Fields):
-    role: Literal["system", "developer", "user", "assistant"]
-    refusal: Text | None = None
+WebUrl = Annotated[str, AfterValidator(_scheme)]
+
+
+class _ImageUrl(Fields):
+    url: WebUrl
+    detail: str | None = None
+
+
+class _Image(Fields):
+    type: str
+    image_url: _ImageUrl
+
+
+class _AudioData(Fields):
+    data: str
+    format: str
+
+
+class _Audio(Fields):
+    type: str
+    input_audio: _AudioData
+
+
+class _FileData(Fields):
+    file_data: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+
+class _File(Fields):
+    type: str
+    file: _FileData
+
+
+def carried(part: Mapping[str, Any]) -> Part:
+    """Return a part as messages have it."""
+    problem = ""
+    try:
+        return part_from_dict(part)
+    except ValueError as exc:
+        problem = str(exc)
+    reject(problem)
+
+
+_Part = Annotated[
+    Annotated[_Text, Tag("<text>")]
+    | Annotated[_Refused, Tag("<refusal>")]
+    | Annotated[_Image, Tag("<image_url>")]
+    | Annotated[_Audio, Tag("<input_audio>")]
+    | Annotated[_File, Tag("<file>")],
+    BY_TYPE,
+    of_type(("text", "refusal", "image_url", "input_audio", "file"), "parts"),
+    AfterValidator(lambda part: carried(part.sent)),
+]
+
+
+def _content_tag(given: Any) -> str:
+    return "<text>" if isinstance(given, str) else "<parts>" if given is not None else "<nothing>"
+
+
+class _Message(Fields):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    refusal: NotBlank | None = None
+    tool_calls: Annotated[list[_Call], Field(max_length=MOST_TOOLS)] = []
+    tool_call_id: NotBlank | None = Field(default=None, validate_default=True)
     content: Annotated[
-        Annotated[list[_Part], Field(min_length=1)] | None, BeforeValidator(_as_parts)
+        Annotated[str, Tag("<text>")]
+        | Annotated[list[_Part], Field(min_length=1), Tag("<parts>")]
+        | Annotated[None, Tag("<nothing>")],
+        Discriminator(_content_tag),
     ] = Field(default=None, validate_default=True)
-    name: Text | None = None
+    name: NotBlank | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    # What a reply of OpenAI's has, and nobody wants back.
+    annotations: Any = None
+
+    @field_validator("tool_calls", "refusal")
+    @classmethod
+    def _are_the_assistants(cls, given: Any, info: ValidationInfo) -> Any:
+        if given and info.data.get("role", "assistant") != "assistant":
+            reject("the assistant's messages have this")
+        return given
+
+    @field_validator("tool_call_id")
+    @classmethod
+    def _is_a_tools(cls, given: str | None, info: ValidationInfo) -> str | None:
+        role = info.data.get("role")
+        if role is not None and (given is not None) != (role == "tool"):
+            reject("this goes with role: tool, and that needs it")
+        return given
 
     @field_validator("content")
     @classmethod
-    def _something(cls, content: list[_Part] | None, info: ValidationInfo) -> list[_Part] | None:
-        if content is None and info.data.get("refusal") is None:
-            _reject("this is a text, or a list of parts of type text")
+    def _something(cls, content: Any, info: ValidationInfo) -> Any:
+        if content is None and not (info.data.get("refusal") or info.data.get("tool_calls")):
+            reject("this is a text, or a list of parts")
         return content
 
     def read(self) -> Message:
         """Return the message as a backend gets it; a refusal is what the assistant said."""
-        text = self.refusal or ""
-        if self.content is not None:
-            text = "".join(part.text for part in self.content)
-        role = "system" if self.role == "developer" else self.role
-        return Message(role, text, self.name)
+        content: Any = self.refusal or "" if self.content is None else self.content
+        # Texts in parts are one text, which every backend takes.
+        if not isinstance(content, str) and all(isinstance(part, Text) for part in content):
+            content = "".join(part.text for part in content)
+        return Message(
+            "system" if self.role == "developer" else self.role,
+            content,
+            self.name,
+            [ToolCall(c.id, c.function.name, c.function.arguments) for c in self.tool_calls],
+            self.tool_call_id,
+            self.reasoning_content or self.reasoning,
+        )
 
 
-class _JsonSchema(_Fields):
-    name: Text
+# --- tools and formats ---------------------------------------------------------------------------
+
+
+NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+class _Function(Fields):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] = NO_ARGUMENTS
+    strict: bool | None = None
+
+
+class Tool(Fields):
+    """A function that the model may ask the caller to call."""
+
+    type: Literal["function"]
+    function: _Function
+
+
+class _Named(Fields):
+    name: NotBlank
+
+
+class _NamedFunction(Fields):
+    type: Literal["function"]
+    function: _Named
+
+
+class _Allowed(Fields):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[_NamedFunction], Field(min_length=1, max_length=MOST_TOOLS)]
+
+
+class _AllowedTools(Fields):
+    type: Literal["allowed_tools"]
+    allowed_tools: _Allowed
+
+
+def _choice_tag(given: Any) -> str:
+    return "<word>" if isinstance(given, str) else _tag(given)
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("<word>")]
+    | Annotated[_NamedFunction, Tag("<function>")]
+    | Annotated[_AllowedTools, Tag("<allowed_tools>")],
+    Discriminator(_choice_tag),
+    of_type(("function", "allowed_tools"), "choices", or_text=True),
+]
+
+
+class _JsonSchema(Fields):
+    name: NotBlank
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None
     description: str | None = None
 
 
-class ResponseFormat(_Fields):
+class ResponseFormat(Fields):
     """What JSON a reply is to be."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -159,21 +372,19 @@ class ResponseFormat(_Fields):
         cls, described: _JsonSchema | None, info: ValidationInfo
     ) -> _JsonSchema | None:
         if (described is not None) != (info.data.get("type") == "json_schema"):
-            _reject("this goes with type: json_schema, and that needs it")
+            reject("this goes with type: json_schema, and that needs it")
         return described
 
-    @property
-    def sent(self) -> dict[str, Any]:
-        """The field as it was sent, for the upstream."""
-        return self.model_dump(by_alias=True, exclude_unset=True)
+
+# --- the whole request ---------------------------------------------------------------------------
 
 
-class _StreamOptions(_Fields):
+class _StreamOptions(Fields):
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class Extensions(_Fields):
+class Extensions(Fields):
     """What the field ``mellea_like`` of a request asks for."""
 
     requirements: Texts = []
@@ -184,10 +395,10 @@ class Extensions(_Fields):
     when_nothing_passed: Literal["error", "best"] | None = None
 
 
-class ChatRequest(_Fields, extra="allow"):
-    """A chat completion request; what is extra goes to the upstream as it is."""
+class ChatRequest(Fields):
+    """A chat completion request."""
 
-    model: Text
+    model: NotBlank
     messages: Annotated[list[_Message], Field(min_length=1, max_length=2000)]
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -199,10 +410,43 @@ class ChatRequest(_Fields, extra="allow"):
     response_format: ResponseFormat | None = None
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
+    tools: Annotated[
+        list[Annotated[Tool, of_type(("function",), "tools")]], Field(max_length=MOST_TOOLS)
+    ] = []
+    tool_choice: ToolChoice | None = Field(default=None, validate_default=True)
+    parallel_tool_calls: bool | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
     mellea_like: Extensions = Extensions()
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    reasoning_effort: Text | None = None
+    reasoning_effort: NotBlank | None = None
+    forwarded: dict[str, Any] = {}
+    """Further fields for the upstream, as they were sent."""
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _goes_with_logprobs(cls, top: int, info: ValidationInfo) -> int:
+        if top and not info.data.get("logprobs"):
+            reject("this goes with logprobs: true")
+        return top
+
+    @field_validator("tools")
+    @classmethod
+    def _have_names_of_their_own(cls, tools: list[Tool]) -> list[Tool]:
+        if len({tool.function.name for tool in tools}) < len(tools):
+            reject("two tools have the same name")
+        return tools
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _is_of_these(cls, choice: Any, info: ValidationInfo) -> Any:
+        known = {tool.function.name for tool in info.data.get("tools", ())}
+        if choice not in (None, "none", "auto") and not known:
+            reject("there are no tools to choose from")
+        if unknown := sorted(_names_in(choice) - known):
+            reject(f"no tool is called {unknown[0][:128]!r}")
+        return choice
 
     @property
     def conversation(self) -> tuple[Message, ...]:
@@ -216,12 +460,45 @@ class ChatRequest(_Fields, extra="allow"):
         return None if asked is None or asked.type == "text" else asked
 
     @property
+    def allowed_tools(self) -> list[Tool]:
+        """The tools that the model may call."""
+        choice = self.tool_choice
+        if not isinstance(choice, _AllowedTools):
+            return self.tools
+        names = _names_in(choice)
+        return [tool for tool in self.tools if tool.function.name in names]
+
+    @property
+    def wanted_call(self) -> str | None:
+        """``"auto"``, ``"none"``, ``"required"`` or the name of the tool to call, if said."""
+        match self.tool_choice:
+            case _AllowedTools(allowed_tools=allowed):
+                return allowed.mode
+            case _NamedFunction(function=function):
+                return function.name
+            case word:
+                return word
+
+    @property
     def passed_on(self) -> dict[str, Any]:
-        """Further fields for the upstream."""
-        return {
-            **self.model_dump(include=PASSED_ON, exclude_none=True),
-            **(self.model_extra or {}),
-        }
+        """Further fields for the upstream, the names of which mean nothing to the engine."""
+        checked = self.model_dump(include=set(CHECKED), exclude_none=True)
+        wanted: dict[str, Any] = {"logprobs": True} if self.logprobs else {}
+        if self.top_logprobs:
+            wanted["top_logprobs"] = self.top_logprobs
+        if self.tools and self.parallel_tool_calls is not None:
+            wanted["parallel_tool_calls"] = self.parallel_tool_calls
+        return {**checked, **wanted, **self.forwarded}
+
+
+def _names_in(choice: Any) -> set[str]:
+    match choice:
+        case _NamedFunction():
+            return {choice.function.name}
+        case _AllowedTools():
+            return {tool.function.name for tool in choice.allowed_tools.tools}
+        case _:
+            return set()
 
 
 def model_of(body: Mapping[str, Any]) -> str:
@@ -232,38 +509,44 @@ def model_of(body: Mapping[str, Any]) -> str:
     return name
 
 
-def read_chat(body: Mapping[str, Any], pass_on: tuple[str, ...] = ()) -> ChatRequest:
-    """Read a request; fields named in ``pass_on`` may go to the upstream as they are."""
-    model_of(body)
-    read = {*ChatRequest.model_fields, *pass_on}
-    for name, value in body.items():
-        if name not in read and name not in LABELS:
-            _check_other(name, value)
-    known = {name: value for name, value in body.items() if name in read}
+F = TypeVar("F", bound=Fields)
+
+
+def read_as(kind: type[F], given: Mapping[str, Any], rules: FieldRules) -> F:
+    """Read an object, or refuse it."""
     try:
-        request = ChatRequest.model_validate(known)
+        return kind.model_validate(given, context={"media_urls": rules.media_urls})
     except ValidationError as exc:
-        raise _refusal(exc) from None
+        refusal = _refusal(exc)
+    raise refusal
+
+
+def read_chat(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ChatRequest:
+    """Read a chat completion request, by what the model's configuration says of fields."""
+    model_of(body)
+    honoured, forwarded = read_fields(body, CHAT_FIELDS, rules)
+    checked = {name: forwarded.pop(name) for name in CHECKED if name in forwarded}
+    request = read_as(ChatRequest, {**honoured, **checked, "forwarded": forwarded}, rules)
     if request.messages[-1].role == "assistant":
         what = "the last message is the user's: continuing a reply's beginning isn't supported"
         refuse(f"messages.{len(request.messages) - 1}.role", what)
     return request
 
 
+CHECKED = ("frequency_penalty", "presence_penalty", "reasoning_effort")
+"""Fields that are forwarded, and whose values are looked at before."""
+
+
 def _refusal(error: ValidationError) -> Refusal:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    param, message, code = ".".join(map(str, first["loc"])), first["msg"], None
+    param, message, code = _place(first["loc"]), first["msg"], None
     if first["type"] == "extra_forbidden":
-        message, code = "there is no such field here", "unknown_parameter"
-    elif first["type"] == UNSUPPORTED_CODE:
-        code = UNSUPPORTED_CODE
+        message, code = "there is no such field here", UNKNOWN
+    elif first["type"] == UNSUPPORTED:
+        code = UNSUPPORTED
     return Refusal(400, f"{param}: {message}", param=param, code=code)
 
 
-def _check_other(name: str, value: Any) -> None:
-    if value is None or value in ([], {}):
-        return
-    if name not in UNSUPPORTED:
-        refuse(name, "the gateway knows no such field", "unknown_parameter")
-    if not any(value == v and type(value) is type(v) for v in UNSUPPORTED[name]):
-        refuse(name, "the gateway doesn't support this", UNSUPPORTED_CODE)
+def _place(steps: tuple[int | str, ...]) -> str:
+    # Pydantic adds the tag of a union's member.
+    return ".".join(str(step) for step in steps if not str(step).startswith("<"))

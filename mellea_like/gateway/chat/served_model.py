@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import anyio
 
 from mellea_like.core.backend import Options
-from mellea_like.core.conversation import Context, Instruction
+from mellea_like.core.conversation import Context, Instruction, Message
 from mellea_like.core.generation import Generation
+from mellea_like.core.parts import Text
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.gateway.chat.caller_checks import CallersChecks
+from mellea_like.gateway.chat.fields import FieldRules
+from mellea_like.gateway.chat.tools import check_calls, tools_of, unless_it_calls
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema
 from mellea_like.sampling.best_failure import merit
@@ -23,9 +26,9 @@ from mellea_like.sampling.selections import Collect
 from mellea_like.specification.strategy import MAX_ITERATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from mellea_like.core.conversation import Action, Message
+    from mellea_like.core.conversation import Action
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
@@ -99,6 +102,8 @@ class PlannedRequest:
     """What must hold besides what the strategy asks for."""
     options: Options
     budget: Budget | None
+    tools: dict[str, Any]
+    """The arguments of ``sample`` that say which tools a reply may call."""
     n: int
     collects: bool
     """Whether one call collects all n replies; else there is a call for each."""
@@ -131,6 +136,7 @@ class PlannedRequest:
                 context=self.context,
                 options=options,
                 budget=self.budget,
+                **self.tools,
             )
         except (HookError, LimitExceeded, SamplingFailed) as exc:
             return ReplyOutcome(exc.result, exc)
@@ -147,14 +153,39 @@ def warm_up() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _InformedMessage(Instruction):
-    """A caller's last message, with what must hold below it."""
+class _InformedMessages(Instruction):
+    """A caller's last message and what tools said after it, with what must hold below the first."""
 
-    name: str | None = None
+    messages: tuple[Message, ...] = ()
+
+    @classmethod
+    def of(cls, *messages: Message) -> _InformedMessages:
+        return cls(messages[0].text, messages=messages)
 
     def render(self, context: Context) -> tuple[Message, ...]:
-        *before, last = Instruction.render(self, context)
-        return (*before, replace(last, name=self.name))
+        asked, *after = self.messages
+        told = self.prompt.removeprefix(self.description)
+        if told and isinstance(asked.content, str):
+            asked = replace(asked, content=asked.content + told)
+        elif told:
+            asked = replace(asked, content=(*asked.content, Text(told)))
+        return (*context.messages, asked, *after)
+
+
+class _Shape(NamedTuple):
+    """What a request decides of its strategy; requests of the same shape share one."""
+
+    loop: int
+    concurrency: int
+    timeout: float
+    bare: bool
+    """Whether nothing must hold."""
+    collected: int | None
+    """The replies that one call collects."""
+    most: int | None
+    """The most tokens of a reply, where the stages of an escalation need to know."""
+    tools: bool
+    """Whether a reply may call tools."""
 
 
 class ServedModel:
@@ -172,6 +203,16 @@ class ServedModel:
         self._after = ExpectedCost(self.prices or {}) if cheaper else None
         self._requirements = config.make_requirements(check_only=self._constrains)
         self._strategy = lru_cache(maxsize=32)(self._make_strategy)
+        said = config.overrides
+        takes_all = self._constrains and said.unknown_fields is None
+        self.rules = FieldRules(
+            "forward" if takes_all else said.unknown_fields or "refuse",
+            said.fields,
+            said.media_urls == "forward"
+            if said.media_urls is not None
+            else all(upstream.official for upstream in self._upstreams),
+        )
+        """What becomes of a request's fields."""
 
     async def plan(
         self, request: ChatRequest, caller: Admitted, workers: Workers
@@ -185,8 +226,8 @@ class ServedModel:
         ):
             if given is not None and given > most:
                 refuse(name, f"it is {given}, and this key may ask for {most} at most")
-        *before, last = request.conversation
-        told = config.tell and last.role == "user"
+        tools = tools_of(request)
+        context, action = self._asked(request)
         requirements = await self._further_requirements(request, caller, workers)
         loop = _within("loop", asked.loop, config.loop, config.overrides.loop)
         concurrency = _within(
@@ -197,33 +238,37 @@ class ServedModel:
         collects = request.n > 1 and config.selection.kind == "first" and not config.escalate
         collected = request.n if collects else None
         longest = limits.max_tokens if config.escalate else None
+        shape = _Shape(loop, concurrency, timeout, bare, collected, longest, bool(tools))
         return PlannedRequest(
-            strategy=self._strategy(loop, concurrency, timeout, bare, collected, longest),
-            action=_InformedMessage(last.text, name=last.name) if told else last,
-            context=Context(before),
+            strategy=self._strategy(shape),
+            action=action,
+            context=context,
             requirements=requirements,
             options=self._options(request, limits.max_tokens),
             budget=config.make_budget(self.prices, name=CALL, within=caller.budget),
+            tools={"tools": tools, "tool_choice": request.wanted_call} if tools else {},
             n=request.n,
             collects=collects,
             best=(asked.when_nothing_passed or config.when_nothing_passed) == "best",
             retried=loop * concurrency * (config.retries + 1) > 1 or bool(config.escalate),
         )
 
-    def _make_strategy(
-        self,
-        loop: int,
-        concurrency: int,
-        timeout: float,
-        bare: bool,  # noqa: FBT001 (cached by position)
-        collected: int | None,
-        most: int | None,
-    ) -> BaseSamplingStrategy:
+    def _asked(self, request: ChatRequest) -> tuple[Context, Action[Any]]:
+        """Cut a conversation where what must hold is told: at the user's last message."""
+        messages = request.conversation
+        at = max((i for i, m in enumerate(messages) if m.role == "user"), default=-1)
+        # What was said since, tools said; a system message at the end is asked as it is.
+        if not self.config.tell or at < 0 or messages[-1].role == "system":
+            return Context(messages[:-1]), messages[-1]
+        return Context(messages[:at]), _InformedMessages.of(*messages[at:])
+
+    def _make_strategy(self, shape: _Shape) -> BaseSamplingStrategy:
+        collected, most, concurrency = shape.collected, shape.most, shape.concurrency
         config = self.config.model_copy(
-            update={"loop": loop, "concurrency": concurrency, "timeout": timeout}
+            update={"loop": shape.loop, "concurrency": concurrency, "timeout": shape.timeout}
         )
         # Where nothing must hold, a reply that was cut off is one, as with any other server.
-        incomplete = bare if config.accept_incomplete is None else config.accept_incomplete
+        incomplete = shape.bare if config.accept_incomplete is None else config.accept_incomplete
         # One call has the turns of all n, and ends when n have passed.
         several: dict[str, Any] = {}
         if collected is not None:
@@ -236,19 +281,19 @@ class ServedModel:
             several = {"after": self._after}
         return config.make_strategy(
             self._upstreams[0].backend,
-            self._stages(most),
+            self._stages(most, tools=shape.tools),
             first=None if most is None else self._own_options(config, most),
             judge=self._judges[0].backend,
-            requirements=self._requirements,
+            requirements=_for_texts(self._requirements, tools=shape.tools),
             schedule=self._schedule,
             accept_incomplete=incomplete,
             **several,
         )
 
-    def _stages(self, most: int | None) -> list[Stage]:
+    def _stages(self, most: int | None, *, tools: bool) -> list[Stage]:
         """Make the further stages, whose replies have at most so many tokens."""
         further = zip(self.config.escalate, self._upstreams[1:], self._judges[1:], strict=True)
-        return [
+        made = [
             stage.make(
                 upstream.backend,
                 judge=judge.backend,
@@ -257,6 +302,10 @@ class ServedModel:
             )
             for stage, upstream, judge in further
             if most is not None
+        ]
+        return [
+            replace(stage, requirements=_for_texts(stage.requirements, tools=tools))
+            for stage in made
         ]
 
     def _own_options(self, place: ModelConfig | StageConfig, most: int) -> Options:
@@ -281,14 +330,14 @@ class ServedModel:
             given["response_format.json_schema.schema"] = format.json_schema.schema_
         # An upstream that is told the schema by a field need not read it in the prompt.
         early, check_only = self.config.early, self._constrains
+        callers = CallersChecks(workers, caller.key, may.check_seconds)
         checks: list[Requirement] = []
         if given:
-            checks = await CallersChecks(workers, caller.key, may.check_seconds).make(
-                given, early=early, check_only=check_only
-            )
+            checks = await callers.make(given, early=early, check_only=check_only)
         if format is not None and format.json_schema is None:
             checks.append(json_schema(ANY_OBJECT, early=early, check_only=check_only))
-        return (*checks, *asked.requirements)
+        texts = _for_texts((*checks, *asked.requirements), tools=bool(request.tools))
+        return (*texts, await check_calls(request, callers)) if request.tools else texts
 
     def _options(self, request: ChatRequest, most: int) -> Options:
         defaults = self.config.options
@@ -330,6 +379,13 @@ class ServedModel:
             and (model := named or getattr(upstream.backend, "model", None)) is not None
         }
         return found or None
+
+
+def _for_texts(
+    requirements: Sequence[Requirement | str], *, tools: bool
+) -> tuple[Requirement | str, ...]:
+    """Return what a reply must meet, unless it calls a tool where there are any."""
+    return tuple(map(unless_it_calls, requirements) if tools else requirements)
 
 
 N = TypeVar("N", int, float)

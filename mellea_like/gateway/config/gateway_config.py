@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NoReturn, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from mellea_like.gateway.chat.fields import FieldUse, why_not
 from mellea_like.gateway.config.periods import Period  # noqa: TC001 (pydantic reads it)
 from mellea_like.specification.section import Seconds, Section, Text, Whole
 from mellea_like.specification.strategy import CallBudgetSpec, StageSpec, StrategySpec
@@ -35,22 +36,8 @@ KeyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$")]
 """The name of a model or an upstream."""
 
-OURS = (
-    "api_base",
-    "api_key",
-    "base_url",
-    "extra_body",
-    "extra_headers",
-    "extra_query",
-    "messages",
-    "model",
-    "mellea_like",
-    "n",
-    "stream",
-    "stream_options",
-    "tools",
-)
-"""Fields that no caller's request passes on as they are, whatever the configuration says."""
+FieldName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+"""The name of a request's field."""
 
 
 class Overrides(Section):
@@ -63,7 +50,13 @@ class Overrides(Section):
             its draws together.
         loop: draws in a row that a request may ask for, at most; None for the model's own number.
         concurrency: draws at a time that a request may ask for, at most; None for the model's own.
-        pass_on: names of further fields that go to the upstream as they are, as in ``top_k``.
+        fields: what becomes of a request's fields where it isn't what the table of them says, each
+            by its name: ``forward`` sends it to the upstream as it is, ``drop`` ignores it, and
+            ``refuse`` answers 400.
+        unknown_fields: the same for fields that the table does not have; None forwards them to
+            upstreams of kind ``openai`` and ``llama``, and refuses them for others.
+        media_urls: whether a URL of the web may stand for an image: the upstream fetches it, the
+            gateway never does. None takes them for OpenAI's own servers alone.
     """
 
     requirements: Annotated[int, Field(ge=0, strict=True)] = 8
@@ -71,15 +64,18 @@ class Overrides(Section):
     check_seconds: Seconds = 2.0
     loop: Whole | None = None
     concurrency: Whole | None = None
-    pass_on: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
+    fields: dict[FieldName, FieldUse] = Field(default_factory=dict[str, FieldUse])
+    unknown_fields: FieldUse | None = None
+    media_urls: Literal["forward", "refuse"] | None = None
 
-    @field_validator("pass_on", mode="after")
+    @field_validator("fields", mode="after")
     @classmethod
-    def _none_of_ours(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if ours := [name for name in names if name in OURS]:
-            msg = f"{ours[0]} can't be passed on: the gateway decides it"
-            raise ValueError(msg)
-        return names
+    def _can_be_so(cls, fields: dict[str, FieldUse]) -> dict[str, FieldUse]:
+        for name, use in fields.items():
+            if why := why_not(name, use):
+                msg = f"{name}: {use} is not possible: {why}"
+                raise ValueError(msg)
+        return fields
 
 
 class StageConfig(StageSpec):

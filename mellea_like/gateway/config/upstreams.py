@@ -40,6 +40,7 @@ class Upstream:
     backend: Backend
     judges: bool
     constrains: bool  # Whether it is told a reply's JSON Schema by ``response_format``.
+    official: bool  # Whether it is OpenAI's own server.
     price: Price | None
 
 
@@ -85,6 +86,7 @@ async def open_upstreams(
                 LimitedBackend(redacted, *limits) if limits else redacted,
                 spec.judges and can_judge(backend),
                 spec.kind in {"openai", "llama", "pydantic-ai"},
+                isinstance(spec, OpenAIUpstream) and spec.official,
                 spec.price,
             )
         yield opened

@@ -15,7 +15,9 @@ except ImportError as exc:  # pragma: no cover
     raise ImportError(msg) from exc
 
 from mellea_like.gateway.chat.caller_checks import Workers
-from mellea_like.gateway.chat.completions import ChatCompletions, unknown_model
+from mellea_like.gateway.chat.completions import ChatCompletions
+from mellea_like.gateway.chat.endpoint import unknown_model
+from mellea_like.gateway.chat.responses import Responses
 from mellea_like.gateway.chat.served_model import ServedModel, warm_up
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.config.upstreams import open_upstreams
@@ -88,12 +90,11 @@ class Gateway:
         self._models: dict[str, ServedModel] = {}
         self._created = int(time.time())
         self._workers = Workers()
-        chat = ChatCompletions(
-            self._models, self._metrics, config.streaming.keep_alive, self._workers
-        )
+        given = (self._models, self._metrics, config.streaming.keep_alive, self._workers)
         routes = Router(
             [
-                Route("/v1/chat/completions", chat, methods=["POST"]),
+                Route("/v1/chat/completions", ChatCompletions(*given), methods=["POST"]),
+                Route("/v1/responses", Responses(*given), methods=["POST"]),
                 Route("/v1/models", self._list_models),
                 Route("/v1/models/{name:path}", self._one_model),
                 Route("/healthz", self._health),

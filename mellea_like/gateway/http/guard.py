@@ -52,7 +52,14 @@ OPEN_PATHS = ("/healthz",)
 METRICS_PATH = "/metrics"
 
 METHODS = ("GET", "HEAD", "POST")
-PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/...", "/healthz", "/metrics")
+PATHS = (
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/models",
+    "/v1/models/...",
+    "/healthz",
+    "/metrics",
+)
 """What the log names; the rest is ``other``."""
 
 UNROUTED = {

@@ -8,6 +8,7 @@ from mellea_like.sampling.selections.base import (
     Scorer,
     SelectionFacts,
     SelectionState,
+    tool_key,
 )
 from mellea_like.sampling.selections.best import (
     BestOf,
@@ -33,5 +34,6 @@ __all__ = [
     "Vote",
     "expected_improvement",
     "majority_confidence",
+    "tool_key",
     "word_overlap",
 ]

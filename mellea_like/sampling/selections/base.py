@@ -14,6 +14,7 @@ from mellea_like.core.display import bounded
 from mellea_like.core.generation import Usage
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.tools import canonical
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "read_score",
     "scoring",
     "shown",
+    "tool_key",
     "unjudged",
 ]
 
@@ -238,8 +240,25 @@ def keying(key: Key | None) -> Callable[[Candidate], Hashable]:
     return lambda candidate: _hashable(key(candidate))
 
 
+def tool_key(candidate: Candidate) -> Hashable:
+    """Return what a reply that calls tools votes for: their names and arguments.
+
+    The arguments count as they were read, in any order, with those that the model left to their
+    default; and so do several calls. ``Vote(key=tool_key)`` says what `Vote` does by itself.
+
+    Args:
+        candidate: the reply.
+
+    Returns:
+        The calls; for a reply that calls none, its parsed value, else its text.
+    """
+    return key_of(candidate)
+
+
 def key_of(candidate: Candidate) -> Hashable:
-    """Return the key of a candidate where none is given: its parsed value, else its text."""
+    """Return the key of a candidate: the tools it calls, else its parsed value, else its text."""
+    if calls := candidate.tool_calls:
+        return "\n".join(sorted(map(canonical, calls)))
     value = candidate.value
     return value.strip() if isinstance(value, str) else _hashable(value)
 

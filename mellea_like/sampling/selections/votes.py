@@ -37,8 +37,9 @@ class Vote(BaseSelection):
     overtaken by the votes that are left, or is likely enough to stay in front.
 
     Args:
-        key: takes a `Candidate` and returns what it votes for; None for its parsed value, or its
-            text without surrounding blanks. The winner is the first draw with that key.
+        key: takes a `Candidate` and returns what it votes for; None for the tools that it calls
+            (see `tool_key`), else its parsed value, or its text without surrounding blanks. The
+            winner is the first draw with that key.
         n: how many votes to count at most.
         confidence: how likely it must be that the first of the two leading answers is the more
             frequent one: P(Beta(a + 1, b + 1) > 1/2), a and b being their votes (adaptive

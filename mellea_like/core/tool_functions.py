@@ -1,0 +1,165 @@
+"""From a plain function to a tool: its arguments as a JSON Schema, and the reading of a call's."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import field, make_dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+
+from mellea_like.core.argument_checks import yields
+from mellea_like.core.display import bounded, first_few, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["FunctionTool", "documented", "function_tool", "wrong_arguments"]
+
+
+class FunctionTool(NamedTuple):
+    """What a function's signature and docstring say of it as a tool."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    adapter: TypeAdapter[Any]
+    names: tuple[str, ...]
+
+    def read(self, arguments: str) -> dict[str, Any]:
+        """Read a call's arguments; a `ValueError` says which is wrong, and why."""
+        try:
+            read = self.adapter.validate_json(arguments.strip() or "{}")
+        except ValidationError as exc:
+            raise ValueError(wrong_arguments(exc, self.names)) from exc
+        return {name: getattr(read, name) for name in self.names}
+
+
+class _Schema(GenerateJsonSchema):
+    """JSON Schemas without what a model has no use for: the titles that pydantic makes of names."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 (theirs)
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 (pydantic's)
+        return False
+
+
+@lru_cache(maxsize=256)
+def function_tool(function: Callable[..., Any]) -> FunctionTool:
+    """Make a tool of a function; a `TypeError` says why it can't be one."""
+    inner: Any = getattr(function, "func", function)  # A partial's.
+    name = getattr(inner, "__name__", None) or type(inner).__name__
+    documentation = inspect.getdoc(inner if inspect.isroutine(inner) else inner.__call__)
+    if yields(function):
+        msg = f"the tool {name} is a generator function, which would never run"
+        raise TypeError(msg)
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except (NameError, TypeError, ValueError) as exc:
+        msg = f"the tool {name}: its parameters can't be read: {exc}"
+        raise TypeError(msg) from exc
+    description, about = documented(documentation or "")
+    fields: list[Any] = []
+    for parameter in signature.parameters.values():
+        hint, default = _checked(name, parameter), parameter.default
+        if (said := about.get(parameter.name)) and not _described(hint, default):
+            hint = Annotated[hint, Field(description=said)]
+        fields.append((parameter.name, hint, _default(default)))
+    try:
+        forbid = ConfigDict(extra="forbid")
+        made = make_dataclass(name, fields, namespace={"__pydantic_config__": forbid}, kw_only=True)
+        adapter: TypeAdapter[Any] = TypeAdapter(made)
+        schema = adapter.json_schema(schema_generator=_Schema)
+    except Exception as exc:
+        msg = f"the tool {name}: a model can't give its arguments: {str(exc).splitlines()[0]}"
+        raise TypeError(msg) from exc
+    schema = {key: part for key, part in schema.items() if key not in {"title", "description"}}
+    return FunctionTool(name, description, schema, adapter, tuple(signature.parameters))
+
+
+def _checked(name: str, parameter: inspect.Parameter) -> Any:
+    """Return a parameter's type hint."""
+    by_name = {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
+    if parameter.kind not in by_name:
+        msg = f"the tool {name}: {parameter} has no name of its own, by which a model could give it"
+        raise TypeError(msg)
+    if parameter.annotation is parameter.empty:
+        msg = f"the tool {name}: its parameter {parameter.name!r} has no type hint"
+        raise TypeError(msg)
+    return parameter.annotation
+
+
+def _default(default: object) -> Any:
+    if default is inspect.Parameter.empty:
+        return field()
+    if isinstance(default, FieldInfo) or type(default).__hash__ is not None:
+        return field(default=default)
+    return field(default_factory=lambda: default)
+
+
+def _described(hint: Any, default: object) -> bool:
+    """Tell whether a hint has a description of its own."""
+    parts = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return any(isinstance(p, FieldInfo) and p.description for p in (*parts, default))
+
+
+def wrong_arguments(error: ValidationError, names: tuple[str, ...]) -> str:
+    """Say which arguments break which rule, with their values: of many the first."""
+    return "; ".join(first_few(_wrong(e, names) for e in error.errors(include_url=False)))
+
+
+def _wrong(error: Any, names: tuple[str, ...]) -> str:
+    where = ".".join(map(str, error["loc"]))
+    kind, said = error["type"], error["msg"]
+    if kind == "missing":
+        return f"{where} is missing"
+    if kind == "unexpected_keyword_argument" and len(error["loc"]) == 1:
+        known = f"it takes {', '.join(names)}" if names else "it takes none"
+        return f"there is no argument {where}: {known}"
+    if not where:
+        return f"the arguments are no JSON object of its schema: {said}"
+    return f"{where} is {bounded(shown(error['input']), 100)}: {said}"
+
+
+# --- docstrings, in Google's style
+
+_SECTION = re.compile(
+    r"^(args|arguments|parameters|params|attributes|returns?|yields?|raises|examples?|notes?"
+    r"|warnings?|warns|todo|see also|references|keyword args|keyword arguments|other parameters)"
+    r":[ \t]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ARGUMENT = re.compile(r"^(\*{0,2}\w+)[ \t]*(?:\([^)]*\))?:[ \t]*(.*)$")
+
+
+def documented(docstring: str) -> tuple[str, Mapping[str, str]]:
+    """Return what a docstring says of a function, and of each of its arguments."""
+    sections = list(_SECTION.finditer(docstring))
+    description = docstring[: sections[0].start()] if sections else docstring
+    ends = [*(found.start() for found in sections), len(docstring)][1:]
+    about: dict[str, str] = {}
+    for found, end in zip(sections, ends, strict=True):
+        if found[1].lower() in {"args", "arguments", "parameters", "params"}:
+            about |= _arguments(docstring[found.end() : end])
+    return description.strip(), about
+
+
+def _arguments(section: str) -> dict[str, str]:
+    about: dict[str, str] = {}
+    name, indent = "", None
+    for line in section.splitlines():
+        text = line.strip()
+        if not text:
+            continue
+        depth = len(line) - len(line.lstrip())
+        indent = depth if indent is None else indent
+        if depth <= indent and (found := _ARGUMENT.match(text)):
+            name = found[1].lstrip("*")
+            about[name] = found[2]
+        elif name:
+            about[name] = f"{about[name]} {text}".strip()
+    return about

@@ -1,0 +1,250 @@
+"""The replies to one request, or why there are none: what the endpoints' answers are made of."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mellea_like.core.generation import Usage
+from mellea_like.errors import (
+    BackendError,
+    CircuitOpen,
+    InvalidRequest,
+    LimitExceeded,
+    RateLimited,
+    RequirementError,
+    SamplingTimeout,
+)
+from mellea_like.gateway.chat.caller_checks import TooCostly
+from mellea_like.gateway.chat.served_model import CALL
+from mellea_like.gateway.redaction import disclosure_of
+from mellea_like.gateway.refusal import NO_RETRY, Refusal, budget_spent, retry_after, too_many
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mellea_like.core.generation import Generation, TokenLogprob
+    from mellea_like.core.slice import Slice
+    from mellea_like.gateway.chat.served_model import Choice, PlannedRequest, ReplyOutcome
+
+__all__ = [
+    "Answer",
+    "finish_reason",
+    "generated",
+    "message_of",
+    "refusal_of",
+    "tokens_of",
+    "told",
+    "usage_of",
+]
+
+PASSED = "x-mellea-like-passed"
+"""The header that says whether all replies of an answer have passed."""
+
+CUT = frozenset({"length", "content_filter"})
+REFUSED = "refusal"
+
+MOST_PROBLEMS = 20
+"""Reasons that are told, at most."""
+
+CALLERS_FAULT = frozenset({400, 413, 422})
+"""What an upstream answers to a request that is at fault itself: a prompt that is too long."""
+
+
+class Answer(ABC):
+    """The replies to one request, as an endpoint writes them."""
+
+    end: ClassVar[bytes] = b""
+    """What comes after the last event."""
+
+    # Raises a Refusal where there is none to show.
+    def __init__(self, model: str, plan: PlannedRequest, outcomes: Sequence[ReplyOutcome]) -> None:
+        most = plan.n if plan.collects else 1
+        self.shown: list[Choice] = [
+            choice for outcome in outcomes for choice in outcome.choices(most, failures=plan.best)
+        ]
+        if not self.shown:
+            raise refusal_of(outcomes, retried=plan.retried)
+        self.model = model
+        self.created = int(time.time())
+        self.summary = _summary(outcomes)
+        self.usage = _spent(outcomes)
+        self.headers = {PASSED: "true" if self.summary["passed"] else "false"}
+
+    @abstractmethod
+    def whole(self) -> Mapping[str, Any]:
+        """Write the answer to a request without a stream."""
+
+    @abstractmethod
+    def events(self) -> Iterator[bytes]:
+        """Write the events of a stream, but for its end."""
+
+
+# --- what a reply says ---------------------------------------------------------------------------
+
+
+def generated(reply: Slice) -> Generation:
+    """Return what the model wrote."""
+    assert reply.generation is not None  # noqa: S101 (what was judged was generated)
+    return reply.generation
+
+
+def message_of(reply: Slice) -> dict[str, Any]:
+    """Write a reply as a message of the assistant's."""
+    made = generated(reply)
+    refusal = made.refusal or (made.text if made.finish_reason == REFUSED else None)
+    # A message that calls tools need not say anything besides.
+    content = None if refusal is not None else made.text or (None if made.tool_calls else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": refusal}
+    if made.tool_calls:
+        message["tool_calls"] = [call.as_dict() for call in made.tool_calls]
+    if made.reasoning:
+        message["reasoning_content"] = made.reasoning
+    return message
+
+
+def finish_reason(reply: Slice) -> str:
+    """Return why a reply ended, in OpenAI's words."""
+    made = generated(reply)
+    reason = made.finish_reason or "stop"
+    if made.tool_calls and reason not in CUT:
+        return "tool_calls"
+    return reason if reason in CUT else "stop"
+
+
+def tokens_of(reply: Slice) -> list[dict[str, Any]]:
+    """Write the log-probabilities of a reply's tokens."""
+
+    def written(text: str, logprob: float) -> dict[str, Any]:
+        data = text.encode("utf-8", "surrogatepass")
+        return {"token": text, "logprob": logprob, "bytes": list(data)}
+
+    def entry(token: TokenLogprob) -> dict[str, Any]:
+        top = [written(*alternative) for alternative in token.alternatives]
+        return {**written(token.text, token.logprob), "top_logprobs": top}
+
+    return [entry(token) for token in generated(reply).logprobs]
+
+
+def told(choice: Choice) -> dict[str, Any]:
+    """Write what sampling a reply has come to."""
+    result, reply = choice
+    shown: dict[str, Any] = {
+        "passed": reply.passed,
+        "sampling_id": result.sampling_id,
+        "iterations": len(result.slices),
+        "iteration": reply.iteration,
+        "stop_reason": result.stop_reason.value,
+    }
+    return shown if reply.passed else {**shown, "problems": _problems(reply)}
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """Write what all requests have cost, as a chat completion has it."""
+    written: dict[str, Any] = {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+    if cached := usage.cached_input_tokens:
+        written["prompt_tokens_details"] = {"cached_tokens": cached}
+    if thought := usage.reasoning_tokens:
+        written["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return written
+
+
+def _summary(outcomes: Sequence[ReplyOutcome]) -> dict[str, Any]:
+    results = [outcome.result for outcome in outcomes if outcome.result is not None]
+    usage = _spent(outcomes)
+    return {
+        "passed": all(outcome.passed for outcome in outcomes),
+        "sampling_id": results[0].sampling_id if results else None,
+        "iterations": sum(len(result.slices) for result in results),
+        "requests": usage.requests,
+        "requests_of_unknown_cost": usage.unknown,
+    }
+
+
+def _spent(outcomes: Sequence[ReplyOutcome]) -> Usage:
+    # By those without a reply too.
+    return sum(
+        (outcome.result.usage for outcome in outcomes if outcome.result is not None), Usage()
+    )
+
+
+def _problems(reply: Slice) -> list[str]:
+    return list(reply.problems[:MOST_PROBLEMS])
+
+
+# --- why there is no reply -----------------------------------------------------------------------
+
+
+def refusal_of(outcomes: Sequence[ReplyOutcome], *, retried: bool) -> Refusal:
+    """Say why there is no reply: 422 where replies were judged, else what the first error says."""
+    judged = [
+        outcome.result
+        for outcome in outcomes
+        if outcome.error is None and outcome.result is not None
+    ]
+    if not judged:
+        error = next(outcome.error for outcome in outcomes if outcome.error is not None)
+        return _of_error(error, retried=retried)
+    result = judged[0]
+    failure = {
+        **_summary(outcomes),
+        "problems": _problems(result.best),
+        "best": {**_said(result.best), "finish_reason": finish_reason(result.best)},
+        "stop_reason": result.stop_reason.value,
+        "stop_detail": result.stop_detail,
+        "usage": usage_of(_spent(outcomes)),
+    }
+    message = "no reply met all requirements: error.mellea_like says why, and has the best one"
+    code = "nothing_passed"
+    return Refusal(422, message, kind=code, code=code, more={"mellea_like": failure})
+
+
+def _said(reply: Slice) -> dict[str, Any]:
+    return {name: said for name, said in message_of(reply).items() if name != "role"}
+
+
+def _of_error(error: Exception, *, retried: bool) -> Refusal:
+    match error:
+        case BackendError():
+            return _of_upstream(error, retried=retried)
+        case TooCostly():
+            message = "the request's checks take too long on a reply: make its patterns simpler"
+            return Refusal(422, message, code="checks_too_costly")
+        case LimitExceeded():
+            # The first words of the message name the budget.
+            if f"budget {CALL!r}" not in str(error):
+                return budget_spent()
+            message = "what one call of this model may spend is too little for this request"
+            return Refusal(422, message, kind="budget_exceeded", code="budget_exceeded")
+        case SamplingTimeout():
+            status, code, message = 504, "timeout", "time was up before any reply was judged"
+        case RequirementError():
+            status, code, message = 502, "not_judged", "the replies could not be judged"
+        case _:
+            raise error  # A mistake in the gateway: its guard logs where.
+    headers = NO_RETRY if retried else {}
+    return Refusal(status, message, kind="upstream_error", code=code, headers=headers)
+
+
+def _of_upstream(error: BackendError, *, retried: bool) -> Refusal:
+    words, status, code = disclosure_of(error)
+    message = f"the upstream {words}"
+    if isinstance(error, RateLimited):
+        refusal = too_many(f"{message}: try again later", error.retry_after or 1.0, code)
+        refusal.headers |= {} if error.retryable else NO_RETRY
+        return refusal
+    if isinstance(error, InvalidRequest) and error.status in CALLERS_FAULT:
+        message = f"the upstream refuses the request (HTTP {error.status}): is it too long?"
+        return Refusal(400, message, code=code)
+    headers: dict[str, str] = {}
+    if isinstance(error, CircuitOpen):
+        headers = retry_after(error.retry_after or 1.0)
+    elif retried or not error.retryable:
+        # Where the gateway has tried again by itself, clients needn't: their tries would multiply.
+        headers = NO_RETRY
+    return Refusal(status, message, kind="upstream_error", code=code, headers=headers)

@@ -1,0 +1,179 @@
+"""What the endpoints have in common: from an admitted request to the bytes of its answer."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from mellea_like.gateway.chat.request import model_of
+from mellea_like.gateway.current import CURRENT
+from mellea_like.gateway.http.keys import admitted
+from mellea_like.gateway.refusal import Refusal
+from mellea_like.web import while_here
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    from mellea_like.gateway.chat.answer import Answer
+    from mellea_like.gateway.chat.caller_checks import Workers
+    from mellea_like.gateway.chat.fields import FieldRules
+    from mellea_like.gateway.chat.request import ChatRequest
+    from mellea_like.gateway.chat.served_model import PlannedRequest, ReplyOutcome, ServedModel
+    from mellea_like.gateway.http.guard import Receive, Scope, Send
+    from mellea_like.gateway.http.metrics import Metrics
+
+    Write = Callable[[str, PlannedRequest, Sequence[ReplyOutcome]], Answer]
+
+__all__ = ["Endpoint", "EventStream", "Reading", "event_of", "unknown_model"]
+
+
+class Reading(NamedTuple):
+    """A request, read; and how an endpoint answers it."""
+
+    request: ChatRequest
+    write: Write
+    """Writes the answer, or raises a Refusal."""
+    failed: Callable[[Refusal], bytes]
+    """Writes a refusal as the last event of a stream that has begun."""
+    named: Callable[[str], str] = str
+    """What the endpoint calls a field of the request."""
+
+
+class Endpoint(ABC):
+    """A route's application. The models may be filled in later."""
+
+    def __init__(
+        self,
+        models: Mapping[str, ServedModel],
+        metrics: Metrics,
+        keep_alive: float,
+        workers: Workers,
+    ) -> None:
+        self._models = models
+        self._metrics = metrics
+        self._keep_alive = keep_alive
+        self._workers = workers
+
+    @abstractmethod
+    def read(self, body: Mapping[str, Any], rules: FieldRules) -> Reading:
+        """Read a request, or refuse it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI wants it."""
+        caller = admitted(scope)
+        name = model_of(caller.body)
+        model = self._models.get(name)
+        if model is None:
+            raise unknown_model()
+        reading = self.read(caller.body, model.rules)
+
+        async def answer() -> None:
+            try:
+                plan = await model.plan(reading.request, caller, self._workers)
+            except Refusal as refusal:
+                refusal.rename(reading.named)
+                raise
+            if reading.request.stream:
+                await self._stream(name, plan, reading, send)
+            else:
+                await self._whole(name, plan, reading, send)
+
+        await while_here(receive, answer)
+
+    async def _whole(self, name: str, plan: PlannedRequest, reading: Reading, send: Send) -> None:
+        answer = reading.write(name, plan, await self._sample(name, plan))
+        body = json.dumps(answer.whole()).encode("ascii")
+        fields = {"content-type": "application/json", "content-length": str(len(body))}
+        await _start(send, {**fields, **answer.headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _stream(self, name: str, plan: PlannedRequest, reading: Reading, send: Send) -> None:
+        events = EventStream(send)
+        async with events.kept_alive(self._keep_alive):
+            outcomes = await self._sample(name, plan)
+        try:
+            answer = reading.write(name, plan, outcomes)
+        except Refusal as refusal:
+            if not events.begun:
+                raise
+            await events.write(reading.failed(refusal), more=False)
+            return
+        events.headers |= answer.headers
+        for event in answer.events():
+            await events.write(event)
+        await events.write(answer.end, more=False)
+
+    async def _sample(self, name: str, plan: PlannedRequest) -> Sequence[ReplyOutcome]:
+        try:
+            outcomes = await plan.sample()
+        except BaseException:
+            self._metrics.sampled(name, "cancelled")
+            raise
+        for outcome in outcomes:
+            result = outcome.result
+            self._metrics.sampled(name, outcome.status, 0 if result is None else len(result.slices))
+            current = CURRENT.get()
+            if current is not None and result is not None:
+                current.sampling_ids.append(result.sampling_id)
+        return outcomes
+
+
+def unknown_model() -> Refusal:
+    """Make the answer to a request for a model that doesn't exist."""
+    message = "there is no such model: see /v1/models"
+    return Refusal(404, message, code="model_not_found", param="model")
+
+
+async def _start(send: Send, fields: Mapping[str, str]) -> None:
+    headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+def event_of(data: Mapping[str, Any], kind: str | None = None) -> bytes:
+    """Write an event; the kind is our own word."""
+    # JSON in ASCII has no line break of any kind: nothing in it ends an event or begins one.
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    named = "" if kind is None else f"event: {kind}\n"
+    return f"{named}data: {text}\n\n".encode("ascii")
+
+
+class EventStream:
+    """The events of one answer, which begins with the first of them: no status is sent before."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+        self.headers = {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-store",
+            # Asks proxies such as nginx not to hold anything back.
+            "x-accel-buffering": "no",
+        }
+
+    @asynccontextmanager
+    async def kept_alive(self, seconds: float) -> AsyncGenerator[None]:
+        """Send a comment now and then while the block runs."""
+        lock = anyio.Lock()
+
+        async def comment() -> None:
+            while True:
+                await anyio.sleep(seconds)
+                async with lock:
+                    await self.write(b": keep-alive\n\n")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(comment, name="keeps a stream alive")
+            yield
+            async with lock:  # Not in the middle of a comment.
+                tasks.cancel_scope.cancel("the reply is there")
+
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        """Send an event, or a comment; the last one ends the answer."""
+        if not self.begun:
+            self.begun = True
+            await _start(self._send, self.headers)
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})

@@ -1,0 +1,250 @@
+"""What becomes of each field of a request: the tables that the guide shows, and how they are used.
+
+A test holds them against the official SDK's own lists, so that no field is forgotten.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from mellea_like.gateway.refusal import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "CHAT_FIELDS",
+    "DEFAULTS",
+    "KEPT_BACK",
+    "RESPONSES_FIELDS",
+    "UNKNOWN",
+    "UNSUPPORTED",
+    "Fate",
+    "FieldRules",
+    "FieldUse",
+    "read_fields",
+    "why_not",
+]
+
+FieldUse: TypeAlias = Literal["forward", "drop", "refuse"]
+"""What a configuration may say of a field."""
+
+Fate: TypeAlias = Literal["honoured", "forwarded", "dropped", "refused"]
+
+UNSUPPORTED = "unsupported_parameter"
+UNKNOWN = "unknown_parameter"
+"""The codes of refusals."""
+
+
+class Field(NamedTuple):
+    """What becomes of a field, why, and which values of it ask for nothing."""
+
+    fate: Fate
+    note: str = ""
+    idle: tuple[Any, ...] = ()
+
+
+def _honoured(*names: str) -> dict[str, Field]:
+    return dict.fromkeys(names, Field("honoured"))
+
+
+_CACHE = {
+    name: Field("forwarded")
+    for name in ("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
+}
+
+_LABELS = dict.fromkeys(("safety_identifier", "user"), Field("dropped", "a label"))
+
+_TIER = Field("refused", "another tier has another price", ("auto", "default"))
+
+_MODERATION = Field("refused", "its results have no place in a reply")
+
+_FUNCTIONS = Field("refused", "deprecated by OpenAI: send `tools`")
+
+CHAT_FIELDS: Mapping[str, Field] = MappingProxyType(
+    {
+        **_honoured("model"),
+        "messages": Field("honoured", "texts, tool calls and their results; other parts forwarded"),
+        **_honoured("temperature", "top_p"),
+        "max_completion_tokens": Field("honoured", "at most the key's `max_tokens`"),
+        "max_tokens": Field("honoured", "the same, under its older name"),
+        **_honoured("stop"),
+        "seed": Field("honoured", "each draw's own is derived from it"),
+        "n": Field("honoured", "at most the key's `max_n`"),
+        "response_format": Field("honoured", "forwarded, and the reply is checked against it"),
+        "stream": Field("honoured"),
+        "stream_options": Field("honoured", "`include_usage`"),
+        "tools": Field("honoured", "of type `function`; calls are checked against them"),
+        "tool_choice": Field("honoured", "forwarded, and the reply is checked against it"),
+        "parallel_tool_calls": Field("honoured", "`false` fails a reply with several calls"),
+        "logprobs": Field("honoured", "forwarded; a reply has those of its text"),
+        "top_logprobs": Field("honoured", "forwarded"),
+        "mellea_like": Field("honoured", "this gateway's own"),
+        **dict.fromkeys(
+            (
+                "frequency_penalty",
+                "logit_bias",
+                "prediction",
+                "presence_penalty",
+                "reasoning_effort",
+                "verbosity",
+            ),
+            Field("forwarded"),
+        ),
+        **_CACHE,
+        "metadata": Field("dropped", "a label"),
+        **_LABELS,
+        "store": Field("dropped", "nothing is stored"),
+        "audio": Field("refused", "a spoken reply can't be checked"),
+        "modalities": Field(
+            "refused", "a reply is text; so `text` alone may stand here", (["text"],)
+        ),
+        "moderation": _MODERATION,
+        "service_tier": _TIER,
+        "web_search_options": Field("refused", "hosted tools are not metered"),
+        "functions": _FUNCTIONS,
+        "function_call": _FUNCTIONS,
+    }
+)
+"""The fields of a chat completion request."""
+
+RESPONSES_FIELDS: Mapping[str, Field] = MappingProxyType(
+    {
+        **_honoured("model"),
+        "input": Field("honoured", "a text, or items; `reasoning` items are skipped"),
+        "instructions": Field("honoured", "the system message"),
+        **_honoured("temperature", "top_p"),
+        "max_output_tokens": Field("honoured", "at most the key's `max_tokens`"),
+        "tools": Field("honoured", "of type `function`; calls are checked against them"),
+        "tool_choice": Field("honoured", "forwarded, and the reply is checked against it"),
+        "parallel_tool_calls": Field("honoured", "`false` fails a reply with several calls"),
+        "text": Field("honoured", "`format` is checked, `verbosity` forwarded"),
+        "reasoning": Field("honoured", "`effort` is forwarded"),
+        "include": Field("honoured", "`message.output_text.logprobs`"),
+        "top_logprobs": Field("honoured", "forwarded"),
+        "metadata": Field("honoured", "in the response again; it goes no further"),
+        "stream": Field("honoured"),
+        "stream_options": Field("honoured", "it has nothing to say here"),
+        "mellea_like": Field("honoured", "this gateway's own"),
+        **_CACHE,
+        **_LABELS,
+        "store": Field("dropped", "nothing is stored: a response says `store: false`"),
+        "max_tool_calls": Field("dropped", "it counts calls of hosted tools"),
+        "previous_response_id": Field(
+            "refused", "nothing is stored: send the whole conversation as `input`"
+        ),
+        "conversation": Field("refused", "nothing is stored"),
+        "prompt": Field("refused", "nothing is stored"),
+        "background": Field("refused", "nothing is stored", (False,)),
+        "background_options": Field("refused", "nothing is stored"),
+        "truncation": Field("refused", "nothing is cut from a conversation", ("disabled",)),
+        "context_management": Field("refused", "nothing is cut from a conversation"),
+        "image": Field("refused", "chat completions have no such thing"),
+        "moderation": _MODERATION,
+        "service_tier": _TIER,
+        "access_programs": Field("refused", "chat completions have no such thing"),
+    }
+)
+"""The fields of a request to ``/v1/responses``."""
+
+KEPT_BACK = frozenset(
+    {
+        # Where a request goes, and in whose name: other gateways take these from a body.
+        "api_base",
+        "api_key",
+        "api_version",
+        "base_url",
+        "custom_llm_provider",
+        "extra_body",
+        "extra_headers",
+        "extra_query",
+        "fallbacks",
+        "headers",
+        "kv_transfer_params",
+        "models",
+        "organization",
+        "provider",
+        "route",
+        # How much it may cost: other names of what a key's limits hold down.
+        "best_of",
+        "max_length",
+        "max_new_tokens",
+        "n_predict",
+        "num_predict",
+        "plugins",
+        "use_beam_search",
+        # What other callers have of the upstream: their turn and their state.
+        "id_slot",
+        "priority",
+        "request_id",
+        "slot_id",
+    }
+)
+"""Fields of some servers that are never forwarded, whatever a configuration says."""
+
+_KEPT_BACK = frozenset(name.replace("_", "") for name in KEPT_BACK)
+
+
+def why_not(name: str, use: FieldUse) -> str:
+    """Say why a configuration can't say this of a field; empty where it can."""
+    needed = name in ("model", "messages", "input")
+    honoured = [
+        table[name].fate == "honoured" for table in (CHAT_FIELDS, RESPONSES_FIELDS) if name in table
+    ]
+    if needed or (use == "forward" and (is_kept_back(name) or any(honoured))):
+        return "the gateway decides it"
+    return ""
+
+
+class FieldRules(NamedTuple):
+    """What a model's configuration says of fields, and whether it takes URLs of the web in them."""
+
+    unknown: FieldUse = "refuse"
+    named: Mapping[str, FieldUse] = MappingProxyType({})
+    media_urls: bool = False
+
+
+DEFAULTS = FieldRules()
+
+
+def read_fields(
+    body: Mapping[str, Any], table: Mapping[str, Field], rules: FieldRules
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of a body that are honoured, and those that go on as they are."""
+    honoured: dict[str, Any] = {}
+    forwarded: dict[str, Any] = {}
+    for name, value in body.items():
+        field = table.get(name)
+        fate = _fate(name, field, rules)
+        if fate == "honoured":
+            honoured[name] = value
+        elif value is None or value in ([], {}) or fate == "dropped":
+            continue
+        elif fate == "forwarded":
+            forwarded[name] = value
+        elif field is None:
+            refuse(name, "the gateway knows no such field", UNKNOWN)
+        elif not any(value == idle and type(value) is type(idle) for idle in field.idle):
+            why = f": {field.note}" if field.note else ""
+            refuse(name, f"the gateway doesn't support this{why}", UNSUPPORTED)
+    return honoured, forwarded
+
+
+_FATES: Mapping[FieldUse, Fate] = {"forward": "forwarded", "drop": "dropped", "refuse": "refused"}
+
+
+def is_kept_back(name: str) -> bool:
+    """Tell whether a field is never forwarded, however it is spelt."""
+    return name.lower().replace("-", "").replace("_", "") in _KEPT_BACK
+
+
+def _fate(name: str, field: Field | None, rules: FieldRules) -> Fate:
+    if (said := rules.named.get(name)) is not None:
+        return _FATES[said]
+    if field is not None:
+        return field.fate
+    # A field of the other endpoint means something there, and would be taken for that upstream.
+    if is_kept_back(name) or name in CHAT_FIELDS or name in RESPONSES_FIELDS:
+        return "refused"
+    return _FATES[rules.unknown]

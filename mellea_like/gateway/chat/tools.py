@@ -1,0 +1,125 @@
+"""The tools that come with a request: what the engine is told of them, and what calls must meet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.core.requirement import Requirement
+from mellea_like.core.tools import Tool
+from mellea_like.core.validation import ValidationResult
+from mellea_like.gateway.refusal import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from mellea_like.core.validation import Candidate
+    from mellea_like.gateway.chat.caller_checks import CallersChecks
+    from mellea_like.gateway.chat.request import ChatRequest
+
+__all__ = ["CallersTool", "check_calls", "tools_of", "unless_it_calls"]
+
+ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class CallersTool(Tool):
+    """A tool that a caller runs, whose schema is not for this process to check."""
+
+    sent: Mapping[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the tool as it was sent, for OpenAI's protocol has more to say of one."""
+        return dict(self.sent)
+
+    def read(self, arguments: str) -> dict[str, Any]:
+        """Read a call's arguments; the engine asks for that, and `check_calls` does the rest."""
+        try:
+            value: Any = json.loads(arguments or "{}")
+        except RecursionError:
+            value = None
+        if not isinstance(value, dict):
+            msg = "its arguments are no JSON object"
+            raise ValueError(msg)  # noqa: TRY004 (of what a model wrote)
+        return cast("dict[str, Any]", value)
+
+
+def tools_of(request: ChatRequest) -> tuple[CallersTool, ...]:
+    """Make the tools that a reply to a request may call."""
+    made: list[CallersTool] = []
+    for position, tool in enumerate(request.tools):
+        if tool not in request.allowed_tools:
+            continue
+        function = tool.function
+        about = function.description or ""
+        try:
+            made.append(CallersTool(function.name, about, function.parameters, sent=tool.sent))
+        except ValueError as exc:
+            problem = str(exc)
+        else:
+            continue
+        refuse(f"tools.{position}.function.name", problem)
+    return tuple(made)
+
+
+async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requirement:
+    """Make what a reply's calls must meet; a schema that is none is refused."""
+    schemas = {tool.function.name: tool.function.parameters for tool in request.allowed_tools}
+    for position, tool in enumerate(request.tools):
+        if tool.function.name in schemas:
+            await checks.accept(f"tools.{position}.function.parameters", tool.function.parameters)
+    one_at_a_time = request.parallel_tool_calls is False
+
+    def validate(candidate: Candidate) -> Any:
+        return _Verdict(checks, schemas, candidate, one_at_a_time=one_at_a_time)
+
+    return Requirement(
+        "its calls have arguments of the tools' schemas",
+        validate,
+        name="tool_calls",
+        inline=True,
+        check_only=True,
+        on_error="raise",
+    )
+
+
+class _Verdict:
+    """What will be said of a reply's calls once it is awaited."""
+
+    def __init__(
+        self,
+        checks: CallersChecks,
+        schemas: Mapping[str, Mapping[str, Any]],
+        candidate: Candidate,
+        *,
+        one_at_a_time: bool,
+    ) -> None:
+        self._checks = checks
+        self._schemas = schemas
+        self._calls = candidate.generation.tool_calls
+        self._one_at_a_time = one_at_a_time
+
+    def __await__(self) -> Generator[Any, Any, ValidationResult]:
+        return self._decide().__await__()
+
+    async def _decide(self) -> ValidationResult:
+        if self._one_at_a_time and len(self._calls) > 1:
+            what = f"the reply makes {len(self._calls)} calls at a time: make one"
+            return ValidationResult(False, what, 0.0)
+        for call in self._calls:
+            answer = await self._checks.ask(self._schemas[call.name], call.arguments or "{}")
+            passed, reason, score = answer["verdict"]
+            if not passed:
+                return ValidationResult(False, f"the call of {call.name}: {reason}", score)
+        return ValidationResult(True, "its calls fit", 1.0)
+
+
+_CALLS = Requirement(
+    "calls a tool", lambda candidate: bool(candidate.generation.tool_calls), inline=True
+)
+
+
+def unless_it_calls(requirement: Requirement | str) -> Requirement:
+    """Return a requirement that a reply meets, too, that calls a tool: its text comes later."""
+    return _CALLS | (Requirement(requirement) if isinstance(requirement, str) else requirement)

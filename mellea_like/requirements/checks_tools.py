@@ -1,0 +1,96 @@
+"""Checks of the tools that a draw calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from mellea_like.core.display import bounded, shown
+from mellea_like.core.tools import as_json
+from mellea_like.core.validation import ValidationResult
+from mellea_like.requirements.checks_common import Settings, check, given_texts, ready_made
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.tools import ToolCall
+    from mellea_like.core.validation import Candidate
+
+__all__ = ["calls_tool", "no_tool_calls"]
+
+
+@ready_made
+def calls_tool(tool: str, /, **where: Any) -> Requirement:
+    """Require a call of a tool, with certain arguments if any are given.
+
+    The calls of the reply count, and those that a draw made of its ``read_only`` tools.
+
+    Args:
+        tool: the tool's name.
+        **where: arguments by their names. A value has to be equal, as the tool's function takes it
+            or as JSON has it; a function decides on the value itself, inline:
+            ``calls_tool("book", city="Oslo", nights=lambda n: n < 4)``.
+
+    Returns:
+        The requirement; its reason says what is called instead, or which argument is another.
+    """
+    given_texts("calls_tool", (tool,))
+    wanted = ", ".join(
+        f"{name}={'...' if callable(value) else shown(value)}" for name, value in where.items()
+    )
+
+    def validate(candidate: Candidate) -> ValidationResult:
+        earlier = [call for message in candidate.rounds for call in message.tool_calls]
+        calls = [*earlier, *candidate.tool_calls]
+        named = [call for call in calls if call.name == tool]
+        if not named:
+            names = ", ".join(dict.fromkeys(call.name for call in calls))
+            what = f"it calls {names} only" if names else "it calls no tool"
+            return ValidationResult(False, f"{what}; call {tool}", 0.0)
+        wrong = [_wrong(call, where) for call in named]
+        if not all(wrong):
+            return ValidationResult(True, f"it calls {tool}", 1.0)
+        fewest = min(wrong, key=len)
+        reason = f"it calls {tool}, but {'; '.join(fewest)}"
+        return ValidationResult(False, reason, 1 - len(fewest) / (len(where) + 1))
+
+    description = f"calls the tool {tool}" + (f" with {wanted}" if wanted else "")
+    return check("calls_tool", description, validate, {})
+
+
+@ready_made
+def no_tool_calls(**settings: Unpack[Settings]) -> Requirement:
+    """Require a reply that calls no tool: an answer.
+
+    What a draw made of its ``read_only`` tools before the reply doesn't count.
+
+    Args:
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement.
+    """
+
+    def validate(candidate: Candidate) -> ValidationResult:
+        names = ", ".join(dict.fromkeys(call.name for call in candidate.tool_calls))
+        if names:
+            return ValidationResult(False, f"it calls {names}; answer with text instead", 0.0)
+        return ValidationResult(True, "it calls no tool", 1.0)
+
+    return check("no_tool_calls", "answers without calling a tool", validate, settings)
+
+
+def _wrong(call: ToolCall, where: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the arguments of a call, one by one."""
+    given = cast("Mapping[str, Any]", call.value or {})
+    wrong: list[str] = []
+    for name, wanted in where.items():
+        value = given.get(name)
+        if name not in given:
+            wrong.append(f"without {name}")
+        elif callable(wanted):
+            if not wanted(value):
+                wrong.append(f"{name} may not be {bounded(shown(value), 100)}")
+        elif value != wanted and as_json(value, sort=True) != as_json(wanted, sort=True):
+            wrong.append(f"{name} is {bounded(shown(value), 100)}, not {shown(wanted)}")
+    return wrong

@@ -1,0 +1,336 @@
+"""Tools in a call: which there are, what is wrong with a call of one, and what runs them.
+
+In a draw only tools that are ``read_only`` run; the others run for the winner alone, when
+`SamplingResult.run_tools` is called.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from mellea_like.core.argument_checks import is_async, whole_number
+from mellea_like.core.backend import checked_reply
+from mellea_like.core.conversation import Message, reply_message
+from mellea_like.core.display import bounded, error_text
+from mellea_like.core.generation import CALLS, REJECTED
+from mellea_like.core.tools import Tool, as_json, resendable
+from mellea_like.errors import LimitExceeded, ToolError
+from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.runtime.logs import warn
+from mellea_like.runtime.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from mellea_like.core.backend import Request
+    from mellea_like.core.generation import Generation
+    from mellea_like.core.result import SamplingResult
+    from mellea_like.core.tools import ToolCall, ToolSource
+    from mellea_like.sampling.iteration import Iteration
+    from mellea_like.telemetry import Telemetry
+
+__all__ = ["ROUNDS", "Toolbox", "run_tools", "toolbox_of", "use_tools"]
+
+ROUNDS = 8
+"""How often the tools of a draw run, where a call doesn't say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools of one call; see `BaseSamplingStrategy.sample` for the fields."""
+
+    tools: tuple[Tool, ...]
+    choice: str | None
+    rounds: int
+    telemetry: Telemetry
+
+    @property
+    def run_in_draws(self) -> bool:
+        """Whether any of them may run in draws."""
+        return self.rounds > 0 and self.choice != "none" and any(t.read_only for t in self.tools)
+
+    def runs(self, calls: Sequence[ToolCall]) -> bool:
+        """Tell whether a reply's calls are such that a draw runs them itself: all read only."""
+        return self.run_in_draws and bool(calls) and all(self[c.name].read_only for c in calls)
+
+    def __getitem__(self, name: str) -> Tool:
+        return next(tool for tool in self.tools if tool.name == name)
+
+    def checked(self, reply: Generation, rounds: int) -> Generation:
+        """Return a reply with its calls read.
+
+        Args:
+            reply: what the model answered.
+            rounds: how often tools have run in this draw.
+
+        Raises:
+            ValueError: what is wrong with them, for the model.
+        """
+        calls = reply.tool_calls
+        if self.choice == "none" and calls:
+            msg = f"the reply calls {_names(calls)}, and no tool may be called: answer with text"
+            raise ValueError(msg)
+        if not calls and reply.finish_reason in CALLS:
+            msg = "the reply ended to call a tool, and calls none"
+            raise ValueError(msg)
+        if rounds == 0 and self.choice not in {None, "auto", "none"}:
+            if self.choice == "required" and not calls:
+                msg = f"the reply calls no tool: call one of {_names(self.tools)}"
+                raise ValueError(msg)
+            if self.choice != "required" and self.choice not in {call.name for call in calls}:
+                msg = f"the reply does not call {self.choice}: call it"
+                raise ValueError(msg)
+        if not calls:
+            return reply
+        return replace(reply, tool_calls=tuple(map(self._read, calls)))
+
+    def _read(self, call: ToolCall) -> ToolCall:
+        if call.name not in {tool.name for tool in self.tools}:
+            msg = f"there is no tool {bounded(call.name, 100)}: the tools are {_names(self.tools)}"
+            raise ValueError(msg)
+        try:
+            value = _reader(self[call.name])(call.arguments)
+        except ValueError as exc:
+            msg = f"the call of {call.name} can't be made: {exc}"
+            raise ValueError(msg) from exc
+        return replace(call, value=value)
+
+    async def answers(self, calls: Sequence[ToolCall]) -> tuple[Message, ...]:
+        """Run a draw's calls side by side; what they return is for the model.
+
+        A ``ValueError`` is for the model, too. Anything else that a tool raises is raised, as the
+        cause of a `ToolError`.
+        """
+        if len(calls) == 1:
+            return (await self._answer(calls[0]),)
+        answers: dict[int, Message] = {}
+        failed: list[Exception] = []
+
+        async def run(place: int, call: ToolCall) -> None:
+            try:
+                answers[place] = await self._answer(call)
+            except Exception as exc:  # noqa: BLE001 (raised below, outside the group)
+                failed.append(exc)
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            for place, call in enumerate(calls):
+                tasks.start_soon(run, place, call)
+        if failed:
+            raise failed[0]
+        return tuple(answers[place] for place in range(len(calls)))
+
+    async def _answer(self, call: ToolCall) -> Message:
+        try:
+            return _told(call, await self.run(call))
+        except ToolError as exc:
+            if isinstance(exc.__cause__, ValueError):
+                return _told(call, exc.__cause__)
+            raise
+
+    async def run(self, call: ToolCall) -> Any:
+        """Run one call that was checked, in a thread where the function is a plain one.
+
+        Raises:
+            ToolError: the function raised; its cause is what it raised.
+        """
+        tool = self[call.name]
+        function: Any = tool.function
+        arguments = dict(call.value or {})
+        try:
+            with self.telemetry.tool(tool.name, call.id):
+                if is_async(function):
+                    return await function(**arguments)
+                answer = await run_in_thread(partial(function, **arguments))
+                return await answer if isawaitable(answer) else answer
+        except LimitExceeded:
+            raise  # Of a call inside the tool: a budget that may be this call's, too.
+        except BaseException as exc:
+            cancellation, rest = split_cancellation(exc)
+            interrupt = cancellation is None and not isinstance(exc, Exception)
+            if interrupt or (cancellation is not None and cancel_requested()):
+                raise
+            raised = rest or exc
+            what = f"{type(raised).__name__}: {bounded(error_text(raised))}"
+            msg = f"the tool {tool.name} raised {what}"
+            raise ToolError(msg, tool=tool.name) from raised
+
+
+async def use_tools(
+    box: Toolbox,
+    iteration: Iteration,
+    request: Request,
+    reply: Generation,
+    ask: Callable[[Request], Awaitable[Generation]],
+) -> Generation | None:
+    """Run what a reply calls and ask again, as long as a draw may do so itself.
+
+    Return the reply that the draw has come to; None where it failed. The iteration has what there
+    is at any time, for its record.
+    """
+    meter, rounds = request.meter, 0
+    meter.finish(reply)
+    while True:
+        if any(not call.id for call in reply.tool_calls):  # Servers may leave it out.
+            named = (replace(c, id=f"call_{rounds}_{i}") for i, c in enumerate(reply.tool_calls))
+            reply = replace(reply, tool_calls=tuple(named))
+        iteration.generation = reply
+        if iteration.why_incomplete(reply) or reply.finish_reason == REJECTED:
+            return reply
+        try:
+            iteration.generation = reply = box.checked(reply, rounds)
+            if not box.runs(reply.tool_calls):
+                return reply
+            if rounds == box.rounds:
+                msg = (
+                    f"tools have run {rounds} times (tool_rounds={rounds}), and it calls"
+                    f" {_names(reply.tool_calls)} again: answer with what they said"
+                )
+                raise ValueError(msg)
+        except ValueError as exc:
+            iteration.fail(error_text(exc))
+            return None
+        rounds += 1
+        iteration.generation = None
+        made = tuple(map(resendable, reply.tool_calls))
+        asked = replace(reply_message(reply), tool_calls=made)
+        iteration.rounds += (asked, *await box.answers(reply.tool_calls))
+        iteration.messages = request.messages + iteration.rounds
+        again = replace(
+            request,
+            messages=iteration.messages,
+            meter=meter.attempt(),
+            # Required once more, the model could never answer.
+            tool_choice=None if box.choice is None else "auto",
+        )
+        replied: Generation | None = None
+        try:
+            reply = replied = checked_reply(iteration.call.plan.backend, await ask(again))
+        finally:
+            again.meter.finish(replied)
+
+
+def toolbox_of(
+    tools: Sequence[ToolSource],
+    choice: str | None,
+    rounds: int,
+    telemetry: Telemetry,
+) -> Toolbox | None:
+    """Check what a call is given of tools; None where there are none."""
+    if not tools and choice is None and rounds == ROUNDS:
+        return None  # Most calls.
+    whole_number("tool_rounds", rounds, least=0)
+    made = _checked(tools)
+    names = [tool.name for tool in made]
+    if choice is not None and choice not in {"auto", "none", "required", *names}:
+        msg = f"tool_choice is 'auto', 'required', 'none' or a tool's name, not {choice!r}"
+        raise ValueError(msg)
+    if choice == "required" and not made:
+        msg = "tool_choice='required', and there are no tools: give tools=[...]"
+        raise ValueError(msg)
+    return Toolbox(made, choice, rounds, telemetry) if made else None
+
+
+def _checked(tools: Sequence[ToolSource]) -> tuple[Tool, ...]:
+    """Make tools of what a user gives."""
+    if isinstance(tools, str | Tool) or callable(tools) or hasattr(tools, "keys"):
+        msg = f"tools takes a list of functions and tools, not a lone one: [{tools!r}]"
+        raise TypeError(msg)
+    made = tuple(map(Tool.of, tools))
+    names = [tool.name for tool in made]
+    for tool in made:
+        if names.count(tool.name) > 1:
+            msg = f"two tools are named {tool.name}: give one another by Tool.of(..., name=...)"
+            raise ValueError(msg)
+        _reader(tool)
+    return made
+
+
+def _reader(tool: Tool) -> Callable[[str], Mapping[str, Any]]:
+    """Return what reads the arguments of a tool's calls: its own ``read``, where it has one."""
+    own: Callable[[str], Mapping[str, Any]] | None = getattr(tool, "read", None)
+    if own is not None:
+        return own
+    if tool.hinted:
+        from mellea_like.core.tool_functions import function_tool  # noqa: PLC0415 (pydantic)
+
+        return function_tool(tool.function).read
+    return _schema_reader(json.dumps(dict(tool.parameters), sort_keys=True))
+
+
+@lru_cache(maxsize=256)
+def _schema_reader(schema: str) -> Callable[[str], Mapping[str, Any]]:
+    from mellea_like.requirements.checks_json import reader_of  # noqa: PLC0415 (an extra's)
+
+    return reader_of({"type": "object", **json.loads(schema)})
+
+
+def _names(named: Sequence[Any]) -> str:
+    return ", ".join(dict.fromkeys(each.name for each in named))
+
+
+def _told(call: ToolCall, answer: object) -> Message:
+    """Return the message that tells the model what came of a call."""
+    if isinstance(answer, BaseException):
+        text = f"error: {error_text(answer) or type(answer).__name__}"
+    else:
+        text = answer if isinstance(answer, str) else as_json(answer)
+    return Message("tool", text, tool_call_id=call.id)
+
+
+async def run_tools(
+    result: SamplingResult[Any],
+    tools: Sequence[ToolSource] | None,
+    on_error: Literal["tell", "raise"],
+) -> tuple[Message, ...]:
+    """Run the calls of a result's winner; see `SamplingResult.run_tools`."""
+    if on_error not in {"tell", "raise"}:
+        msg = f"on_error is 'tell' or 'raise', not {on_error!r}"
+        raise ValueError(msg)
+    result.unwrap()
+    if not result.tool_calls:
+        return ()
+    calls, box = _known(result, tools)
+    answers: list[Message] = []
+    for call in calls:
+        try:
+            answers.append(_told(call, await box.run(call)))
+        except ToolError as exc:
+            answers.append(_told(call, exc.__cause__))
+            if on_error == "raise":
+                exc.answers = tuple(answers)
+                raise
+            warn("%s; the model is told", exc, sampling_id=result.sampling_id)
+    return tuple(answers)
+
+
+def _known(
+    result: SamplingResult[Any], tools: Sequence[ToolSource] | None
+) -> tuple[tuple[ToolCall, ...], Toolbox]:
+    """Return the winner's calls, and the tools that they are of; all of these can run."""
+    known: Toolbox | None = result.toolbox
+    if tools is not None:
+        from mellea_like.telemetry import Telemetry  # noqa: PLC0415 (beside the call's)
+
+        box = Toolbox(_checked(tools), None, 0, Telemetry() if known is None else known.telemetry)
+        won: Any = result.best.generation
+        calls = box.checked(won, 0).tool_calls
+    elif known is not None:
+        box, calls = known, result.tool_calls
+    else:
+        msg = "this result does not know its tools, for it was read or copied: run_tools([...])"
+        raise ValueError(msg)
+    for call in calls:
+        if box[call.name].function is None:
+            msg = (
+                f"the tool {call.name} has no function: run it yourself, and answer with"
+                f" Message('tool', ..., tool_call_id={call.id!r})"
+            )
+            raise ValueError(msg)
+    return calls, box

@@ -1,0 +1,525 @@
+"""Tools in a call: what is a failure, what runs in a draw, and what runs for the winner."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from typing import Annotated
+
+import anyio
+import pytest
+from engine_kit import after, by_iteration, outcomes, says
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pydantic import BaseModel, Field
+
+from mellea_like import (
+    BestOf,
+    Budget,
+    Candidate,
+    Collect,
+    Escalate,
+    Generation,
+    Message,
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    SamplingCoordinator,
+    SamplingFailed,
+    SamplingResult,
+    Stage,
+    StopReason,
+    Telemetry,
+    Usage,
+    Vote,
+    checks,
+    judge_score,
+)
+from mellea_like.backends import CachedBackend
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core.tools import Tool, ToolCall
+from mellea_like.errors import BackendUnavailable, ToolError
+from mellea_like.sampling.schedules import Hedged, LatencyQuantiles, Restart
+from mellea_like.sampling.selections import tool_key
+
+pytest.importorskip("jsonschema")  # It reads its schemas when it is imported, and blocks the loop.
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+class Town:
+    """Tools that note what ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[str, str]] = []
+        self.cancelled = 0
+
+    async def look_up(self, city: str) -> dict[str, int]:
+        """How many rooms a city has."""
+        self.ran.append(("look_up", city))
+        if city == "Atlantis":
+            raise ValueError("there is no such city")
+        if city == "Babel":
+            raise OSError("the line is dead")
+        try:
+            await anyio.sleep(len(city))
+        except anyio.get_cancelled_exc_class():
+            self.cancelled += 1
+            raise
+        return {"rooms": len(city)}
+
+    async def book(self, city: str, nights: Annotated[int, Field(gt=0)] = 1) -> str:
+        """Book a room."""
+        self.ran.append(("book", city))
+        if city == "Babel":
+            raise OSError("the line is dead")
+        return f"booked: {city}"
+
+    @property
+    def tools(self) -> list[object]:
+        return [Tool.of(self.look_up, read_only=True), self.book]
+
+
+def calls(*named: tuple[str, str] | str, text: str = "", ids: bool = True) -> Generation:
+    """A reply that calls tools: each a name and a city, or a name and whole arguments."""
+    made = []
+    for number, (name, argument) in enumerate(named):
+        arguments = argument if argument[:1] in "{[" else json.dumps({"city": argument})
+        made.append(ToolCall(f"{name}-{number}" if ids else "", name, arguments))
+    usage = Usage(1, 10, 1)
+    return Generation(text, usage=usage, finish_reason="tool_calls", tool_calls=tuple(made))
+
+
+LOOK, BOOK = calls(("look_up", "Oslo")), calls(("book", "Oslo"))
+
+
+def keeps_the_protocol(messages: list[Message] | tuple[Message, ...]) -> bool:
+    """Whether each call is answered by a tool's message, in the place where servers want it."""
+    waiting: list[str] = []
+    for message in messages:
+        if message.role == "tool":
+            waiting.remove(message.tool_call_id)
+        elif waiting:
+            return False
+        waiting += [call.id for call in message.tool_calls]
+        assert all(json.loads(call.arguments) is not None for call in message.tool_calls)
+    return not waiting
+
+
+async def test_the_winners_calls_are_read_and_run_when_it_is_asked_for():
+    town = Town()
+    reply = calls(("book", '{"city": "Oslo", "nights": "2"}'), ("book", "Rome"), text="Right.")
+    backend = ScriptedBackend([reply, "It is booked."])
+    strategy = RejectionSamplingStrategy(backend)
+    result = await strategy.sample("go", tools=town.tools, tool_choice="auto")
+    asked = backend.requests[0]
+    assert ([tool.name for tool in asked.tools], asked.tool_choice) == (["look_up", "book"], "auto")
+    assert [call.value for call in result.tool_calls] == [
+        {"city": "Oslo", "nights": 2},
+        {"city": "Rome", "nights": 1},
+    ]
+    assert (result.value, result.best.text, town.ran) == (None, "Right.", [])
+    answers = await result.run_tools()
+    assert town.ran == [("book", "Oslo"), ("book", "Rome")]
+    assert [(m.role, m.content, m.tool_call_id) for m in answers] == [
+        ("tool", "booked: Oslo", "book-0"),
+        ("tool", "booked: Rome", "book-1"),
+    ]
+    second = await strategy.sample(answers, context=result.best.context_after, tools=town.tools)
+    assert second.unwrap() == "It is booked."
+    assert keeps_the_protocol(backend.requests[1].messages)
+    assert await second.run_tools() == ()
+
+
+@pytest.mark.parametrize(
+    ("reply", "choice", "why"),
+    [
+        (calls(("pay", "{}")), None, "there is no tool pay: the tools are look_up, book"),
+        (calls(("book", "{}")), None, "the call of book can't be made: city is missing"),
+        (
+            calls(("look_up", "Oslo"), ("book", '{"city": "Oslo", "nights": 0}')),
+            None,
+            "the call of book can't be made: nights is 0: Input should be greater than 0",
+        ),
+        (calls(("book", '{"city": ')), None, "can't be made: the arguments are no JSON object"),
+        ("No.", "required", "the reply calls no tool: call one of look_up, book"),
+        (calls(("look_up", "Oslo")), "book", "the reply does not call book: call it"),
+        (BOOK, "none", "the reply calls book, and no tool may be called: answer with text"),
+        (calls(), None, "the reply ended to call a tool, and calls none"),
+    ],
+)
+@pytest.mark.parametrize("strategy", [RepairTemplateStrategy, MultiTurnStrategy])
+async def test_a_call_that_does_not_fit_has_failed_and_is_repaired(strategy, reply, choice, why):
+    town = Town()
+    good = "Yes." if choice == "none" else BOOK
+    backend = ScriptedBackend([reply, good])
+    result = await strategy(backend).sample("go", tools=town.tools, tool_choice=choice)
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+    assert why in result.slices[0].reason
+    assert not town.ran
+    again = backend.requests[1].messages
+    assert why in again[-1].content
+    assert keeps_the_protocol(again)
+
+
+async def test_without_tools_a_call_is_a_failure_and_tools_are_offered_to_nobody():
+    backend = ScriptedBackend([BOOK, "text"])
+    result = await RejectionSamplingStrategy(backend).sample("go")
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+    assert "no tools were asked for" in result.slices[0].reason
+    assert backend.requests[0].tools == ()
+    assert result.toolbox is None
+
+
+# --- rounds
+
+
+async def test_read_only_tools_run_in_draws_and_the_record_shows_all_rounds():
+    town = Town()
+    rounds = [calls(("look_up", "Oslo"), ("look_up", "Atlantis"), text="Hm.", ids=False), LOOK, "6"]
+    backend = ScriptedBackend(rounds)
+    seen: list[Candidate] = []
+    result = await RejectionSamplingStrategy(backend).sample(
+        "go",
+        [checks.calls_tool("look_up", city="Oslo"), checks.no_tool_calls(), noting(seen)],
+        tools=town.tools,
+        tool_choice="required",
+        format=int,
+    )
+    assert result.unwrap() == 6
+    assert [city for _, city in sorted(town.ran)] == ["Atlantis", "Oslo", "Oslo"]
+    told = [(m.role, m.text) for m in result.best.messages[1:]]
+    assert told == [
+        (
+            "assistant",
+            'Hm.\n[calls look_up({"city": "Oslo"})]\n[calls look_up({"city": "Atlantis"})]',
+        ),
+        ("tool", '{"rooms": 4}'),
+        ("tool", "error: there is no such city"),
+        ("assistant", '[calls look_up({"city": "Oslo"})]'),
+        ("tool", '{"rooms": 4}'),
+    ]
+    assert keeps_the_protocol(result.best.messages)
+    assert seen[0].rounds == result.best.messages[1:]
+    assert result.best.usage.requests == len(backend.requests) == 3
+    assert result.usage.input_tokens > 20
+    # Required once more, the model could never answer.
+    assert [request.tool_choice for request in backend.requests] == ["required", "auto", "auto"]
+    assert result.best.context_after.messages[-1].content == "6"
+    record = SamplingResult.from_dict(json.loads(json.dumps(result.to_dict())))
+    assert record.best.messages == result.best.messages
+
+
+def noting(seen):
+    from mellea_like import Requirement
+
+    return Requirement("noted", lambda candidate: seen.append(candidate) or True, inline=True)
+
+
+async def test_a_draw_that_wants_more_rounds_has_failed():
+    town = Town()
+    backend = ScriptedBackend(lambda request: LOOK)
+    result = await RejectionSamplingStrategy(backend, loop_budget=1).sample(
+        "go", tools=town.tools, tool_rounds=2
+    )
+    assert len(backend.requests) == 3
+    assert len(town.ran) == 2
+    assert (
+        "tools have run 2 times (tool_rounds=2), and it calls look_up again" in result.best.reason
+    )
+    with pytest.raises(SamplingFailed, match="answer with what they said"):
+        await result.run_tools()
+
+
+@pytest.mark.parametrize(
+    ("reply", "rounds"), [(LOOK, 0), (calls(("look_up", "Oslo"), ("book", "Oslo")), 8)]
+)
+async def test_none_of_a_draws_calls_run_where_one_of_them_may_not(reply, rounds):
+    town = Town()
+    backend = ScriptedBackend([reply])
+    result = await RejectionSamplingStrategy(backend).sample(
+        "go", tools=town.tools, tool_rounds=rounds
+    )
+    assert (len(backend.requests), town.ran) == (1, [])
+    assert len(await result.run_tools()) == len(town.ran) == len(reply.tool_calls)
+
+
+async def test_a_tool_that_breaks_costs_its_draw_and_is_no_secret():
+    town = Town()
+    backend = by_iteration({1: calls(("look_up", "Babel")), 2: "done"})
+    result = await RejectionSamplingStrategy(backend).sample("go", tools=town.tools)
+    assert outcomes(result) == {1: "errored", 2: "passed"}
+    (error,) = result.errors
+    assert isinstance(error, ToolError)
+    assert (error.tool, str(error)) == (
+        "look_up",
+        "the tool look_up raised OSError: the line is dead",
+    )
+    assert isinstance(error.__cause__, OSError)
+    backend = by_iteration({}, default=calls(("look_up", "Oslo"), ("look_up", "Babel")))
+    with pytest.raises(ToolError):
+        await RejectionSamplingStrategy(backend).sample("go", tools=town.tools)
+    assert town.cancelled == 3  # The other one of each draw.
+
+
+async def test_a_loser_is_cancelled_in_its_tool_and_its_requests_are_counted():
+    town = Town()
+    backend = by_iteration({1: calls(("look_up", "x" * 50)), 2: after(3, "yes")})
+    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
+    result = await strategy.sample("go", [says("yes")], tools=town.tools)
+    assert outcomes(result) == {1: "cancelled", 2: "passed"}
+    assert town.cancelled == 1
+    assert result.slices[1].usage == Usage(1, 10, 1)
+    assert result.elapsed == 3
+
+
+async def test_each_round_is_retried_budgeted_and_timed_as_a_request():
+    town = Town()
+    backend = ScriptedBackend([LOOK, BackendUnavailable("busy"), LOOK, "never asked for"])
+    budget = Budget(requests=3)
+    strategy = RejectionSamplingStrategy(backend, iteration_timeout=60, loop_budget=5)
+    with pytest.raises(Exception, match="budget") as raised:
+        await strategy.sample("go", tools=town.tools, budget=budget)
+    assert raised.value.result.stop_reason is StopReason.BUDGET
+    (slice_,) = raised.value.result.slices
+    assert slice_.usage.requests == len(backend.requests) == 3
+    assert len(town.ran) == 2
+    slow = by_iteration({}, default=calls(("look_up", "x" * 70)))
+    with pytest.raises(Exception, match="took longer than 60 s"):
+        await RejectionSamplingStrategy(slow, iteration_timeout=60, loop_budget=1).sample(
+            "go", tools=town.tools
+        )
+
+
+async def test_runs_of_tools_are_spans_without_content():
+    exporter = InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    town = Town()
+    backend = ScriptedBackend([calls(("look_up", "Atlantis")), BOOK])
+    strategy = RejectionSamplingStrategy(backend, telemetry=Telemetry(tracer_provider=tracers))
+    result = await strategy.sample("go", tools=town.tools)
+    await result.run_tools()
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    inside, later = spans["execute_tool look_up"], spans["execute_tool book"]
+    assert inside.parent.span_id == spans["iteration 1"].context.span_id
+    assert dict(later.attributes) == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "book",
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.call.id": "book-0",
+    }
+    assert inside.attributes["error.type"] == "ValueError"
+    assert "Atlantis" not in str([dict(span.attributes) for span in spans.values()])
+
+
+# --- with other parts
+
+
+async def test_votes_are_for_names_and_arguments():
+    town = Town()
+    replies = {
+        1: calls(("book", '{"city": "Rome"}')),
+        2: calls(("book", '{"nights": 1, "city": "Oslo"}')),
+        3: calls(("book", '{"city": "Oslo"}')),
+        4: "I can't.",
+    }
+    for vote in (Vote(key=tool_key, n=4), Vote(n=4)):
+        strategy = RejectionSamplingStrategy(
+            by_iteration(replies), loop_budget=1, concurrency_budget=4, selection=vote
+        )
+        result = await strategy.sample("go", tools=town.tools)
+        assert result.tool_calls[0].value["city"] == "Oslo"
+        assert list(result.decision.votes.values()) == [2, 1, 1]
+    assert not town.ran
+
+
+async def test_a_selection_chooses_among_draws_that_used_tools():
+    town = Town()
+    backend = ScriptedBackend([LOOK, "a", LOOK, "b"])
+    strategy = RejectionSamplingStrategy(backend, selection=Collect(2))
+    result = await strategy.sample("go", tools=town.tools)
+    assert result.values == ("a", "b")
+    assert result.usage.requests == 4
+
+
+async def test_a_bigger_model_has_the_same_tools_and_sees_what_was_called():
+    town = Town()
+    for carry in ("best", "chat"):
+        small, big = ScriptedBackend([calls(("book", "{}"))]), ScriptedBackend([LOOK, BOOK])
+        strategy = Escalate([Stage(small), Stage(big, carry=carry)])
+        result = await strategy.sample("go", tools=town.tools)
+        assert result.tool_calls[0].name == "book"
+        assert len(big.requests) == 2
+        assert "city is missing" in big.requests[0].messages[-1].content
+        assert "book({})" in str([message.text for message in big.requests[0].messages])
+        assert keeps_the_protocol(big.requests[0].messages)
+
+
+@pytest.mark.parametrize("schedule", [Hedged, Restart])
+async def test_a_straggler_is_hedged_or_drawn_anew_with_tools(schedule):
+    town = Town()
+    latency = LatencyQuantiles(least=1)
+    for _ in range(200):
+        latency.observe(2.0)
+    backend = ScriptedBackend([after(60, "late"), LOOK, "in time"], model=None)
+    strategy = RejectionSamplingStrategy(backend, schedule=schedule(latency=latency))
+    result = await strategy.sample("go", [says("time")], tools=town.tools)
+    assert result.unwrap() == "in time"
+    assert result.elapsed == pytest.approx(2 + len("Oslo"))
+    assert result.usage.requests == 3
+
+
+async def test_a_coordinator_passes_requests_with_tools_on_alone():
+    town = Town()
+    backend = ScriptedBackend(lambda request: BOOK if request.tools else "no")
+    async with SamplingCoordinator(backend, window=0.1) as coordinator:
+        strategy = RejectionSamplingStrategy(
+            coordinator, loop_budget=1, concurrency_budget=3, selection=Collect(3)
+        )
+        result = await strategy.sample("go", tools=town.tools)
+    assert len(result.candidates) == len(backend.requests) == 3
+
+
+@pytest.mark.parametrize(("read_only", "requests"), [(True, 2), (False, 1)])
+async def test_early_checks_leave_alone_what_may_go_on_with_a_tool(read_only, requests):
+    town = Town()
+    words = Generation("Let me look that up first", tool_calls=LOOK.tool_calls)
+    backend = ScriptedBackend([words, "{}"])
+    result = await RejectionSamplingStrategy(backend, loop_budget=1).sample(
+        "go",
+        [checks.starts_with("{", early=True)],
+        tools=[Tool.of(town.look_up, read_only=read_only)],
+    )
+    assert len(backend.requests) == requests
+    assert result.success is read_only
+
+
+# --- what is refused
+
+
+def plain(city: str) -> str:
+    """Look."""
+    return city
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "why"),
+    [
+        ({"tools": plain}, TypeError, "tools takes a list"),
+        ({"tools": {"name": "x"}}, TypeError, "tools takes a list"),
+        ({"tools": [plain, plain]}, ValueError, "two tools are named plain"),
+        ({"tools": [plain], "tool_choice": "book"}, ValueError, "or a tool's name, not 'book'"),
+        ({"tool_choice": "required"}, ValueError, "there are no tools"),
+        ({"tools": [plain], "tool_rounds": -1}, ValueError, "tool_rounds is at least 0"),
+        ({"tools": [{"name": "x", "parameters": {"type": 3}}]}, ValueError, "schema is wrong"),
+    ],
+)
+async def test_wrong_arguments_are_refused_before_the_first_request(arguments, error, why):
+    backend = ScriptedBackend(["text"])
+    with pytest.raises(error, match=why):
+        await RejectionSamplingStrategy(backend).sample("go", **arguments)
+    assert not backend.requests
+
+
+# --- run_tools
+
+
+async def test_an_error_is_told_or_raised_and_what_was_done_is_not_lost(caplog):
+    town = Town()
+    reply = calls(("book", "Oslo"), ("book", "Babel"), ("book", "Rome"))
+    result = await RejectionSamplingStrategy(ScriptedBackend([reply])).sample(
+        "go", tools=town.tools
+    )
+    answers = await result.run_tools()
+    assert [m.content for m in answers] == [
+        "booked: Oslo",
+        "error: the line is dead",
+        "booked: Rome",
+    ]
+    assert "the tool book raised OSError" in caplog.text
+    with pytest.raises(ToolError) as raised:
+        await result.run_tools(on_error="raise")
+    assert [m.content for m in raised.value.answers] == [m.content for m in answers[:2]]
+    with pytest.raises(ValueError, match="on_error is"):
+        await result.run_tools(on_error="ignore")
+
+
+class Stay(BaseModel):
+    city: str
+
+
+def stay_in(stay: Stay) -> Stay:
+    """Stay."""
+    assert threading.current_thread() is not threading.main_thread()
+    return stay
+
+
+async def test_a_copy_runs_tools_that_it_is_given():
+    reply = calls(("stay_in", '{"stay": {"city": "Oslo"}}'))
+    backend = ScriptedBackend([reply])
+    result = await RejectionSamplingStrategy(backend).sample("go", tools=[stay_in])
+    for copy in (pickle.loads(pickle.dumps(result)), SamplingResult.from_dict(result.to_dict())):
+        with pytest.raises(ValueError, match="does not know its tools"):
+            await copy.run_tools()
+        with pytest.raises(ValueError, match="there is no tool stay_in"):
+            await copy.run_tools([plain])
+        (answer,) = await copy.run_tools([stay_in])
+        assert json.loads(answer.content) == {"city": "Oslo"}
+
+
+async def test_schemas_are_checked_by_and_run_by_their_owner():
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tool = {"type": "function", "function": {"name": "roll", "parameters": schema}}
+    backend = ScriptedBackend([calls(("roll", '{"n": "six"}')), calls(("roll", '{"n": 6}'))])
+    result = await RejectionSamplingStrategy(backend).sample("go", tools=[tool])
+    assert "at $.n: 'six' is not of type 'integer'" in result.slices[0].reason
+    assert result.tool_calls[0].value == {"n": 6}
+    with pytest.raises(ValueError, match="has no function: run it yourself"):
+        await result.run_tools()
+
+
+async def test_a_cancelled_run_begins_no_further_tool():
+    town = Town()
+    reply = calls(("look_up", "x" * 9), ("book", "Oslo"))
+    result = await RejectionSamplingStrategy(ScriptedBackend([reply])).sample(
+        "go", tools=town.tools
+    )
+    with anyio.move_on_after(1) as scope:
+        await result.run_tools()
+    assert scope.cancelled_caught
+    assert (town.cancelled, [name for name, _ in town.ran]) == (1, ["look_up"])
+
+
+async def test_a_typed_reply_that_calls_a_tool_is_not_rejected_for_its_words():
+    town = Town()
+    words = Generation("I'll book that now.", tool_calls=BOOK.tool_calls)
+    backend = ScriptedBackend([words])
+    result = await RejectionSamplingStrategy(backend).sample("go", tools=town.tools, format=Stay)
+    assert (result.tool_calls[0].name, result.value) == ("book", None)
+
+
+async def test_judges_see_what_is_called_and_what_tools_said():
+    town = Town()
+    judge = ScriptedBackend(['{"passed": true, "reason": ""}', '{"score": 8, "reason": "good"}'])
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend([LOOK, BOOK]),
+        judge=judge,
+        selection=BestOf(judge_score("Is it?", judge=judge), n=1),
+    )
+    result = await strategy.sample("go", ["books where there is room"], tools=town.tools)
+    assert result.success
+    for request in judge.requests:
+        asked = request.messages[-1].content
+        assert asked.index('{"rooms": 4}') < asked.index("book({")
+
+
+async def test_a_cache_keeps_calls_and_tells_tools_apart(tmp_path):
+    backend = CachedBackend(ScriptedBackend([BOOK, "text"]), tmp_path / "cache.db")
+    strategy = RejectionSamplingStrategy(backend)
+    for _ in range(2):
+        result = await strategy.sample("go", tools=Town().tools)
+        assert result.tool_calls == BOOK.tool_calls
+    assert (await strategy.sample("go")).unwrap() == "text"
+    await backend.aclose()
