@@ -13,6 +13,7 @@ from mellea_like.batch.rounds import why_not_in_rounds
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import plan_call
+from mellea_like.sampling.tools import ROUNDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Options
     from mellea_like.core.conversation import Action, Instruction, Message
     from mellea_like.core.requirement import Requirement
+    from mellea_like.core.tools import ToolSource
     from mellea_like.limits.budget import Budget
 
     class Arguments(TypedDict, total=False):
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
         unique: bool | float
         on_progress: OnProgress | None
         settings: Mapping[str, Any] | None
+        tools: Sequence[ToolSource]
+        tool_choice: str | None
+        tool_rounds: int
 
 
 __all__ = ["sample_many"]
@@ -141,6 +146,9 @@ def sample_many(
     unique: bool | float = False,
     on_progress: OnProgress | None = None,
     settings: Mapping[str, Any] | None = None,
+    tools: Sequence[ToolSource] = (),
+    tool_choice: str | None = None,
+    tool_rounds: int = ROUNDS,
 ) -> BatchRun[Any]:
     """Sample every item of a source, many at a time.
 
@@ -197,13 +205,19 @@ def sample_many(
             spaces; a similarity, over 0 and under 1, also refuses near-duplicates: texts of whose
             runs of three words at least that share are common to both (their Jaccard index, by
             MinHash, give or take 0.1; the extra ``dedupe``). A reply reserves its text while it is
-            checked further. With a journal, what it has is compared too.
+            checked further. With a journal, what it has is compared too. Replies that call tools
+            aren't compared.
         on_progress: is told how far the run has come: at the start, at the end, and between them
             when something changed, at most every half second. A plain function, on the event loop.
             If it raises, that is logged, and it is called no more.
         settings: what else must be the same when the run is resumed, by name; ``"input"`` and
             ``"prompt"`` are where a digest of the file and a template belong. The strategy, the
-            requirements, the model, the options and the format are compared in any case.
+            requirements, the model, the options, the format and the tools are compared in any case.
+        tools: what the model may call, as in `BaseSamplingStrategy.sample`. Only ``read_only`` ones
+            run: what else an item's winner calls is yours to run, by ``item.result.run_tools()``;
+            for a result that comes again from a journal, with ``tools`` given there once more.
+        tool_choice: see `BaseSamplingStrategy.sample`.
+        tool_rounds: see `BaseSamplingStrategy.sample`.
 
     Returns:
         The results, to be entered with ``async with`` and then iterated once.
@@ -236,16 +250,17 @@ def sample_many(
         replies = UniqueReplies(unique)
         requirements = (*requirements, replies.requirement)
     # Finds the mistakes that would be every item's, before the first one is sampled.
-    plan_call(
-        strategy.settings, "an item", requirements, format=format, options=options, budget=budget
-    )
+    given: dict[str, Any] = {"format": format, "options": options, "budget": budget}
+    if tools or tool_choice is not None:
+        given |= {"tools": tuple(tools), "tool_choice": tool_choice, "tool_rounds": tool_rounds}
+    plan = plan_call(strategy.settings, "an item", requirements, **given)
     draws = 1 if order == "breadth" else None
-    work = Work(
-        strategy, tuple(requirements), action, format, options, budget, replies, draws=draws
-    )
+    work = Work(strategy, tuple(requirements), action, given, replies, draws=draws)
     identity: Mapping[str, Any] = {}
     if journal is not None:
         identity = identity_of(strategy, requirements, action, format, options, settings)
+        if plan.tools is not None:
+            identity = {**identity, "tools": plan.tools.described()}
     return BatchRun(
         work,
         items,

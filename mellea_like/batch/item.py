@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.unique import UniqueReplies
-    from mellea_like.core.backend import Options
     from mellea_like.core.conversation import Action
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
-    from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
 __all__ = [
@@ -148,17 +146,20 @@ class Paused(NamedTuple):
 class Work(NamedTuple):
     """What a batch does with each item; the fields are arguments of `sample_many`.
 
-    With ``draws``, an item is left after so many.
+    In ``given`` are those of ``sample``. With ``draws``, an item is left after so many.
     """
 
     strategy: BaseSamplingStrategy
     requirements: Sequence[Requirement | str]
     action: Callable[[Any], Any] | None
-    format: Any
-    options: Options | Mapping[str, Any] | None
-    budget: Budget | None
+    given: Mapping[str, Any]
     unique: UniqueReplies | None = None
     draws: int | None = None
+
+    @property
+    def format(self) -> Any:
+        """The type of the values; None for texts."""
+        return self.given["format"]
 
     def job(self, position: int, item: Any) -> Job:
         """Make the job of an item."""
@@ -188,14 +189,11 @@ class Work(NamedTuple):
         try:
             if job.earlier or self.draws is not None:
                 return await self._go_on(job, action, on_slice)
-            return await self.strategy.sample(
-                action,
-                self.requirements,
-                format=self.format,
-                options=self.options,
-                budget=self.budget,
-                on_slice=on_slice,
+            given: Any = self.given
+            result: SamplingResult[Any] = await self.strategy.sample(
+                action, self.requirements, on_slice=on_slice, **given
             )
+            return result  # noqa: TRY300 (the hot path)
         except BaseException as exc:
             cancellation, rest = split_cancellation(exc)
             if cancellation is not None and cancel_requested():
@@ -212,14 +210,7 @@ class Work(NamedTuple):
     async def _go_on(
         self, job: Job, action: Action[Any], on_slice: Callable[[Slice], None] | None
     ) -> SamplingResult[Any] | Paused:
-        plan = plan_call(
-            self.strategy.settings,
-            action,
-            self.requirements,
-            format=self.format,
-            options=self.options,
-            budget=self.budget,
-        )
+        plan = plan_call(self.strategy.settings, action, self.requirements, **self.given)
         call = Call(self.strategy, plan, on_slice, job.earlier, self.draws)
         result = await call.run()
         if call.paused:

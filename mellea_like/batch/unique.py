@@ -78,6 +78,8 @@ class UniqueReplies:
         )
 
     def _check(self, candidate: Candidate) -> tuple[bool, str]:
+        if candidate.tool_calls:
+            return True, ""  # It says nothing yet.
         item, iteration = _ITEM.get(), current_iteration() or 0
         twin = self._index.claim(item, iteration, normalised(candidate.text))
         if twin is not None:
@@ -134,10 +136,12 @@ class UniqueReplies:
                     killed += [
                         (stored.id, s["iteration"], s["text"])
                         for _, s in stored.slices
-                        if s["outcome"] == "passed" and s["text"] is not None
+                        if s["outcome"] == "passed"
+                        and s["text"] is not None
+                        and "tool_calls" not in s
                     ]
                 elif (trace := stored.result["trace"]) is not None:
-                    for won in winners_of(trace):
+                    for won in (s for s in winners_of(trace) if "tool_calls" not in s):
                         text = normalised(won["text"] or "")
                         self._index.claim(stored.id, won["iteration"], text)
                     self._index.settle(stored.id)

@@ -50,6 +50,13 @@ class Toolbox:
     rounds: int
     telemetry: Telemetry
 
+    def described(self) -> dict[str, Any]:
+        """Return what a run is told by, as plain data."""
+        tools = {t.name: {**t.as_dict()["function"], "read_only": t.read_only} for t in self.tools}
+        told = {"tools": tools, "choice": self.choice, "rounds": self.rounds}
+        plain: dict[str, Any] = json.loads(json.dumps(told, default=repr))
+        return plain
+
     @property
     def run_in_draws(self) -> bool:
         """Whether any of them may run in draws."""

@@ -1,0 +1,73 @@
+"""`sample_many` with tools: calls are in the journal, and run when whoever made the batch says so."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mellea_like import Generation, MultiTurnStrategy, Tool, ToolCall, checks
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.batch import sample_many
+from mellea_like.errors import JournalError
+
+pytestmark = pytest.mark.anyio
+
+
+def call(name, **arguments):
+    return Generation("", tool_calls=(ToolCall("c", name, json.dumps(arguments)),))
+
+
+async def price(item: str) -> int:
+    """What an item costs."""
+    return len(item)
+
+
+def model(request):
+    """Forget the item at first, then look its price up, then buy."""
+    item = request.messages[0].content.partition("\n")[0]
+    told = [m.content for m in request.messages if m.role == "tool"]
+    if not told:
+        return call("buy", item="")
+    if len(told) == 1:
+        return call("price", item=item)
+    return call("buy", item=item, at=int(told[1]))
+
+
+@pytest.mark.parametrize("order", ["depth", "breadth"])
+async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_that(tmp_path, order):
+    bought: list[tuple[str, int]] = []
+
+    async def buy(item: str, at: int) -> str:
+        bought.append((item, at))
+        return "ok"
+
+    backend = ScriptedBackend(model)
+    strategy = MultiTurnStrategy(backend, requirements=[checks.calls_tool("buy")])
+    tools = [Tool.of(price, read_only=True), buy]
+
+    async def run(offered):
+        results = sample_many(
+            strategy,
+            ["bread", "salt"],
+            concurrency=1,
+            order=order,
+            unique=True,
+            journal=tmp_path / "run.db",
+            tools=offered,
+        )
+        async with results:
+            return {item.id: item async for item in results}
+
+    first = await run(tools)
+    assert len(backend.requests) == 6
+    assert all(item.success and len(item.result.slices) == 2 for item in first.values())
+    assert not bought
+    again = await run(tools)
+    assert len(backend.requests) == 6
+    for item in again.values():
+        assert item.replayed
+        await item.result.run_tools(tools)
+    assert sorted(bought) == [("bread", 5), ("salt", 4)]
+    with pytest.raises(JournalError, match="tools"):
+        await run([*tools[1:]])
