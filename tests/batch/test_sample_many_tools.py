@@ -1,4 +1,4 @@
-"""`sample_many` with tools: calls are in the journal, and run when whoever made the batch says so."""
+"""`sample_many` with tools: calls stand in the journal, and run when the caller says so."""
 
 from __future__ import annotations
 
