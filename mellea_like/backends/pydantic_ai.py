@@ -294,12 +294,11 @@ async def _answer(
         return await direct.model_request(model, **asked)
 
     stream: AbstractAsyncContextManager[StreamedResponse] | None = None
-    response: StreamedResponse | ModelResponse | None = None
+    response: StreamedResponse | ModelResponse
     try:
         if can_stream(model):
-            with suppress(NotImplementedError):  # The model has no streams.
-                stream, response = await asking.wait(opened())
-        if response is None:
+            stream, response = await asking.wait(opened())
+        else:
             response = await asking.wait(whole())
         async with aclosing(_pieces(response, asked, asking)) as pieces:
             yield pieces

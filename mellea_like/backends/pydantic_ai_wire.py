@@ -79,16 +79,20 @@ GUARANTEES = ("stop_sequences", "extra_body", "extra_headers")
 def inner_models(model: Model) -> Iterator[Model]:
     """Go through a model and those that it wraps or falls back to."""
     yield model
-    inner: list[Any] = [getattr(model, "wrapped", None), *getattr(model, "models", ())]
+    inner: list[Model[Any] | None] = [
+        getattr(model, "wrapped", None),
+        *getattr(model, "models", ()),
+    ]
     for each in inner:
-        if isinstance(each, Model):
-            yield from inner_models(cast("Model[Any]", each))
+        if each is not None:
+            yield from inner_models(each)
 
 
 def can_stream(model: Model) -> bool:
-    """Tell whether a model may have streams: a `FunctionModel` for tests may have none."""
+    """Tell whether a model has streams."""
     return not any(
-        isinstance(each, FunctionModel) and each.stream_function is None
+        type(each).request_stream is Model.request_stream
+        or (isinstance(each, FunctionModel) and each.stream_function is None)
         for each in inner_models(model)
     )
 
@@ -386,7 +390,7 @@ class Translator:
                 return exc
             case exceptions.ModelAPIError():
                 return self._of_api(exc)
-            case exceptions.UserError():
+            case exceptions.UserError() | NotImplementedError():
                 return InvalidRequest(f"{self._model} can't be asked that: {self.clean(str(exc))}")
             case exceptions.AgentRunError():
                 return MalformedResponse(f"{self._model} sent what can't be read ({said})")
