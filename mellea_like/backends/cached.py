@@ -265,6 +265,7 @@ def _written(reply: Generation) -> str | None:
     }
     if reply.has_value:
         plain |= {"value": reply.value, "parsed": reply.parsed}
+    plain |= {n: said for n in ("refusal", "reasoning") if (said := getattr(reply, n)) is not None}
     if reply.tool_calls:
         plain["tool_calls"] = [[c.id, c.name, c.arguments] for c in reply.tool_calls]
     if reply.logprobs:
@@ -291,6 +292,7 @@ def _read(written: str) -> Generation:
     )
     calls = tuple(ToolCall(*call) for call in plain.get("tool_calls", ()))
     kept: dict[str, Any] = {"parsed": parsed, "logprobs": logprobs, "tool_calls": calls}
+    kept |= {name: plain.get(name) for name in ("refusal", "reasoning")}
     return Generation(text, value, HIT, model, ended, **kept)
 
 
