@@ -20,10 +20,13 @@ from mellea_like import (
     Budget,
     FallbackBackend,
     Generation,
+    Image,
     Message,
     RejectionSamplingStrategy,
     Request,
     Requirement,
+    Tool,
+    ToolCall,
     Usage,
     Verdict,
 )
@@ -38,6 +41,9 @@ from mellea_like.testing import check_backend
 pytestmark = pytest.mark.anyio
 
 ASKED = Request((Message("user", "Say something."),), meta=RequestMeta(iteration=1))
+
+
+CALL = ToolCall("1", "look", '{"at": 3}')
 
 
 @pytest.fixture
@@ -89,6 +95,11 @@ async def test_a_second_run_asks_for_nothing_and_gets_the_same(path):
             {"model": "x"}, {"temperature": 0.0}, {"top_p": 0.5}, {"max_tokens": 9},
             {"stop": ("x",)}, {"seed": 2}, {"extra": {"top_k": 3}},
         )),
+        {"messages": (Message("user", ["Say something."]),)},
+        {"messages": (Message("user", ["Say something.", Image("https://a/b.png")]),)},
+        {"messages": (*ASKED.messages, Message("assistant", "", tool_calls=(CALL,)))},
+        {"tools": (Tool("look"),)},
+        {"tools": (Tool("look"),), "tool_choice": "required"},
         {"format": list[int]},
         {"meta": RequestMeta(iteration=2)},
         {"meta": RequestMeta(iteration=None)},
@@ -104,6 +115,15 @@ async def test_what_shapes_a_reply_is_part_of_its_key(path, changes):
     # Which call it is of, and which try of it, is not.
     other = RequestMeta("another call", 1, 5, 2.0, 3.0, retry=7)
     assert await asked(backend, meta=other) == "reply 0"
+    await backend.aclose()
+
+
+async def test_what_a_reply_says_besides_its_text_is_kept(path):
+    said = Generation("", finish_reason="stop", tool_calls=(CALL,), refusal="", reasoning="Hm.")
+    backend = CachedBackend(FunctionBackend(lambda request: said, inline=True), path)
+    first, again = await backend.generate(ASKED), await backend.generate(ASKED)
+    assert (first.usage, again.usage) == (Usage(requests=1), Usage(cache_hits=1))
+    assert replace(again, usage=first.usage) == first
     await backend.aclose()
 
 
