@@ -282,6 +282,7 @@ def test_a_call_of_a_tool_comes_and_what_asks_for_it_goes_as_it_was_sent(scene, 
         "tools": [{"type": "function", "function": function}],
         "tool_choice": {"type": "function", "function": {"name": "weather"}},
         "parallel_tool_calls": False,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
         "logit_bias": {"50256": -100},
         "verbosity": "low",
     }

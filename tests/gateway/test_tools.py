@@ -163,6 +163,30 @@ def test_parts_go_to_the_upstream_as_they_are(client, upstream):
 
 
 @pytest.mark.anyio
+async def test_where_no_text_must_hold_a_text_that_was_cut_off_is_a_reply_and_a_call_is_none():
+    upstream = Upstream(Generation("a", finish_reason="length"))
+    async with calling(upstream, loop=1) as caller:
+        text = await caller.chat(tools=[TOOL])
+        upstream.replies = [replace(calls('{"city": "Ro'), finish_reason="length")]
+        call = await caller.chat(tools=[TOOL])
+    assert (text.status, text.json["choices"][0]["finish_reason"]) == (200, "length")
+    assert (call.status, call.error["mellea_like"]["best"]["finish_reason"]) == (422, "length")
+
+
+@pytest.mark.anyio
+async def test_a_format_is_for_texts():
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    upstream = Upstream(calls(ROME), '{"n": "a"}', '{"n": 1}')
+    async with calling(upstream) as caller:
+        asked = {"tools": [TOOL], "response_format": format}
+        called, said = [(await caller.chat(**asked)).json for _ in range(2)]
+    assert called["choices"][0]["finish_reason"] == "tool_calls"
+    assert said["choices"][0]["message"]["content"] == '{"n": 1}'
+    assert said["mellea_like"]["iterations"] == 2
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_reply_has_its_logprobs_and_its_refusal(stream):
     tokens = (TokenLogprob("a", -0.5, (("a", -0.5), ("b", -1.0))), TokenLogprob(" \u00e9", -0.1))

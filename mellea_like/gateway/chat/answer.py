@@ -239,7 +239,8 @@ def _of_upstream(error: BackendError, *, retried: bool) -> Refusal:
         refusal.headers |= {} if error.retryable else NO_RETRY
         return refusal
     if isinstance(error, InvalidRequest) and error.status in CALLERS_FAULT:
-        message = f"the upstream refuses the request (HTTP {error.status}): is it too long?"
+        why = "is it too long, or has it a field or a part that the upstream does not take?"
+        message = f"the upstream refuses the request (HTTP {error.status}): {why}"
         return Refusal(400, message, code=code)
     headers: dict[str, str] = {}
     if isinstance(error, CircuitOpen):

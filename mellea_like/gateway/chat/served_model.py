@@ -228,13 +228,16 @@ class ServedModel:
                 refuse(name, f"it is {given}, and this key may ask for {most} at most")
         tools = tools_of(request)
         context, action = self._asked(request)
-        requirements = await self._further_requirements(request, caller, workers)
+        callers = CallersChecks(workers, caller.key, config.overrides.check_seconds)
+        requirements = await self._further_requirements(request, callers)
         loop = _within("loop", asked.loop, config.loop, config.overrides.loop)
         concurrency = _within(
             "concurrency", asked.concurrency, config.concurrency, config.overrides.concurrency
         )
         timeout = _within("timeout", asked.timeout, config.timeout)
         bare = not self._requirements and not requirements
+        if tools:
+            requirements = (*requirements, await check_calls(request, callers))
         collects = request.n > 1 and config.selection.kind == "first" and not config.escalate
         collected = request.n if collects else None
         longest = limits.max_tokens if config.escalate else None
@@ -315,7 +318,7 @@ class ServedModel:
         return replace(options, max_tokens=min(options.max_tokens or most, most))
 
     async def _further_requirements(
-        self, request: ChatRequest, caller: Admitted, workers: Workers
+        self, request: ChatRequest, callers: CallersChecks
     ) -> tuple[Requirement | str, ...]:
         asked, may, format = request.mellea_like, self.config.overrides, request.format
         _check_texts("checks", asked.checks, may.checks)
@@ -330,14 +333,12 @@ class ServedModel:
             given["response_format.json_schema.schema"] = format.json_schema.schema_
         # An upstream that is told the schema by a field need not read it in the prompt.
         early, check_only = self.config.early, self._constrains
-        callers = CallersChecks(workers, caller.key, may.check_seconds)
         checks: list[Requirement] = []
         if given:
             checks = await callers.make(given, early=early, check_only=check_only)
         if format is not None and format.json_schema is None:
             checks.append(json_schema(ANY_OBJECT, early=early, check_only=check_only))
-        texts = _for_texts((*checks, *asked.requirements), tools=bool(request.tools))
-        return (*texts, await check_calls(request, callers)) if request.tools else texts
+        return _for_texts((*checks, *asked.requirements), tools=bool(request.tools))
 
     def _options(self, request: ChatRequest, most: int) -> Options:
         defaults = self.config.options

@@ -116,7 +116,10 @@ class _Verdict:
 
 
 _CALLS = Requirement(
-    "calls a tool", lambda candidate: bool(candidate.generation.tool_calls), inline=True
+    "calls a tool",
+    lambda candidate: bool(candidate.generation.tool_calls),
+    inline=True,
+    check_only=True,  # So that a combination is told where its other part is.
 )
 
 
