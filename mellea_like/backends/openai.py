@@ -8,7 +8,7 @@ import ssl
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import anyio
@@ -33,7 +33,8 @@ from mellea_like.backends.openai_connection import (
 )
 from mellea_like.backends.openai_errors import Translator
 from mellea_like.backends.openai_incoming import Incoming
-from mellea_like.backends.openai_reply import Replies, Reply
+from mellea_like.backends.openai_reply import Gathered, Replies, Reply
+from mellea_like.backends.openai_responses import Response, responses_body
 from mellea_like.backends.openai_wire import request_body
 from mellea_like.backends.output_mode import OutputModes
 from mellea_like.backends.server_address import (
@@ -56,12 +57,14 @@ if TYPE_CHECKING:
 
     from mellea_like.backends.output_mode import Demand, OutputMode, OutputTool
     from mellea_like.core.backend import Request
-    from mellea_like.core.generation import Generation
+    from mellea_like.core.generation import Generation, RequestMeter
 
 __all__ = ["OpenAIBackend"]
 
 NO_KEY = "no-key-needed"
 """Sent to other servers where there is no key: the SDK insists on one, local servers ignore it."""
+
+PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 
 CONNECT_SECONDS = 10.0
 
@@ -73,7 +76,7 @@ PACKAGING = 64
 
 
 class OpenAIBackend:
-    """A model behind OpenAI's chat protocol: OpenAI, vLLM, llama.cpp, Ollama and others.
+    """A model behind OpenAI's protocols: OpenAI, Azure, vLLM, llama.cpp, Ollama and others.
 
     Replies are always streamed on the wire, so that the server stops generating when a request is
     cancelled. Nothing is retried here, also with a client that would. Works on asyncio and trio,
@@ -91,8 +94,9 @@ class OpenAIBackend:
         base_url: where the server is; by default ``OPENAI_BASE_URL``, else OpenAI's own.
         api_key: the key; by default ``OPENAI_API_KEY``. Servers other than OpenAI's get a
             placeholder where there is none. Both variables are read when first needed.
-        client: a ready `openai.AsyncOpenAI` instead of the two above. It is used as it is but for
-            retries, belongs to one event loop, and stays open.
+        client: a ready `openai.AsyncOpenAI` instead of the two above, or one of a subclass such as
+            `openai.AsyncAzureOpenAI`, whose deployment is the model where none is given. It is used
+            as it is but for retries, belongs to one event loop, and stays open.
         timeout: the longest silence of the server, in seconds; None for no limit. Bytes that are
             no part of a reply are silence, too.
         options: defaults for what a request's options leave open.
@@ -117,20 +121,24 @@ class OpenAIBackend:
             first that the server isn't known to lack, and takes the next one when the server
             refuses it: the request is sent again at once, within the same turn. That is remembered
             for the model, for as long as this backend lives.
+        api: ``"chat"`` for chat completions, which most servers have; ``"responses"`` for OpenAI's
+            Responses API, whose replies are not stored at the server unless ``options.extra`` has
+            ``store``. It has neither seeds (ignored) nor stop texts, sounds and several choices
+            (refused), and no place for the names and the reasoning of messages.
 
     Attributes:
-        provider: ``"openai"``, for telemetry.
+        provider: for telemetry: ``"openai"``, or ``"azure.ai.openai"`` with an Azure client.
         can_judge: as given.
         defaults: ``options``, as given.
 
     Raises:
         TypeError: ``client`` isn't an `openai.AsyncOpenAI`, or ``max_connections`` isn't an int.
         ValueError: ``base_url`` isn't an HTTP URL, ``timeout`` is not positive, ``client`` comes
-            with a key or a URL, ``max_connections`` is below 1 or comes with a client, or
-            ``output`` is none of these.
+            with a key or a URL, ``max_connections`` is below 1 or comes with a client, or there is
+            no such ``output`` or ``api``.
     """
 
-    provider = "openai"
+    provider: str = "openai"
 
     def __init__(
         self,
@@ -149,7 +157,11 @@ class OpenAIBackend:
         max_connections: int | None = None,
         follow_redirects: bool = True,
         output: OutputMode = "auto",
+        api: Literal["chat", "responses"] = "chat",
     ) -> None:
+        if api not in PATHS:
+            msg = f"api is one of {', '.join(PATHS)}, not {api!r}"
+            raise ValueError(msg)
         if client is not None:
             if not isinstance(client, openai.AsyncOpenAI):
                 msg = f"client takes an openai.AsyncOpenAI, not {type(client).__name__}"
@@ -167,6 +179,10 @@ class OpenAIBackend:
         self._base_url = base_url
         self._key = None if api_key is None else Secret(api_key)
         self._given = client
+        self._api = api
+        if isinstance(client, openai.AsyncAzureOpenAI):
+            self.provider = "azure.ai.openai"
+            self._model = model or client._azure_deployment  # pyright: ignore[reportPrivateUsage]
         for name, seconds in (("timeout", timeout), ("total_timeout", total_timeout)):
             if seconds is not None:
                 real_number(name, seconds, over=0, most=math.inf, unit="seconds")
@@ -202,9 +218,12 @@ class OpenAIBackend:
 
         The URL and a digest of the key, which means nothing outside this process. None where it
         can't be known: the client fetches its key for each request, or there is no valid one yet.
+        Azure counts by deployment, whoever asks: the URL of that, and no key.
         """
         try:
-            url = self.base_url
+            url = self.base_url.rstrip("/")  # The SDK's clients put one there.
+            if isinstance(self._given, openai.AsyncAzureOpenAI):
+                return (url if "/deployments/" in url else f"{url}/deployments/{self._model}", b"")
             key = self._api_key() if self._given is None else self._given.api_key
         except (AuthenticationFailed, RuntimeError, ValueError):
             return None
@@ -245,8 +264,14 @@ class OpenAIBackend:
             the texts and, as each one's last, the whole `Generation`, each with the index of its
             reply, from 0. Its usage is that of all together, as known by then. Leaving the block
             early closes the request.
+
+        Raises:
+            InvalidRequest: the Responses API is asked, which gives one reply.
         """
         whole_number("choices", choices)
+        if self._api == "responses":
+            msg = "the Responses API gives one reply to a request: use api='chat' for several"
+            raise InvalidRequest(msg)
         return self._stream(request, choices)
 
     @asynccontextmanager
@@ -271,10 +296,7 @@ class OpenAIBackend:
                 response, tool = await self._ask(
                     held.client, request, options, model, choices, sending=sending, ends=ends
                 )
-                most = self._max_characters
-                reply: Reply | Replies = Reply(sending.sent(), model, most, output=tool)
-                if choices is not None:
-                    reply = Replies(sending.sent(), model, most, choices, output=tool)
+                reply = self._reply(sending.sent(), model, tool, choices)
                 incoming = Incoming(
                     response,
                     reply,
@@ -312,6 +334,8 @@ class OpenAIBackend:
             msg = "option extra can't set stream: this backend always streams, to be cancellable"
             raise InvalidRequest(msg)
         official = self._is_official()
+        if self._api == "responses":
+            return responses_body(request, options, model, official=official, output=output)
         return request_body(
             request, options, model, official=official, choices=choices, output=output
         )
@@ -349,6 +373,14 @@ class OpenAIBackend:
                     output.accepted()
                 return response, None if demand is None else demand.tool
 
+    def _reply(
+        self, meter: RequestMeter, model: str, tool: OutputTool | None, choices: int | None
+    ) -> Gathered | Replies:
+        if choices is not None:
+            return Replies(meter, model, self._max_characters, tool, choices)
+        kind = Response if self._api == "responses" else Reply
+        return kind(meter, model, self._max_characters, tool)
+
     async def _send(
         self,
         client: openai.AsyncOpenAI,
@@ -365,7 +397,7 @@ class OpenAIBackend:
         with anyio.CancelScope(deadline=ends):
             try:
                 return await post(
-                    "/chat/completions",
+                    PATHS[self._api],
                     body=body,
                     options={"headers": self._headers()},
                     cast_to=httpx2.Response,
@@ -449,6 +481,8 @@ class OpenAIBackend:
         return self._base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
 
     def _is_official(self) -> bool:
+        if isinstance(self._given, openai.AsyncAzureOpenAI):
+            return True
         host = urlsplit(self._url()).hostname or ""
         return host == "api.openai.com" or host.endswith((".api.openai.com", ".openai.azure.com"))
 
@@ -476,7 +510,8 @@ class OpenAIBackend:
     def _translator(self, client: openai.AsyncOpenAI, model: str | None) -> Translator:
         # Made after the request: a client may fetch its key for each.
         url = urlsplit(self._url())
-        secrets = (client.api_key, url.password, unquote(url.password or ""), url.query)
+        token = getattr(client, "_azure_ad_token", None)
+        secrets = (client.api_key, token, url.password, unquote(url.password or ""), url.query)
         return Translator(
             self.base_url, model, self._timeout, filter(None, secrets), self._total_timeout
         )

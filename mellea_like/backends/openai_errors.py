@@ -175,7 +175,7 @@ class Translator:
         kinds = f"{exc.code} {exc.kind}"
         if "rate_limit" in kinds or "insufficient_quota" in kinds:
             return self._by_status(429, exc.message, (str(exc.code), exc.kind), None)
-        if "invalid_request" in kinds:
+        if "invalid_" in kinds:
             return self._by_status(400, exc.message, (), None)
         return BackendUnavailable(
             f"{self._url} broke off its reply with an error: {self.clean(exc.message)}"

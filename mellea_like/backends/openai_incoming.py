@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from mellea_like.backends.openai_errors import Translator
-    from mellea_like.backends.openai_reply import Replies, Reply
+    from mellea_like.backends.openai_reply import Gathered, Replies
 
 __all__ = ["Incoming", "close"]
 
@@ -58,7 +58,7 @@ class Incoming:
     def __init__(
         self,
         response: Any,
-        reply: Reply | Replies,
+        reply: Gathered | Replies,
         translator: Callable[[], Translator],
         *,
         ends: float,

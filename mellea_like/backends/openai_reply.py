@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.backends.output_mode import OutputTool
     from mellea_like.core.generation import RequestMeter
 
-__all__ = ["Replies", "Reply"]
+__all__ = ["Gathered", "Replies", "Reply", "as_text", "as_token", "is_end", "read_usage"]
 
 
 @dataclass(slots=True)
@@ -29,33 +30,40 @@ class _Call:
     id: str
     name: str = ""
     arguments: StringIO = field(default_factory=StringIO)
+    received: int = 0
+    """Characters of the arguments that have come; those of the output tool are kept as text."""
 
 
-class Reply:
-    """What is known of one streamed reply."""
+class Gathered(ABC):
+    """What has come of one reply, in whichever protocol.
+
+    Args:
+        meter: the request's count.
+        model: the model that was asked.
+        max_characters: the longest reply, with what the model thinks aloud and the tools it calls.
+        output: the tool whose arguments are the reply's text, where there is one.
+    """
 
     def __init__(
         self,
         meter: RequestMeter,
         model: str | None = None,
         max_characters: float = math.inf,
-        *,
-        index: int = 0,
         output: OutputTool | None = None,
     ) -> None:
         self._meter = meter
         self._output = output
-        self._index = index
         self._max_characters = max_characters
         self._calls: list[_Call] = []
         self._characters = 0
-        self._tokens = 0
         self._text = StringIO()
         self._refusal = StringIO()
         self._reasoning = StringIO()
         self._model = model
         self._finish_reason: str | None = None
         self._logprobs: list[TokenLogprob] = []
+        self.counted = 0
+        """How many tokens have come, as far as chunks tell."""
         self.done = False
         self.began = False
 
@@ -68,11 +76,6 @@ class Reply:
     def whole(self) -> bool:
         """Whether the reply came to its end."""
         return self.began and (self.done or self.ended)
-
-    @property
-    def counted(self) -> int:
-        """How many tokens have come, as far as chunks tell."""
-        return self._tokens
 
     def generation(self) -> Generation:
         """Return the reply as far as it was read."""
@@ -93,70 +96,30 @@ class Reply:
             reasoning=self._reasoning.getvalue() or None,
         )
 
+    @abstractmethod
     def read(self, data: bytes) -> str:
         """Take one event; return the piece of the text that came with it."""
-        if _is_end(data):
-            return self.end()
-        chunk = from_event(data)
-        try:
-            piece = self.take(chunk)
-            if usage := chunk.get("usage"):
-                _read_usage(self._meter, usage, final=self.ended)
-        except (AttributeError, TypeError, KeyError) as exc:
-            raise _NoChunkError from exc
-        return piece
 
-    def end(self) -> str:
-        """Note that the stream has ended; return the piece of the text that is left."""
-        self.done = True
-        return self._finish(self._finish_reason)
-
-    def take(self, chunk: Any) -> str:
-        """Take what a chunk says of this reply; return the piece of the text."""
-        if chunk.get("error"):
-            raise ServerError(chunk["error"])
-        if isinstance(model := chunk.get("model"), str) and model:
-            self._model = model
-        piece = ""
-        for choice in chunk["choices"] or ():
-            if choice.get("index", 0) == self._index:
-                self.began = True
-                piece += self._read_choice(choice)
-        return piece
-
-    def _read_choice(self, choice: Mapping[str, Any]) -> str:
-        delta: Mapping[str, Any] = choice.get("delta") or {}
-        refusal = _text(delta.get("refusal"))
-        piece = _text(delta.get("content")) + refusal
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
+    def _said(self, content: str, refusal: str = "", thought: str = "") -> str:
+        """Take a piece of the reply; return what of it is text."""
+        piece = content + refusal
         if piece or thought:
-            if isinstance(thought, str):
-                self._reasoning.write(thought)
-            self._count(len(piece) + (len(thought) if isinstance(thought, str) else 0))
+            self._reasoning.write(thought)
             self._text.write(piece)
             self._refusal.write(refusal)
-        if known := choice.get("logprobs"):
-            entries = known.get("content") or ()
-            self._logprobs += (_token(entry) for entry in entries if "logprob" in entry)
-        for call in delta.get("tool_calls") or ():
-            piece += self._read_call(call)
-        if delta.get("function_call"):
-            piece += self._read_call({"function": delta["function_call"]})
-        if choice.get("finish_reason") is not None:
-            piece += self._finish(str(choice["finish_reason"]))
+            self._count(len(piece) + len(thought))
         return piece
 
-    def _read_call(self, piece: Mapping[str, Any]) -> str:
+    def _called(self, index: int | None, id_: str, name: str, arguments: str) -> str:
         """Take a piece of a tool call: the first has its id and name, all have arguments.
 
         Return the piece of the text: what the output tool is called with is the reply's text.
         """
-        part: Mapping[str, Any] = piece.get("function") or {}
-        name, arguments = _text(part.get("name")), _text(part.get("arguments"))
         self._count(len(name) + len(arguments))
-        call = self._call_of(piece.get("index"), _text(piece.get("id")), name)
+        call = self._call_of(index, id_, name)
         if name != call.name:  # Some servers repeat it with each piece.
             call.name += name
+        call.received += len(arguments)
         call.arguments.write(arguments)
         output = self._output
         if output is None or output.wrapped or call.name != output.name:
@@ -206,12 +169,84 @@ class Reply:
 
     def _count(self, characters: int) -> None:
         # Servers send about a chunk a token; the usage at the end corrects it.
-        self._tokens += 1
-        self._meter.update(output_tokens=self._tokens)
+        self.began = True
+        self.counted += 1
+        self._meter.update(output_tokens=self.counted)
         self._characters += characters
         if self._characters > self._max_characters:
             msg = f"a reply that is longer than {self._max_characters:,} characters"
             raise ReplyTooLongError(msg)
+
+
+class Reply(Gathered):
+    """What is known of one streamed reply of the chat protocol."""
+
+    def __init__(
+        self,
+        meter: RequestMeter,
+        model: str | None = None,
+        max_characters: float = math.inf,
+        output: OutputTool | None = None,
+        *,
+        index: int = 0,
+    ) -> None:
+        super().__init__(meter, model, max_characters, output)
+        self._index = index
+
+    def read(self, data: bytes) -> str:
+        """Take one event; return the piece of the text that came with it."""
+        if is_end(data):
+            return self.end()
+        chunk = from_event(data)
+        try:
+            piece = self.take(chunk)
+            if usage := chunk.get("usage"):
+                read_usage(self._meter, usage, final=self.ended)
+        except (AttributeError, TypeError, KeyError) as exc:
+            raise _NoChunkError from exc
+        return piece
+
+    def end(self) -> str:
+        """Note that the stream has ended; return the piece of the text that is left."""
+        self.done = True
+        return self._finish(self._finish_reason)
+
+    def take(self, chunk: Any) -> str:
+        """Take what a chunk says of this reply; return the piece of the text."""
+        if chunk.get("error"):
+            raise ServerError(chunk["error"])
+        if isinstance(model := chunk.get("model"), str) and model:
+            self._model = model
+        piece = ""
+        for choice in chunk["choices"] or ():
+            if choice.get("index", 0) == self._index:
+                self.began = True
+                piece += self._read_choice(choice)
+        return piece
+
+    def _read_choice(self, choice: Mapping[str, Any]) -> str:
+        delta: Mapping[str, Any] = choice.get("delta") or {}
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        piece = self._said(
+            as_text(delta.get("content")),
+            as_text(delta.get("refusal")),
+            thought if isinstance(thought, str) else "",
+        )
+        if known := choice.get("logprobs"):
+            entries = known.get("content") or ()
+            self._logprobs += (as_token(entry) for entry in entries if "logprob" in entry)
+        for call in delta.get("tool_calls") or ():
+            piece += self._read_call(call)
+        if delta.get("function_call"):
+            piece += self._read_call({"function": delta["function_call"]})
+        if choice.get("finish_reason") is not None:
+            piece += self._finish(str(choice["finish_reason"]))
+        return piece
+
+    def _read_call(self, piece: Mapping[str, Any]) -> str:
+        part: Mapping[str, Any] = piece.get("function") or {}
+        name, arguments = as_text(part.get("name")), as_text(part.get("arguments"))
+        return self._called(piece.get("index"), as_text(piece.get("id")), name, arguments)
 
 
 class Replies:
@@ -226,16 +261,15 @@ class Replies:
         meter: RequestMeter,
         model: str | None,
         max_characters: float,
+        output: OutputTool | None,
         choices: int,
-        *,
-        output: OutputTool | None = None,
     ) -> None:
         # Imported lazily: few requests have several choices.
         from mellea_like.core.generation import RequestMeter  # noqa: PLC0415
 
         self._meter = meter
         self._replies = [
-            Reply(RequestMeter(), model, max_characters, index=index, output=output)
+            Reply(RequestMeter(), model, max_characters, output, index=index)
             for index in range(choices)
         ]
         self._handed_over: set[int] = set()
@@ -253,7 +287,7 @@ class Replies:
 
     def read(self, data: bytes) -> list[tuple[int, str | Generation]]:
         """Take one event; return what came with it, and of which reply."""
-        if _is_end(data):
+        if is_end(data):
             self.done = True
             return [(i, piece) for i, reply in enumerate(self._replies) if (piece := reply.end())]
         found: list[tuple[int, str | Generation]] = []
@@ -266,7 +300,7 @@ class Replies:
             self._meter.update(output_tokens=counted)
             final = all(reply.ended for reply in self._replies if reply.began)
             # llama.cpp says what the last choice took, and not what all did.
-            _read_usage(self._meter, chunk.get("usage"), final=final and self.began, least=counted)
+            read_usage(self._meter, chunk.get("usage"), final=final and self.began, least=counted)
         except (AttributeError, TypeError, KeyError) as exc:
             raise _NoChunkError from exc
         several = sum(reply.began for reply in self._replies) > 1
@@ -288,7 +322,8 @@ class Replies:
         return ended
 
 
-def _is_end(data: bytes) -> bool:
+def is_end(data: bytes) -> bool:
+    """Tell whether an event says that there are no more."""
     return data.strip() == b"[DONE]"
 
 
@@ -297,23 +332,38 @@ class _NoChunkError(ValueError):
         super().__init__("an event isn't a chunk of a chat reply")
 
 
-def _read_usage(meter: RequestMeter, usage: Any, *, final: bool, least: int = 0) -> None:
+def read_usage(
+    meter: RequestMeter,
+    usage: Any,
+    *,
+    final: bool,
+    least: int = 0,
+    names: tuple[str, str] = ("prompt_tokens", "completion_tokens"),
+) -> None:
+    """Count what a server says that a request takes, where it makes sense.
+
+    Args:
+        meter: the request's count.
+        usage: what the server says.
+        final: whether it is said at the end: some servers send a running count with every chunk.
+        least: tokens that have come.
+        names: what the protocol calls the tokens of prompt and reply.
+    """
     if not isinstance(usage, dict):
         return
     counts = cast("dict[str, Any]", usage)
-    sent, received = counts.get("prompt_tokens"), counts.get("completion_tokens")
+    sent, received = (counts.get(name) for name in names)
     if type(sent) is not int or type(received) is not int or sent < 0 or received < 0:
         return
     received = max(received, least)
-    # Some servers send a running count with every chunk; the one at the end is final.
     if not final:
         meter.update(input_tokens=sent, output_tokens=received)
         return
     meter.settle(
         input_tokens=sent,
         output_tokens=received,
-        cached_input_tokens=_part(counts, "prompt_tokens_details", "cached_tokens", sent),
-        reasoning_tokens=_part(counts, "completion_tokens_details", "reasoning_tokens", received),
+        cached_input_tokens=_part(counts, f"{names[0]}_details", "cached_tokens", sent),
+        reasoning_tokens=_part(counts, f"{names[1]}_details", "reasoning_tokens", received),
     )
 
 
@@ -324,14 +374,16 @@ def _part(counts: dict[str, Any], details: str, name: str, whole: int) -> int:
     return part if type(part) is int and 0 <= part <= whole else 0
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return a text that may be missing; anything else isn't one."""
     if value is None or isinstance(value, str):
         return value or ""
     msg = f"a text is {type(value).__name__}"
     raise TypeError(msg)
 
 
-def _token(entry: Mapping[str, Any]) -> TokenLogprob:
+def as_token(entry: Mapping[str, Any]) -> TokenLogprob:
+    """Read a token with its log-probability."""
     top = entry.get("top_logprobs") or ()
-    alternatives = tuple((_text(other["token"]), float(other["logprob"])) for other in top)
-    return TokenLogprob(_text(entry["token"]), float(entry["logprob"]), alternatives)
+    alternatives = tuple((as_text(other["token"]), float(other["logprob"])) for other in top)
+    return TokenLogprob(as_text(entry["token"]), float(entry["logprob"]), alternatives)

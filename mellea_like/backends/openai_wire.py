@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.conversation import Message
 
-__all__ = ["request_body", "response_format", "tool_choice"]
+__all__ = ["output_tool", "request_body", "response_format", "tool_choice"]
 
 MAX_SEED = 2**31
 """Seeds are folded into 31 bits: llama.cpp reads 32 and takes the highest as "random"."""
@@ -82,14 +82,15 @@ def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
         case "json_object":
             body["response_format"] = {"type": "json_object"}
         case "tool" if (tool := output.tool) is not None:
-            body["tools"] = [*body.get("tools", ()), _output_tool(tool, official=official)]
+            body["tools"] = [*body.get("tools", ()), output_tool(tool, official=official)]
             forced = {"type": "function", "function": {"name": tool.name}}
             body["tool_choice"] = forced if tool.forced else "required"
         case _:
             pass
 
 
-def _output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
+def output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
+    """Write the tool whose arguments are the reply."""
     schema, strict = _strict(tool.parameters, official=official)
     function = {"name": tool.name, "description": tool.description, "parameters": schema}
     # Other servers may not know the word; they keep to the schema as they always do.

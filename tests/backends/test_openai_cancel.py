@@ -28,9 +28,10 @@ def ask() -> Request:
     return Request((Message("user", "Say something."),))
 
 
+@pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("answer", HANGS, ids=["headers", "first word", "third word", "slow"])
-async def test_a_cancelled_request_is_closed_before_the_cancellation_goes_on(answer):
-    async with serving(answer, keep_alive=True) as (server, backend):
+async def test_a_cancelled_request_is_closed_before_the_cancellation_goes_on(answer, api):
+    async with serving(answer, keep_alive=True, api=api) as (server, backend):
         request = ask()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(backend.generate, request)

@@ -17,15 +17,17 @@ pytestmark = pytest.mark.anyio
 FAILING = Request((Message("user", "Fail."),))
 
 
-@pytest.mark.parametrize("keep_alive", [True, False])
-async def test_openai_backend_keeps_every_promise(keep_alive):
+@pytest.mark.parametrize(
+    ("keep_alive", "api"), [(True, "chat"), (False, "chat"), (True, "responses")]
+)
+async def test_openai_backend_keeps_every_promise(keep_alive, api):
     def choose(number: int, body: dict) -> Answer:
-        if body["messages"][0]["content"] == "Fail.":
+        if body["messages" if api == "chat" else "input"][0]["content"] == "Fail.":
             return Answer.error(500, "as asked")
         return Answer("one two three", seconds=0.03)
 
     with OpenAIServer(choose=choose) as server:
-        backend = OpenAIBackend("m", base_url=server.url, keep_alive=keep_alive)
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=keep_alive, api=api)
         rules = await check_backend(lambda: backend, failing_request=FAILING)
         await backend.aclose()
         await server.wait_until(lambda: server.connections == 0)

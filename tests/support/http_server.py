@@ -17,7 +17,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -98,6 +98,7 @@ class OpenAIServer:
         max_in_flight: the most chat requests at one time.
         requests: the bodies of the chat requests.
         headers: the headers of the chat requests, names in lower case.
+        paths: where they were sent to, with the query.
         model_lists: how often the list of models was asked for.
     """
 
@@ -122,6 +123,7 @@ class OpenAIServer:
         self.max_in_flight = 0
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
         self.model_lists = 0
         self.closing = False
         self._ready = threading.Event()
@@ -194,9 +196,11 @@ class OpenAIServer:
                 return send.whole(self._model_list.status, self._model_list.body or b"")
             models = [{"id": name, "object": "model"} for name in self._models]
             return send.whole(200, json.dumps({"object": "list", "data": models}).encode())
-        path = path.partition("?")[0]
-        if method != "POST" or not path.endswith(("/chat/completions", "/messages")):
+        where = path.partition("?")[0]
+        responses = where.endswith("/responses")
+        if method != "POST" or not where.endswith(("/chat/completions", "/messages", "/responses")):
             return send.whole(404, b'{"error": {"message": "no such path"}}')
+        self.paths.append(path)
         request = json.loads(body)
         number = self.started
         self.started += 1
@@ -205,7 +209,7 @@ class OpenAIServer:
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
-            stay = await self._chat(answer, request, send)
+            stay = await self._chat(answer, request, send, responses=responses)
         except asyncio.CancelledError:
             self.disconnected += 1
             raise
@@ -215,7 +219,7 @@ class OpenAIServer:
         return stay
 
     async def _chat(  # noqa: C901, PLR0912 (one step of the script after the other)
-        self, answer: Answer, request: dict[str, Any], send: Send
+        self, answer: Answer, request: dict[str, Any], send: Send, *, responses: bool = False
     ) -> bool:
         await asyncio.sleep(answer.wait)
         while not answer.until():  # noqa: ASYNC110 (another thread may make it true)
@@ -228,10 +232,13 @@ class OpenAIServer:
             return send.whole(answer.status, answer.body or b"", kind, answer.headers)
         send.head(200, answer.content_type or "text/event-stream", answer.headers)
         model = answer.model or request["model"]
+        events = response_events(model, answer.text, answer.usage) if responses else None
         if answer.events is not None:
             for data in answer.events:
                 send.event(data)
         else:
+            if events is not None:
+                send.event(next(events))
             words = [word + " " for word in answer.text.split(" ")]
             words[-1] = words[-1][:-1]
             for number, word in enumerate(words):
@@ -240,9 +247,17 @@ class OpenAIServer:
                 if number == answer.hang_after:
                     await asyncio.sleep(3600)
                 await asyncio.sleep(answer.seconds / len(words))
-                send.chunk(model, {"content": word})
+                if events is not None:
+                    send.event(next(events))
+                else:
+                    send.chunk(model, {"content": word})
             if answer.cut_after is not None:
                 return send.cut()
+        if events is not None:
+            for data in () if answer.events is not None else events:
+                send.event(data)
+            await asyncio.sleep(answer.linger)
+            return send.end()
         if answer.finish_reason is not None:
             send.chunk(model, {}, answer.finish_reason)
         if answer.usage is not None:
@@ -254,6 +269,40 @@ class OpenAIServer:
             send.event("[DONE]")
         await asyncio.sleep(answer.linger)
         return send.end()
+
+
+def response_events(model: str, text: str, usage: tuple[int, int] | None) -> Iterator[str]:
+    """The events of a response of the Responses API: one, one for each word, and some more."""
+    response: dict[str, Any] = {"id": "resp_1", "object": "response", "created_at": 1.0}
+    response |= {"model": model, "output": [], "tools": [], "tool_choice": "auto"}
+    response |= {"parallel_tool_calls": True, "status": "in_progress"}
+    number = 0
+
+    def event(kind: str, **fields: Any) -> str:
+        nonlocal number
+        number += 1
+        return json.dumps({"type": f"response.{kind}", "sequence_number": number, **fields})
+
+    yield event("created", response=response)
+    where = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    for n, word in enumerate(text.split(" ")):
+        delta = f" {word}" if n else word
+        yield event("output_text.delta", **where, delta=delta, logprobs=[])
+    content = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    item: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant"}
+    item |= {"status": "completed", "content": [content]}
+    yield event("output_item.done", output_index=0, item=item)
+    if usage is not None:
+        sent, received = usage
+        response["usage"] = {
+            "input_tokens": sent,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": received,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": sent + received,
+        }
+    done = {**response, "output": [item], "status": "completed"}
+    yield event("completed", response=done)
 
 
 class Send:

@@ -1,0 +1,212 @@
+"""OpenAI's Responses API as plain data: what is sent, and how a streamed response is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.backends.openai_events import ServerError, from_event
+from mellea_like.backends.openai_reply import Gathered, as_text, as_token, is_end, read_usage
+from mellea_like.backends.openai_wire import output_tool, response_format
+from mellea_like.core.backend import TOOL_CHOICES
+from mellea_like.core.conversation import joined_text
+from mellea_like.core.parts import File, Image, Text
+from mellea_like.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mellea_like.backends.output_mode import Demand
+    from mellea_like.core.backend import Options, Request
+    from mellea_like.core.conversation import Message
+    from mellea_like.core.parts import Part
+
+__all__ = ["Response", "responses_body"]
+
+USAGE = ("input_tokens", "output_tokens")
+
+FINISH_REASONS = {"max_output_tokens": "length"}
+"""Why a response is incomplete, in the chat protocol's words where those are others."""
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+def responses_body(
+    request: Request,
+    options: Options,
+    model: str,
+    *,
+    official: bool,
+    output: Demand | None = None,
+) -> dict[str, Any]:
+    """Write the fields of a request to the Responses API.
+
+    It is not stored there, unless ``extra`` says so. The API has no seed: the draw is as random as
+    without.
+    """
+    if options.stop:
+        msg = "the Responses API has no stop texts: leave the option stop out, or use api='chat'"
+        raise InvalidRequest(msg)
+    messages = request.messages if output is None else output.messages
+    body: dict[str, Any] = {
+        "model": model,
+        "input": [item for message in messages for item in _items(message)],
+        "stream": True,
+        "store": False,
+    }
+    if options.temperature is not None:
+        body["temperature"] = options.temperature
+    if options.top_p is not None:
+        body["top_p"] = options.top_p
+    if options.max_tokens is not None:
+        body["max_output_tokens"] = options.max_tokens
+    if request.tools:
+        body["tools"] = [_tool(tool.as_dict()) for tool in request.tools]
+    if request.tool_choice is not None:
+        choice = request.tool_choice
+        named = {"type": "function", "name": choice}
+        body["tool_choice"] = choice if choice in TOOL_CHOICES else named
+    if output is not None:
+        _demand(body, output, official=official)
+    return {**body, **options.extra}
+
+
+def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
+    """Add the fields that ask for output of a type."""
+    match output.mode:
+        case "json_schema":
+            described = response_format(output, official=official)
+            body["text"] = {"format": {"type": "json_schema", **described["json_schema"]}}
+        case "json_object":
+            body["text"] = {"format": {"type": "json_object"}}
+        case "tool" if (tool := output.tool) is not None:
+            written = _tool(output_tool(tool, official=official))
+            body["tools"] = [*body.get("tools", ()), written]
+            forced = {"type": "function", "name": tool.name}
+            body["tool_choice"] = forced if tool.forced else "required"
+        case _:
+            pass
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """Write a tool of the chat protocol; it isn't strict by default there, and so not here."""
+    return {"type": "function", "strict": False, **tool["function"]}
+
+
+def _items(message: Message) -> Iterator[dict[str, Any]]:
+    """Write a message as items; names and reasoning have no place in them."""
+    content = message.content
+    if message.role == "tool":
+        output = content if isinstance(content, str) else [_part(part) for part in content]
+        yield {
+            "type": "function_call_output",
+            "call_id": message.tool_call_id,
+            "output": output,
+        }
+        return
+    if message.role == "assistant" and not isinstance(content, str):
+        content = joined_text(content)
+    if content or not message.tool_calls:
+        written = content if isinstance(content, str) else [_part(part) for part in content]
+        yield {"role": message.role, "content": written}
+    for call in message.tool_calls:
+        yield {
+            "type": "function_call",
+            "call_id": call.id,
+            "name": call.name,
+            "arguments": call.arguments,
+        }
+
+
+def _part(part: Part) -> dict[str, Any]:
+    match part:
+        case Text():
+            return {"type": "input_text", "text": part.text}
+        case Image():
+            url = part.as_dict()["image_url"]["url"]
+            return {"type": "input_image", "image_url": url, "detail": part.detail or "auto"}
+        case File():
+            return {"type": "input_file", **part.as_dict()["file"]}
+        case _:
+            msg = "the Responses API takes no audio: use api='chat'"
+            raise InvalidRequest(msg)
+
+
+# --- what comes -----------------------------------------------------------------------------------
+
+
+class Response(Gathered):
+    """What is known of one streamed response."""
+
+    _summary = 0
+    """The part of the summary of the model's reasoning that was heard of last."""
+
+    def read(self, data: bytes) -> str:
+        """Take one event; return the piece of the text that came with it."""
+        if is_end(data):  # Not OpenAI's own, but other servers end so.
+            return ""
+        event = from_event(data)
+        try:
+            if event.get("error") or event["type"] == "error":
+                raise ServerError(event.get("error") or event)
+            return self._take(event["type"], event)
+        except (AttributeError, TypeError, KeyError) as exc:
+            msg = "an event isn't one of a response"
+            raise ValueError(msg) from exc
+
+    def _take(self, kind: str, event: Mapping[str, Any]) -> str:
+        match kind:
+            case "response.output_text.delta":
+                self._logprobs += map(as_token, event.get("logprobs") or ())
+                return self._said(as_text(event["delta"]))
+            case "response.refusal.delta":
+                return self._said("", as_text(event["delta"]))
+            case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
+                part = event.get("summary_index", 0)
+                parted = "\n\n" if part != self._summary else ""
+                self._summary = part
+                self._said("", "", parted + as_text(event["delta"]))
+            case "response.function_call_arguments.delta":
+                return self._called(event["output_index"], "", "", as_text(event["delta"]))
+            case "response.output_item.added" | "response.output_item.done":
+                return self._take_item(event["output_index"], event["item"])
+            case "response.completed":
+                return self._end(event["response"], "stop")
+            case "response.incomplete":
+                return self._end(event["response"], "length")
+            case "response.failed" | "response.cancelled":
+                failed: Mapping[str, Any] = event["response"]
+                raise ServerError(failed.get("error") or {"message": kind})
+            case "response.created":
+                self._model = as_text(event["response"].get("model")) or self._model
+            case _:
+                pass
+        return ""
+
+    def _take_item(self, index: int, item: Mapping[str, Any]) -> str:
+        """Take an item of the output, as it begins or as it is in the end."""
+        self.began = True
+        if item["type"] != "function_call":
+            return ""
+        call = self._call_of(index, "", "")
+        call.id = call.id or as_text(item.get("call_id"))
+        # All of the arguments, or none yet; what came in pieces is their beginning.
+        rest = as_text(item.get("arguments"))[call.received :]
+        return self._called(index, "", as_text(item["name"]), rest)
+
+    def _end(self, response: Mapping[str, Any], reason: str) -> str:
+        """Take the whole response, which has once more what came in pieces, if it did."""
+        piece = ""
+        self._model = as_text(response.get("model")) or self._model
+        spoke, called = self._text.tell(), bool(self._calls)
+        for index, item in enumerate(response.get("output") or ()):
+            if item["type"] == "message" and not spoke:
+                for part in item["content"]:
+                    piece += self._said(as_text(part.get("text")), as_text(part.get("refusal")))
+            elif not called:
+                piece += self._take_item(index, item)
+        details: Mapping[str, Any] = response.get("incomplete_details") or {}
+        told = as_text(details.get("reason"))
+        piece += self._finish(FINISH_REASONS.get(told, told) or reason)
+        self.began = self.done = True
+        read_usage(self._meter, response.get("usage"), final=True, names=USAGE)
+        return piece

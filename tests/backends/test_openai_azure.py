@@ -1,0 +1,99 @@
+"""OpenAIBackend with an Azure client: where its requests go, and what they are counted by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from http_server import Answer, OpenAIServer
+
+from mellea_like import Message, Options, Request
+from mellea_like.backends import OpenAIBackend
+from mellea_like.errors import BackendError
+
+pytestmark = pytest.mark.anyio
+
+VERSION = "2024-10-21"
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def azure(endpoint: str, **arguments: Any) -> openai.AsyncAzureOpenAI:
+    return openai.AsyncAzureOpenAI(
+        azure_endpoint=endpoint, api_version=VERSION, **{"api_key": "secret-1", **arguments}
+    )
+
+
+def ask() -> Request:
+    return Request((Message("user", "Say something."),), Options(max_tokens=9))
+
+
+async def test_requests_go_to_the_deployment_with_azures_key_and_are_closed_like_others():
+    with OpenAIServer(Answer("a b")) as server:
+        endpoint = server.url.removesuffix("/v1")
+        async with azure(endpoint) as client:
+            backend = OpenAIBackend("small", client=client)
+            assert (await backend.generate(ask())).text == "a b"
+        async with azure(endpoint, azure_deployment="large") as client:
+            backend = OpenAIBackend(client=client)
+            assert backend.model == "large"
+            assert (await backend.generate(ask())).text == "a b"
+            await OpenAIBackend("large", client=client, api="responses").generate(ask())
+    chat = "/openai/deployments/{}/chat/completions?api-version=" + VERSION
+    assert server.paths == [
+        chat.format("small"),
+        chat.format("large"),
+        f"/openai/responses?api-version={VERSION}",
+    ]
+    assert {headers["api-key"] for headers in server.headers} == {"secret-1"}
+    assert server.requests[0]["max_completion_tokens"] == 9
+    assert server.requests[2]["max_output_tokens"] == 9
+
+
+async def test_a_token_is_asked_for_and_does_not_show_in_errors():
+    async def token() -> str:
+        return "token-of-today"
+
+    with OpenAIServer(Answer.error(400, "bad token-of-today")) as server:
+        given = {"api_key": None, "azure_ad_token": "token-of-today"}
+        async with azure(server.url, **given) as client:
+            with pytest.raises(BackendError) as caught:
+                await OpenAIBackend("m", client=client).generate(ask())
+        async with azure(server.url, api_key=None, azure_ad_token_provider=token) as client:
+            with pytest.raises(BackendError):
+                await OpenAIBackend("m", client=client).generate(ask())
+    assert "token-of-today" not in str(caught.value)
+    assert {headers["authorization"] for headers in server.headers} == {"Bearer token-of-today"}
+
+
+async def test_azure_counts_by_deployment_whoever_asks():
+    def key(model: str | None = None, **arguments: Any) -> Any:
+        client = azure("https://x.openai.azure.com", **arguments)
+        return OpenAIBackend(model, client=client).limit_key
+
+    small = ("https://x.openai.azure.com/openai/deployments/small", b"")
+    assert key("small") == key("small", api_key="secret-2") == small
+    assert key(azure_deployment="small") == small
+    assert key("small", api_key=None, azure_ad_token="t") == small
+    assert key("large") != small
+    backend = OpenAIBackend("m", client=azure("https://x.openai.azure.com"))
+    assert backend.provider == "azure.ai.openai"
+
+
+class Traced(openai.AsyncOpenAI):
+    """A subclass of one's own."""
+
+
+async def test_any_subclass_of_the_sdks_client_will_do():
+    with OpenAIServer(Answer("a b")) as server:
+        async with Traced(base_url=server.url, api_key="k") as client:
+            backend = OpenAIBackend("m", client=client)
+            assert (await backend.generate(ask())).text == "a b"
+            assert (
+                backend.limit_key == OpenAIBackend("m", base_url=server.url, api_key="k").limit_key
+            )

@@ -1,0 +1,297 @@
+"""OpenAIBackend with the Responses API; the SDK's own types vouch for both sides of the wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from http_server import Answer, response_events, serving
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import ResponseStreamEvent
+from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
+from pydantic import BaseModel, TypeAdapter
+
+from mellea_like import Audio, File, Image, Message, Options, Request, Tool, ToolCall, Usage
+from mellea_like.backends import OpenAIBackend
+from mellea_like.backends.openai_events import ServerError
+from mellea_like.backends.openai_responses import Response
+from mellea_like.core.generation import Generation, Meter, TokenLogprob
+from mellea_like.errors import (
+    BackendUnavailable,
+    InvalidRequest,
+    MalformedResponse,
+    RateLimited,
+)
+
+EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+BODY: TypeAdapter[Any] = TypeAdapter(ResponseCreateParamsStreaming)
+PNG = b"\x89PNG\r\n\x1a\n and more"
+CLOCK = Tool("clock", "Tells the time.")
+
+
+class Point(BaseModel):
+    x: int
+
+
+def ask(*messages: Message, **fields: Any) -> Request:
+    return Request(messages or (Message("user", "Say something."),), **fields)
+
+
+WHOLE: dict[str, Any] = {
+    "id": "resp_1",
+    "object": "response",
+    "created_at": 1.0,
+    "model": "m-1",
+    "output": [],
+    "tools": [],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "status": "completed",
+}
+COUNTED = {
+    "input_tokens": 9,
+    "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
+    "output_tokens": 7,
+    "output_tokens_details": {"reasoning_tokens": 5},
+    "total_tokens": 16,
+}
+CALL = {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "f", "status": "completed"}
+TEXT = {"item_id": "i", "output_index": 0, "content_index": 0}
+THOUGHT = {"item_id": "i", "output_index": 0}
+
+
+def event(kind: str, **fields: Any) -> str:
+    """An event as the SDK knows it."""
+    data = {"type": kind, "sequence_number": 1, **fields}
+    EVENTS.validate_python(data)
+    return json.dumps(data)
+
+
+def delta(text: str) -> str:
+    return event("response.output_text.delta", **TEXT, delta=text, logprobs=[])
+
+
+def ended(kind: str = "response.completed", **fields: Any) -> str:
+    return event(kind, response={**WHOLE, **fields})
+
+
+def responding(*events: str, **fields: Any) -> Any:
+    answer = Answer(events=events, finish_reason=None, usage=None, done=False)
+    return serving(answer, api="responses", **fields)
+
+
+def test_the_test_servers_events_are_those_of_the_sdk():
+    for data in response_events("m", "a b", (3, 2)):
+        EVENTS.validate_json(data)
+
+
+@pytest.mark.anyio
+async def test_a_response_is_read_whole_and_streamed():
+    async with serving(Answer("a b c", usage=(11, 3)), api="responses") as (server, backend):
+        request = ask()
+        whole = await backend.generate(request)
+        async with backend.stream(ask()) as reply:
+            *pieces, last = [item async for item in reply]
+    assert whole == last == Generation("a b c", None, Usage(1, 11, 3), "m", "stop")
+    assert pieces == ["a", " b", " c"]
+    assert request.meter.usage == Usage(1, 11, 3)
+    assert server.paths == ["/v1/responses", "/v1/responses"]
+
+
+@pytest.mark.anyio
+async def test_what_is_asked_is_written_as_the_api_has_it():
+    messages = (
+        Message("system", "Be brief."),
+        Message("user", ["Look:", Image(data=PNG), File(b"%PDF-1.7", filename="a.pdf")]),
+        Message("assistant", "I see.", tool_calls=[ToolCall("a", "clock", "{}")], reasoning="hm"),
+        Message("tool", "noon", tool_call_id="a"),
+        Message("user", [Image("https://example.org/a.png", detail="low"), File(file_id="f1")]),
+    )
+    options = Options(temperature=0.5, top_p=0.9, max_tokens=20, seed=3, extra={"store": True})
+    async with serving(api="responses") as (server, backend):
+        asked = ask(*messages, options=options, tools=(CLOCK,), tool_choice="clock", format=Point)
+        await backend.generate(asked)
+        await backend.generate(ask(tools=(CLOCK,), tool_choice="none"))
+    first, second = server.requests
+    for body in server.requests:
+        BODY.validate_python(body)
+    system, user, assistant, call, output, last = first["input"]
+    assert system == {"role": "system", "content": "Be brief."}
+    assert [part["type"] for part in user["content"]] == [
+        *["input_text", "input_image", "input_file"]
+    ]
+    assert user["content"][1]["image_url"].startswith("data:image/png;base64,")
+    assert assistant == {"role": "assistant", "content": "I see."}
+    assert call == {"type": "function_call", "call_id": "a", "name": "clock", "arguments": "{}"}
+    assert output == {"type": "function_call_output", "call_id": "a", "output": "noon"}
+    assert last["content"][0]["detail"] == "low"
+    assert last["content"][1] == {"type": "input_file", "file_id": "f1"}
+    assert first["tool_choice"] == {"type": "function", "name": "clock"}
+    assert first["tools"][0]["name"] == "clock"
+    assert first["text"]["format"]["schema"] == Point.model_json_schema()
+    assert (first["temperature"], first["top_p"], first["max_output_tokens"]) == (0.5, 0.9, 20)
+    assert first["store"] is True
+    assert second["tool_choice"] == "none"
+    assert second["store"] is False
+    assert not {"seed", "stop", "n", "stream_options", "text"} & set(second)
+
+
+@pytest.mark.anyio
+async def test_what_the_api_does_not_have_is_refused_before_anything_is_sent():
+    async with serving(api="responses") as (server, backend):
+        with pytest.raises(InvalidRequest, match="no stop texts"):
+            await backend.generate(ask(options=Options(stop="x")))
+        with pytest.raises(InvalidRequest, match="no audio"):
+            await backend.generate(ask(Message("user", [Audio(b"RIFF", "wav")])))
+        with pytest.raises(InvalidRequest, match="one reply"):
+            backend.stream_choices(ask(), 2)
+    assert not server.requests
+    with pytest.raises(ValueError, match="api is one of chat, responses"):
+        OpenAIBackend("m", api="assistants")  # type: ignore[arg-type]
+
+
+ADDED = "response.output_item.added"
+ARGUMENTS = "response.function_call_arguments.delta"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("again", [True, False], ids=["done", "pieces only"])
+async def test_calls_text_and_reasoning_are_put_together(again):
+    pieces = [
+        event("response.created", response={**WHOLE, "status": "in_progress"}),
+        event("response.reasoning_summary_text.delta", **THOUGHT, summary_index=0, delta="I look"),
+        event("response.reasoning_summary_text.delta", **THOUGHT, summary_index=0, delta=" up."),
+        event("response.reasoning_summary_text.delta", **THOUGHT, summary_index=1, delta="Now."),
+        delta("Wait."),
+        event(ADDED, output_index=2, item={**CALL, "arguments": ""}),
+        event(ADDED, output_index=3, item={**CALL, "call_id": "b", "name": "g", "arguments": ""}),
+        event(ARGUMENTS, item_id="fc_1", output_index=2, delta='{"x"'),
+        event(ARGUMENTS, item_id="fc_2", output_index=3, delta="{}"),
+        event(ARGUMENTS, item_id="fc_1", output_index=2, delta=": 1}"),
+    ]
+    if again:
+        item = {**CALL, "arguments": '{"x": 1}'}
+        pieces += [event("response.output_item.done", output_index=2, item=item)]
+    async with responding(*pieces, ended(usage=COUNTED)) as (_, backend):
+        whole = await backend.generate(ask(tools=(CLOCK,)))
+    assert whole == Generation(
+        "Wait.",
+        None,
+        Usage(1, 9, 7, 0, 4, 5),
+        "m-1",
+        "tool_calls",
+        tool_calls=(ToolCall("a", "f", '{"x": 1}'), ToolCall("b", "g", "{}")),
+        reasoning="I look up.\n\nNow.",
+    )
+
+
+@pytest.mark.anyio
+async def test_what_a_server_says_only_at_the_end_is_read_there():
+    said = {"type": "output_text", "text": "Wait.", "annotations": [], "logprobs": []}
+    message = {"id": "m", "type": "message", "role": "assistant", "status": "completed"}
+    output = [{**message, "content": [said]}, {**CALL, "arguments": "{}"}]
+    async with (
+        responding(ended(output=output)) as (_, backend),
+        backend.stream(ask()) as reply,
+    ):
+        piece, whole = [item async for item in reply]
+    assert (piece, whole.text) == ("Wait.", "Wait.")
+    assert whole.tool_calls == (ToolCall("a", "f", "{}"),)
+    assert whole.usage.unknown == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        ({"reason": "max_output_tokens"}, "length"),
+        ({"reason": "content_filter"}, "content_filter"),
+        (None, "length"),
+    ],
+)
+async def test_why_a_response_is_incomplete_is_said_in_the_usual_words(details, reason):
+    last = ended("response.incomplete", status="incomplete", incomplete_details=details)
+    async with responding(delta("a"), last) as (_, backend):
+        whole = await backend.generate(ask())
+    assert (whole.text, whole.finish_reason) == ("a", reason)
+
+
+@pytest.mark.anyio
+async def test_a_refusal_is_a_reply():
+    refusing = event("response.refusal.delta", **TEXT, delta="I can't.")
+    async with responding(refusing, ended()) as (_, backend):
+        whole = await backend.generate(ask())
+    assert (whole.text, whole.refusal, whole.finish_reason) == ("I can't.", "I can't.", "refusal")
+
+
+@pytest.mark.anyio
+async def test_log_probabilities_come_with_the_text():
+    known = [{"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -1.0}]}]
+    said = event("response.output_text.delta", **TEXT, delta="a", logprobs=known)
+    async with responding(said, ended()) as (_, backend):
+        whole = await backend.generate(ask())
+    assert whole.logprobs == (TokenLogprob("a", -0.5, (("b", -1.0),)),)
+
+
+def failed(code: str) -> str:
+    return ended("response.failed", status="failed", error={"code": code, "message": "sorry"})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("events", "error", "said"),
+    [
+        ([failed("server_error")], BackendUnavailable, "sorry"),
+        ([failed("rate_limit_exceeded")], RateLimited, "sorry"),
+        ([failed("invalid_image_url")], InvalidRequest, "sorry"),
+        ([event("error", code="x", message="oh", param=None)], BackendUnavailable, "oh"),
+        ([delta("a")], MalformedResponse, "breaks off"),
+        ([], MalformedResponse, "without a reply"),
+        (['{"choices": []}'], MalformedResponse, "isn't one of a response"),
+    ],
+)
+async def test_what_goes_wrong_within_a_response_is_told(events, error, said):
+    async with responding(*events) as (_, backend):
+        with pytest.raises(error, match=said):
+            await backend.generate(ask())
+
+
+KINDS = st.sampled_from(
+    [
+        *["response.created", "response.completed", "response.failed", "response.unheard.of"],
+        *["response.output_text.delta", "response.output_item.done", "error", ARGUMENTS, ADDED],
+    ]
+)
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3) | st.just("function_call"),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "item", "delta", "response", "output", "usage", "name", "content", "error"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(["item", "delta", "response", "output_index", "logprobs", "error"]),
+    VALUES,
+    max_size=4,
+)
+
+
+@given(st.lists(st.builds(lambda kind, fields: {**fields, "type": kind}, KINDS, FIELDS)))
+def test_any_events_are_a_reply_or_an_error(events):
+    reply = Response(Meter().start())
+    text = ""
+    try:
+        for one in events:
+            text += reply.read(json.dumps(one).encode())
+    except (ValueError, ServerError):
+        return
+    assert reply.generation().text == text
