@@ -188,6 +188,52 @@ async def test_calls_text_and_reasoning_are_put_together(again):
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("again", [True, False], ids=["done", "pieces only"])
+async def test_what_the_output_tool_is_called_with_is_the_text(again):
+    call = {**CALL, "name": "Point"}
+    pieces = [event(ADDED, output_index=0, item={**call, "arguments": ""})]
+    pieces += [
+        event(ARGUMENTS, item_id="fc_1", output_index=0, delta=part) for part in ('{"x"', ": 1")
+    ]
+    if again:
+        pieces += [
+            event(
+                "response.output_item.done", output_index=0, item={**call, "arguments": '{"x": 1}'}
+            )
+        ]
+    else:
+        pieces += [event(ARGUMENTS, item_id="fc_1", output_index=0, delta="}")]
+    async with (
+        responding(*pieces, ended(), output="tool") as (server, backend),
+        backend.stream(ask(format=Point)) as reply,
+    ):
+        *texts, whole = [item async for item in reply]
+    assert texts == ['{"x"', ": 1", "}"]
+    assert (whole.text, whole.finish_reason, whole.tool_calls) == ('{"x": 1}', "stop", ())
+    (body,) = server.requests
+    BODY.validate_python(body)
+    assert body["tool_choice"] == {"type": "function", "name": "Point"}
+    assert body["tools"][0]["parameters"] == Point.model_json_schema()
+
+
+@pytest.mark.anyio
+async def test_typed_output_steps_down_where_the_server_refuses_it():
+    def choose(number: int, body: dict[str, Any]) -> Answer:
+        if body.get("text", {}).get("format", {}).get("type") == "json_schema":
+            return Answer.error(400, "text.format of type json_schema is not supported")
+        if body.get("tools"):
+            return Answer.error(400, "tools are not supported")
+        return Answer('{"x": 1}')
+
+    async with serving(choose=choose, api="responses") as (server, backend):
+        whole = await backend.generate(ask(format=Point))
+    assert whole.text == '{"x": 1}'
+    assert server.requests[-1]["text"] == {"format": {"type": "json_object"}}
+    for body in server.requests:
+        BODY.validate_python(body)
+
+
+@pytest.mark.anyio
 async def test_what_a_server_says_only_at_the_end_is_read_there():
     said = {"type": "output_text", "text": "Wait.", "annotations": [], "logprobs": []}
     message = {"id": "m", "type": "message", "role": "assistant", "status": "completed"}
