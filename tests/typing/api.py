@@ -27,6 +27,8 @@ from mellea_like import (
     Slice,
     StopReason,
     SyncSampler,
+    Tool,
+    ToolCall,
     Usage,
     ValidationResult,
     checks,
@@ -355,3 +357,29 @@ def check_code(sandbox: Sandbox) -> None:
     runners: list[CodeRunner] = [sandbox, _Service()]
     assert_type(passes_tests("assert x", names=["x"], sandbox=runners[0], weight=2.0), Requirement)
     assert_type(runs(stdout="1", sandbox=runners[1]), Requirement)
+
+
+def look_up(city: str) -> int:
+    """How many rooms a city has."""
+    return len(city)
+
+
+async def look_up_later(city: str) -> int:
+    return len(city)
+
+
+async def tools_are_functions_or_schemas(strategy: RejectionSamplingStrategy) -> None:
+    result = await strategy.sample(
+        "go",
+        [checks.calls_tool("look_up", city="Oslo"), checks.no_tool_calls(weight=2.0)],
+        tools=[look_up, look_up_later, Tool.of(look_up, read_only=True), {"name": "x"}],
+        tool_choice="required",
+        tool_rounds=3,
+    )
+    assert_type(result, SamplingResult[str])
+    assert_type(result.tool_calls, tuple[ToolCall, ...])
+    answers = await result.run_tools(on_error="raise")
+    assert_type(answers, tuple[Message, ...])
+    further = await strategy.sample(answers, context=result.best.context_after, tools=[look_up])
+    assert_type(further, SamplingResult[str])
+    SyncSampler(strategy).sample("go", tools=[look_up])
