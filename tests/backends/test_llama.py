@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -23,6 +24,7 @@ from tiny_gguf import build_bigram_gguf
 
 from mellea_like import BestOf, RejectionSamplingStrategy, judge_score
 from mellea_like.backends.llama import LlamaCppBackend, ServerProcess
+from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.format import parse_json
@@ -160,6 +162,20 @@ async def test_a_format_gives_json_that_parses(backend):
         scene = parse_json(Scene, (await backend.generate(request)).text)
         assert isinstance(scene, Scene)
         assert scene.title
+
+
+@pytest.mark.anyio
+async def test_the_server_keeps_to_the_schema_and_in_json_mode_to_json(running):
+    # Where nothing but the server makes random words into JSON.
+    for mode, read in [("auto", Scene), ("json_object", dict[str, Any])]:
+        backend = OpenAIBackend(
+            "m", base_url=running.base_url, api_key=running._api_key(), output=mode
+        )
+        request = ask(format=Scene, options=Options(seed=4, max_tokens=1000))
+        reply = await backend.generate(request)
+        assert parse_json(read, reply.text)
+        assert reply.usage.requests == 1
+        await backend.aclose()
 
 
 @pytest.mark.anyio

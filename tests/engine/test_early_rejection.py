@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from engine_kit import by_iteration, outcomes, yes
+from pydantic import AfterValidator, BaseModel, Field
 
 from mellea_like import (
     HookType,
@@ -181,3 +182,64 @@ async def test_siblings_of_a_rejected_reply_go_on():
         "do", [polite(), yes]
     )
     assert outcomes(result) == {1: "failed", 2: "passed"}
+
+
+# --- the format as a check ----------------------------------------------------------------------
+
+
+class Order(BaseModel):
+    items: int = Field(ge=1)
+    note: str = ""
+
+
+WRONG = Reply('{"items": 0, "note": "a b c d e f"}', delay=10.0)
+WHY = "the reply isn't a valid Order: items: Input should be greater than or equal to 1 (it is 0)"
+
+
+async def test_a_typed_reply_is_closed_at_its_first_wrong_field():
+    backend = ScriptedBackend([WRONG, '{"items": 1}'])
+    result = await strategy(backend).sample("do", [yes], format=Order)
+    rejected = result.slices[0]
+    assert outcomes(result) == {1: "failed", 2: "failed"}
+    assert rejected.text == '{"items": 0, '
+    assert rejected.problems == (WHY,)
+    assert rejected.verdicts == ()
+    assert (rejected.usage.output_tokens, rejected.usage.unknown) == (2, 1)
+    assert backend.statistics().cancelled == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "early"),
+    [
+        (RepairTemplateStrategy, {}, False),
+        (RepairTemplateStrategy, {"validate_all": False}, True),
+        (RejectionSamplingStrategy, {"validate_all": True}, False),
+    ],
+)
+async def test_where_all_reasons_are_wanted_the_reply_is_read_to_its_end(kind, settings, early):
+    call = kind(ScriptedBackend([WRONG]), loop_budget=1, **settings)
+    result = await call.sample("do", format=Order)
+    assert result.slices[0].problems == (WHY,)
+    assert result.slices[0].text.endswith("}") is not early
+
+
+async def test_a_format_and_a_check_look_at_the_same_reply():
+    backend = ScriptedBackend(['{"items": 1, "note": "a rant', WRONG])
+    result = await strategy(backend).sample("do", [polite()], format=Order)
+    first, second = result.slices
+    assert first.problems == ("be polite: it rants",)
+    assert second.problems == (WHY,)
+
+
+async def test_a_validator_that_breaks_is_left_to_the_end_of_the_reply():
+    def broken(value: int) -> int:
+        raise KeyError(value)
+
+    class Odd(BaseModel):
+        items: Annotated[int, AfterValidator(broken)]
+        rest: str
+
+    backend = ScriptedBackend(['{"items": 0, "rest": "and more"}'])
+    with pytest.raises(KeyError):
+        await strategy(backend, loop_budget=1).sample("do", format=Odd)
+    assert backend.statistics().cancelled == 0
