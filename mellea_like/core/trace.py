@@ -20,7 +20,7 @@ from mellea_like import errors
 from mellea_like.core.conversation import Context, Message
 from mellea_like.core.decision import Comparison, Decision
 from mellea_like.core.display import add_note, error_text, fields_shown, safe_repr
-from mellea_like.core.format import parse_json
+from mellea_like.core.format import parse_reply
 from mellea_like.core.generation import USAGE, USAGE_DETAILS, Generation, Usage
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome, Slice
@@ -274,7 +274,7 @@ def _value(format: Any, text: str, written: Json) -> Any:
     problem = None
     for source in (text, json.dumps(written)):
         try:
-            value = parse_json(format, source)
+            value = parse_reply(format, source)
         except ValueError as exc:
             problem = exc
         else:

@@ -98,8 +98,9 @@ class BaseSamplingStrategy:
             two are even.
         timeout: the longest a call may take, in seconds; past it the call returns what there is,
             with the stop reason ``"timeout"``.
-        validate_all: check every requirement even after one has failed; by default what the class
-            says in ``needs_all_reasons``.
+        validate_all: check every requirement even after one has failed, and read a typed reply to
+            its end even after a wrong field; by default what the class says in
+            ``needs_all_reasons``.
         max_iterations: ``loop_budget * concurrency_budget`` at most; a guard against expensive
             mistakes.
         cancel_grace: seconds after which a backend that ignores its cancellation is logged, with
@@ -297,7 +298,9 @@ class BaseSamplingStrategy:
             backend: what generates, instead of the strategy's backend.
             format: the type to parse replies to, as JSON: a pydantic model, or any other type that
                 pydantic can validate. The result's ``value`` is then of that type. A reply that
-                does not parse, or breaks a rule of the type, is a failed slice.
+                does not parse, or breaks a rule of the type, is a failed slice. Where the backend
+                streams and not all reasons are wanted (``validate_all``), its request is closed at
+                the first field that can't be right.
             options: how to generate; what they leave open is as the strategy's options say. To
                 leave a field to the backend that the strategy sets, name it with None in a
                 mapping: ``options={"max_tokens": None}``.

@@ -14,7 +14,7 @@ import pytest
 from engine_kit import a_slice
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from typed_values import replies, shown
 
 from mellea_like import (
@@ -198,6 +198,18 @@ def test_a_value_comes_back_as_it_was_sampled_whatever_its_json_hides(reply, giv
     back = SamplingResult.from_dict(through_json(result), format_)
     assert shown(back.unwrap()) == shown(result.unwrap())
     assert back.to_dict() == result.to_dict()
+
+
+def test_what_was_read_out_of_prose_comes_back_though_its_json_hides_a_part():
+    class Login(BaseModel):
+        name: str
+        code: str = Field(exclude=True)
+
+    text = 'Here: {"name": "a", "code": "b"} Use it well.'
+    backend = FunctionBackend(lambda request: text, inline=True)
+    result = RejectionSamplingStrategy(backend).sample_sync("do", format=Login)
+    back = SamplingResult.from_dict(through_json(result), Login)
+    assert back.unwrap() == result.unwrap() == Login(name="a", code="b")
 
 
 class Odd:
