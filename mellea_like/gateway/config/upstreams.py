@@ -85,7 +85,7 @@ async def open_upstreams(
                 name,
                 LimitedBackend(redacted, *limits) if limits else redacted,
                 spec.judges and can_judge(backend),
-                spec.kind in {"openai", "llama", "pydantic-ai"},
+                spec.kind in {"openai", "llama"},
                 isinstance(spec, OpenAIUpstream) and spec.official,
                 spec.price,
             )
