@@ -21,8 +21,9 @@ nox.options.sessions = ["tests", "lint", "typing", "docs", "examples"]
 nox.options.default_venv_backend = "none"
 
 ROOT = Path(__file__).parent
-APART = ("storm", "kill", "ray", "browser")
+APART = ("storm", "kill", "ray", "browser", "clients")
 """Marks of tests with a session of their own: ``nox -s tests`` leaves them out."""
+CLIENTS = ROOT / "tests" / "clients"
 NOT_APART = f"not ({' or '.join(APART)})"
 
 
@@ -32,11 +33,13 @@ class Environment:
     Args:
         session: the session that needs it.
         group: the dependency group to install, as named in ``pyproject.toml``.
+        apart: whether it is an environment of the group's own, without this project.
     """
 
-    def __init__(self, session: nox.Session, group: str) -> None:
+    def __init__(self, session: nox.Session, group: str, *, apart: bool = False) -> None:
         self.session = session
-        self.home = Path(session.cache_dir).absolute().parent / "dev"
+        self.home = Path(session.cache_dir).absolute().parent / (group if apart else "dev")
+        self.project = () if apart else ("--editable", ".")
         self.bin = self.home / ("Scripts" if os.name == "nt" else "bin")
         project = (ROOT / "pyproject.toml").read_bytes()
         digest = hashlib.sha256(f"{sys.version} {ROOT}".encode() + project).hexdigest()
@@ -58,7 +61,7 @@ class Environment:
             installers = ("pip>=25.1", "uv>=0.8")
             self.run("python", "-m", "pip", "install", "--quiet", "--upgrade", *installers)
             made_by.write_text(sys.version, encoding="utf-8")
-        install = ("install", "--quiet", "--editable", ".", "--group", group)
+        install = ("install", "--quiet", *self.project, "--group", group)
         try:
             self.run("uv", "pip", *install, "--python", self.bin / "python")
         except CommandFailed:  # It knows nothing of an index that pip is configured for.
@@ -149,6 +152,35 @@ def browser(session: nox.Session) -> None:
     session.env["ARTIFACTS"] = str(Path(session.cache_dir).absolute().parent / "artifacts")
     side_by_side = ("--numprocesses=2", "-m", "browser", "--durations=5")
     environment.run("pytest", *side_by_side, ROOT / "tests" / "browser")
+
+
+@nox.session
+def clients(session: nox.Session) -> None:
+    """Run clients of OpenAI's against a gateway; ``-- --write`` renews the table in the docs."""
+    theirs = Environment(session, "clients", apart=True)
+    environment = Environment(session, "test")
+    session.env["CLIENTS_PYTHON"] = str(theirs.bin / "python")
+    modules = _node_modules(session, theirs.home)
+    if modules is not None:
+        session.env["CLIENTS_NODE_MODULES"] = str(modules)
+    if "--write" in session.posargs:
+        session.env["CLIENTS_WRITE"] = "1"
+    environment.run("pytest", "-m", "clients", "--durations=3", CLIENTS)
+
+
+def _node_modules(session: nox.Session, home: Path) -> Path | None:
+    """Install the clients for Node.js; None where there is no Node.js."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        session.warn("There is no Node.js with npm here: the client for it is left out")
+        return None
+    wanted, installed = (CLIENTS / "package.json").read_bytes(), home / "installed-node"
+    if not (installed.exists() and installed.read_bytes() == wanted):
+        shutil.copy(CLIENTS / "package.json", home)
+        options = ("--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error")
+        session.run(npm, "install", *options, "--prefix", str(home), external=True)
+        installed.write_bytes(wanted)
+    return home / "node_modules"
 
 
 @nox.session

@@ -214,7 +214,7 @@ class ServerConfig(Section):
         max_depth: how deep JSON may be nested.
         max_header_bytes: the longest request line with its headers, in bytes.
         max_connections: how many connections may be open at a time; a further one is closed.
-            Where a quarter of them have not shown a key, the oldest of those is, instead.
+            Where half of them have not shown a key, the oldest of those is, instead.
         header_seconds: how long the request line and the headers may take.
         body_seconds: how long the body may take.
         keep_alive_seconds: how long a connection stays open between two requests.

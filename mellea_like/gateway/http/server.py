@@ -45,7 +45,7 @@ CUT_SECONDS = 2.0
 
 CLOSE = (b"connection", b"close")
 
-STRANGERS = 4
+STRANGERS = 2
 """Connections whose owner isn't known may be one in so many of all; then the oldest of them makes
 room for a new one. A caller with a key shows it at once."""
 
