@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.formats import as_json
 from mellea_like.batch.rows.parquet import GroupWriter, pa
+from mellea_like.core.conversation import Message
 from mellea_like.export.shapes import COLUMNS, draw_rows
 
 if TYPE_CHECKING:
@@ -36,10 +37,17 @@ class ParquetRows(GroupWriter):
     def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
         super().__init__(file, _schema(columns))
         self._columns = columns
+        self._for_people = columns is COLUMNS
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Write a row."""
-        self.add({name: _fit(row[name], kind) for name, kind in self._columns.items()})
+        fit = _fit if self._for_people else _fit_exactly
+        try:
+            made = {name: fit(row[name], kind) for name, kind in self._columns.items()}
+        except ValueError:
+            self.close()  # Else it would write its end when it is collected, and the file is shut.
+            raise
+        self.add(made)
 
 
 def reader_of(items: Iterable[Mapping[str, Any]]) -> Any:
@@ -69,10 +77,26 @@ def _fit(value: Any, kind: str) -> Any:
     if value is None or kind in {"integer", "number", "boolean"}:
         return value
     if kind == "messages":
-        return [{name: _text(message[name]) for name in ("role", "content")} for message in value]
+        return [{"role": _text(m["role"]), "content": _text(_content(m))} for m in value]
     if kind == "texts":
         return [_text(text) for text in value]
     return _text(as_json(value) if kind == "json" else value)
+
+
+def _fit_exactly(value: Any, kind: str) -> Any:
+    """Make a value one of its column, or refuse one of which something would be left out."""
+    if kind == "messages" and any(
+        m.keys() - {"role", "content"} or not isinstance(m["content"], str) for m in value
+    ):
+        msg = "Parquet's columns have no room for tool calls and parts: write JSON Lines (.jsonl)"
+        raise ValueError(msg)
+    return _fit(value, kind)
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """Return a message's text, with placeholders for what is none."""
+    plain = isinstance(message["content"], str) and "tool_calls" not in message
+    return message["content"] if plain else Message.from_dict(message).text
 
 
 def _text(text: str) -> str:

@@ -27,7 +27,7 @@ __all__ = [
     "scores_of",
 ]
 
-Messages: TypeAlias = "list[dict[str, str]]"
+Messages: TypeAlias = "list[dict[str, Any]]"
 Pairs: TypeAlias = Literal["best-worst", "all", "one"]
 Select: TypeAlias = Literal["best", "shortest", "random"]
 
@@ -54,11 +54,18 @@ class Draw:
     passed: bool
     prompt: Messages
     text: str
+    reply: Messages
     model: str | None
     met: float
     score: float | None
     rank: int | None
     reasons: list[str]
+
+    @property
+    def said(self) -> str:
+        """What tells replies apart: the text, or with tool calls all of it."""
+        plain = self.reply == [{"role": "assistant", "content": self.text}]
+        return self.text if plain else repr(self.reply)
 
     def margin(self, other: Draw) -> float:
         """Say by how much this one is better: by their scores, else by the share that they met."""
@@ -191,8 +198,8 @@ class Choice:
         ]
 
     def _pairs(self, prompt: Messages, good: list[Draw], bad: list[Draw]) -> list[Pair]:
-        texts = {d.text for d in good}
-        found = [Pair(g, b, prompt) for g, b in product(good, bad) if b.text not in texts]
+        texts = {d.said for d in good}
+        found = [Pair(g, b, prompt) for g, b in product(good, bad) if b.said not in texts]
         found += [
             Pair(g, worse, prompt)
             for g, worse in product(good, good)
@@ -222,8 +229,9 @@ def draws_of(trace: Mapping[str, Any]) -> list[Draw]:
             iteration=s["iteration"],
             depth=s["depth"],
             passed=s["outcome"] == "passed",
-            prompt=_messages(trace["prompts"][s["prompt"]]),
+            prompt=sent_for(trace, s),
             text=s["text"],
+            reply=_reply(trace, s),
             model=s["model"],
             met=share_met(s),
             score=scores.get(s["iteration"]),
@@ -232,7 +240,7 @@ def draws_of(trace: Mapping[str, Any]) -> list[Draw]:
         )
         for s in trace["slices"]
         if s["outcome"] in {"passed", "failed"}
-        and s["text"]
+        and (s["text"] or s.get("tool_calls"))
         and s["finish_reason"] != REJECTED
         and not _only_a_duplicate(s)
     ]
@@ -249,9 +257,31 @@ def prompt_of(trace: Mapping[str, Any]) -> Messages | None:
     for s in sorted(trace["slices"], key=lambda s: (s["depth"], s["iteration"])):
         if s["depth"] > 0:
             return None
-        if sent := trace["prompts"][s["prompt"]]:
-            return _messages(sent)
+        if sent := sent_for(trace, s):
+            return sent
     return None
+
+
+def sent_for(trace: Mapping[str, Any], s: Mapping[str, Any]) -> Messages:
+    """Find what was sent for a draw, without what it then said to tools and what they answered."""
+    return _messages(trace["prompts"][s["prompt"]])[: _rounds_begin(trace, s)]
+
+
+def _rounds_begin(trace: Mapping[str, Any], s: Mapping[str, Any]) -> int:
+    """Tell where in a draw's conversation its rounds of tool calls begin."""
+    sent: Sequence[Mapping[str, Any]] = trace["prompts"][s["prompt"]]
+    # At least one message was asked in the conversation before.
+    for place in range(len(trace["prompts"][s["context"]]) + 1, len(sent)):
+        if sent[place]["role"] == "assistant" and sent[place].get("tool_calls"):
+            return place
+    return len(sent)
+
+
+def _reply(trace: Mapping[str, Any], s: Mapping[str, Any]) -> Messages:
+    """Return all that a draw said: its rounds of tool calls with the answers, and its reply."""
+    rounds = _messages(trace["prompts"][s["prompt"]])[_rounds_begin(trace, s) :]
+    last = {"role": "assistant", "content": s["text"]}
+    return [*rounds, last | ({"tool_calls": calls} if (calls := s.get("tool_calls")) else {})]
 
 
 def scores_of(trace: Mapping[str, Any]) -> Mapping[int, float]:
@@ -263,7 +293,7 @@ def scores_of(trace: Mapping[str, Any]) -> Mapping[int, float]:
     return {iteration: votes[key] for iteration, key in ballots.items() if key in votes}
 
 
-def _messages(sent: Sequence[Mapping[str, str]]) -> Messages:
+def _messages(sent: Sequence[Mapping[str, Any]]) -> Messages:
     return [dict(message) for message in sent]
 
 
@@ -277,5 +307,5 @@ def _different(draws: Sequence[Draw]) -> list[Draw]:
     """Leave out what says the same as one before."""
     found: dict[str, Draw] = {}
     for draw in draws:
-        found.setdefault(draw.text, draw)
+        found.setdefault(draw.said, draw)
     return list(found.values())

@@ -1,16 +1,18 @@
 """Rows of each format: those of TRL and of OpenAI's fine-tuning, and plain ones of all draws.
 
 Sources: https://huggingface.co/docs/trl/dataset_formats (conversational; preferences with an
-explicit prompt, and an implicit one for reward models),
+explicit prompt, and an implicit one for reward models; tool calling),
 https://platform.openai.com/docs/guides/supervised-fine-tuning and
 https://platform.openai.com/docs/guides/direct-preference-optimization.
 """
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
-from mellea_like.export.draws import Choice, prompt_of, scores_of
+from mellea_like.export.draws import Choice, prompt_of, scores_of, sent_for
 from mellea_like.report.iterations import problems_of, share_met, trace_so_far, winners_of
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ COLUMNS = {
     "repair_prompt": "messages",
     "text": "text",
     "value": "json",
+    "tool_calls": "json",
     "model": "text",
     "finish_reason": "text",
     "score": "number",
@@ -164,7 +167,7 @@ def draw_rows(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     won = {s["iteration"] for s in winners_of(trace)}
     scores = scores_of(trace)
     for s in slices:
-        own: Messages = trace["prompts"][s["prompt"]] if s["depth"] else []
+        own: Messages = sent_for(trace, s) if s["depth"] else []
         judged = s["outcome"] in {"passed", "failed"}
         yield {
             **about,
@@ -174,6 +177,7 @@ def draw_rows(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "repair_prompt": own if own and own != prompt else None,
             "text": s["text"],
             "value": s.get("value"),
+            "tool_calls": s.get("tool_calls"),
             "model": s["model"],
             "finish_reason": s["finish_reason"],
             "score": scores.get(s["iteration"]),
@@ -186,35 +190,64 @@ def draw_rows(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _single(draw: Draw, prompt: Messages, format: Format) -> dict[str, Any]:
     if format == "openai":
-        return {"messages": [*prompt, _reply(draw)]}
-    plain = _without_names(prompt)
+        return {"messages": _for_openai([*prompt, *draw.reply])}
+    whole = _for_templates([*prompt, *draw.reply])
     if format == "sft":
-        return {"messages": [*plain, _reply(draw)]}
-    row: dict[str, Any] = {"prompt": plain, "completion": [_reply(draw)]}
+        return {"messages": whole}
+    row: dict[str, Any] = {"prompt": whole[: len(prompt)], "completion": whole[len(prompt) :]}
     return row if format == "prompt-completion" else {**row, "label": draw.passed}
 
 
 def _pair(pair: Pair, format: Format) -> dict[str, Any]:
-    chosen, rejected = [_reply(pair.chosen)], [_reply(pair.rejected)]
     if format == "openai-dpo":
         return {
-            "input": {"messages": pair.prompt},
-            "preferred_output": chosen,
-            "non_preferred_output": rejected,
+            "input": {"messages": _for_openai(pair.prompt)},
+            "preferred_output": _for_openai(pair.chosen.reply),
+            "non_preferred_output": _for_openai(pair.rejected.reply),
         }
-    prompt = _without_names(pair.prompt)
+    size = len(pair.prompt)
+    prompt, chosen, rejected = (
+        _for_templates(messages)
+        for messages in (
+            pair.prompt,
+            [*pair.prompt, *pair.chosen.reply],
+            [*pair.prompt, *pair.rejected.reply],
+        )
+    )
+    chosen, rejected = chosen[size:], rejected[size:]
     if format == "reward":
         return {"chosen": prompt + chosen, "rejected": prompt + rejected}
     return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
 
 
-def _reply(draw: Draw) -> dict[str, str]:
-    return {"role": "assistant", "content": draw.text}
+def _for_openai(messages: Messages) -> Messages:
+    """Leave out what a model thought: OpenAI's fine-tuning has no field for it."""
+    return [{n: v for n, v in m.items() if n != "reasoning_content"} for m in messages]
 
 
-def _without_names(messages: Messages) -> Messages:
-    """Leave out who spoke: chat templates know roles."""
-    return [{"role": m["role"], "content": m["content"]} for m in messages]
+def _for_templates(messages: Messages) -> Messages:
+    """Write messages as chat templates take them: by roles, and calls with their arguments read.
+
+    Who spoke is left out, but for tools: a template knows their answers by their names.
+    """
+    names: dict[object, str] = {}
+    made: Messages = []
+    for message in messages:
+        plain: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+        if message["role"] == "tool":
+            plain["name"] = names.get(message.get("tool_call_id"), message.get("name") or "")
+        if calls := message.get("tool_calls"):
+            names |= {call["id"]: call["function"]["name"] for call in calls}
+            plain["tool_calls"] = [_call(call["function"]) for call in calls]
+        made.append(plain)
+    return made
+
+
+def _call(function: Mapping[str, Any]) -> dict[str, Any]:
+    arguments: Any = function["arguments"]
+    with suppress(ValueError):  # Else it is as the model wrote it.
+        arguments = json.loads(arguments)
+    return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
 def _details_of_one(item: Mapping[str, Any], draw: Draw, format: Format) -> dict[str, Any]:
