@@ -219,7 +219,8 @@ def _bounded(schema: dict[str, Any]) -> str:
 def _without(schema: Any, dropped: tuple[str, ...], *, names: bool = False) -> Any:
     """Leave keywords out of a schema; where properties are named, a name is no keyword."""
     if isinstance(schema, list):
-        return [_without(part, dropped) for part in schema]
+        parts: list[Any] = schema
+        return [_without(part, dropped) for part in parts]
     if not isinstance(schema, dict):
         return schema
     kept: dict[str, Any] = {}
@@ -349,14 +350,15 @@ class OutputAttempt:
         self._refused: set[_Refused] = set()
         self._skipped: set[Mode] = set()
         by_hand = next((name for name in _TOOL_FIELDS if options.extra.get(name)), "")
-        if modes.output != "auto":
-            if modes.output == "tool" and by_hand:
+        chosen = modes.output
+        if chosen != "auto":
+            if chosen == "tool" and by_hand:
                 msg = (
                     f"output='tool' sends a tool of its own, and options.extra has {by_hand!r}:"
                     " give tools by tools=, or take another output mode"
                 )
                 raise InvalidRequest(msg)
-            self.demand = demand(request, modes.output)
+            self.demand = demand(request, chosen)
             return
         if by_hand:
             self._skipped.add("tool")

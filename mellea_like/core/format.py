@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FormatKey",
     "adapter_of",
+    "cache_key",
+    "cached_format",
     "check_format",
     "json_schema",
     "opening_brackets",
@@ -60,16 +62,26 @@ def _parts(format: Any) -> object:
     return origin, tuple(map(_parts, inside))
 
 
+def cache_key(format: Any) -> type | FormatKey:
+    """Return what a cache may know a format by; `cached_format` has it back."""
+    return format if isinstance(format, type) else FormatKey(format)
+
+
+def cached_format(key: type | FormatKey) -> Any:
+    """Return the format that a cache's key stands for."""
+    return key.format if isinstance(key, FormatKey) else key
+
+
 def adapter_of(format: Any) -> TypeAdapter[Any]:
     """Return what pydantic reads a format by; made once."""
-    return _adapter_of(format if isinstance(format, type) else FormatKey(format))
+    return _adapter_of(cache_key(format))
 
 
 @lru_cache(maxsize=256)
 def _adapter_of(known: type | FormatKey) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter  # noqa: PLC0415 (half of this package's import time)
 
-    return TypeAdapter(known.format if isinstance(known, FormatKey) else known)
+    return TypeAdapter(cached_format(known))
 
 
 def check_format(format: Any) -> None:
@@ -96,11 +108,11 @@ def json_schema(format: Any) -> dict[str, Any]:
     Returns:
         The schema (draft 2020-12); shared, not to be changed.
     """
-    return _schema_of(FormatKey(format))
+    return _schema_of(cache_key(format))
 
 
 @lru_cache(maxsize=256)
-def _schema_of(known: FormatKey) -> dict[str, Any]:
+def _schema_of(known: type | FormatKey) -> dict[str, Any]:
     return _adapter_of(known).json_schema()
 
 
@@ -121,9 +133,13 @@ def parse_json(format: Any, text: str) -> Any:
         The value.
 
     Raises:
-        ValueError: the text isn't JSON, or not of that type; says which fields are wrong.
+        ValueError: the text isn't JSON, has a key twice in one object, or is not of that type; says
+            which fields are wrong.
     """
-    return _validated(adapter_of(format).validate_json, strip_fence(text))
+    whole = strip_fence(text)
+    value = _validated(adapter_of(format).validate_json, whole)
+    _refuse_repeated_keys(whole)
+    return value
 
 
 def parse_reply(format: Any, text: str) -> Any:
@@ -175,22 +191,22 @@ _CLOSES = {"}": "{", "]": "["}
 
 def opening_brackets(format: Any) -> str:
     """Return what JSON of a type may begin with, of ``{`` and ``[``; empty for neither."""
-    return _opening_brackets(FormatKey(format))
+    return _opening_brackets(cache_key(format))
 
 
 @lru_cache(maxsize=256)
-def _opening_brackets(known: FormatKey) -> str:
-    schema = json_schema(known.format)
+def _opening_brackets(known: type | FormatKey) -> str:
+    schema = _schema_of(known)
+    definitions: dict[str, Any] = schema.get("$defs", {})
     kinds = set[str]()
-    pending: list[Any] = [schema]
-    seen = set[int]()
+    pending: list[dict[str, Any]] = [schema]
+    followed = set[str]()
     while pending:
         part = pending.pop()
-        if not isinstance(part, dict) or id(part) in seen:
-            continue
-        seen.add(id(part))
-        reference = str(part.get("$ref", "")).removeprefix("#/$defs/")
-        pending.append(schema.get("$defs", {}).get(reference))
+        name = str(part.get("$ref", "")).removeprefix("#/$defs/")
+        if name in definitions and name not in followed:
+            followed.add(name)
+            pending.append(definitions[name])
         for several in ("anyOf", "oneOf", "allOf"):
             pending += part.get(several, ())
         kinds.add(str(part.get("type")))

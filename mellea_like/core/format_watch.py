@@ -15,10 +15,19 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from mellea_like.core.display import bounded
-from mellea_like.core.format import FormatKey, adapter_of, opening_brackets, problems, why_broken
+from mellea_like.core.format import (
+    adapter_of,
+    cache_key,
+    cached_format,
+    opening_brackets,
+    problems,
+    why_broken,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from mellea_like.core.format import FormatKey
 
 __all__ = ["FormatWatch"]
 
@@ -45,7 +54,7 @@ class FormatWatch:
     __slots__ = ("_over", "_reading", "_text", "_type")
 
     def __init__(self, format: Any) -> None:
-        self._type = _type_of(FormatKey(format))
+        self._type = _type_of(cache_key(format))
         self._text = ""
         self._over = not self._type.brackets
         self._reading = self._read()
@@ -193,8 +202,8 @@ def _key(text: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _type_of(key: FormatKey) -> _Type:
-    return _Type(key.format)
+def _type_of(key: type | FormatKey) -> _Type:
+    return _Type(cached_format(key))
 
 
 class _Type:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.format import check_format, parse_json, strip_fence
+from mellea_like.core.format_watch import FormatWatch
 from mellea_like.core.validation import ValidationResult, Verdict
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks_common import (
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
+    from mellea_like.requirements.checks_common import Look
 
 __all__ = ["is_json", "json_only", "json_schema", "parses_as"]
 
@@ -206,8 +209,27 @@ def parses_as(
         f"is JSON that is a valid {shown}",
         validate,
         settings,
-        json_only(constants=True) if early else None,
+        _of_type(model) if early else None,
     )
+
+
+def _of_type(model: Any) -> Fresh:
+    """Return a stream check that fails once a reply can't become a value of a type any more."""
+    json_so_far = json_only(constants=True)
+
+    def begin() -> Look:
+        syntax, fields = copy.deepcopy(json_so_far), FormatWatch(model)
+
+        def look(text: str, delta: str) -> Answer:
+            said = syntax(text, delta)
+            if said is not Verdict.UNKNOWN:
+                return said
+            why = fields.feed(text)
+            return (Verdict.FAIL, why) if why else Verdict.UNKNOWN
+
+        return look
+
+    return Fresh(begin)
 
 
 def _loads(text: str) -> Any:

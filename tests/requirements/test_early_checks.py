@@ -9,6 +9,7 @@ import sys
 import time
 import unicodedata
 from functools import partial
+from typing import Literal
 
 import pytest
 from checks_kit import verdict
@@ -72,6 +73,7 @@ CHECKS = {
     "starts any case": starts_with("ss", "i", "A-", "é", ignore_case=True, early=True),
     "json": is_json(early=True),
     "parses": parses_as(float, early=True),
+    "parses fields": parses_as(dict[str, list[Literal["a", 1]]], early=True),
     "schema": json_schema({"type": "object"}, early=True),
 }
 every_check = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
@@ -85,6 +87,8 @@ every_check = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 @example("ae", "\u0323\u0301", [1, 2])
 @example("1.5 ", "", [3])
 @example('```\n{"a": 1}\n', "```", [])
+@example('{"a": ["b"], ', '"a": ["a"]}', [9])
+@example('{"a": [', '"a", 1]}', [7])
 @example("  a", "", [1])
 def test_what_is_rejected_early_fails_in_the_end_whatever_follows(check, text, more, cuts):
     if rejection(check, pieces_of(text, cuts)) is not None:
@@ -143,6 +147,12 @@ def test_an_excluded_text_is_seen_once_a_plain_character_follows(name, text, cut
         (starts_with("  abc", early=True), "  abcd", None, None),
         (starts_with("dear", early=True), "ear.", "ea", 'it starts with "ea", not with "dear"'),
         (excludes("bad", early=True), "a bad word", "a bad ", 'it contains "bad", which is not'),
+        (
+            CHECKS["parses fields"],
+            '{"a": ["a", 2, 3]}',
+            '{"a": ["a", 2,',
+            "the reply isn't a valid dict[str,list[literal['a',1]]]: a.1: Input should be 'a' or 1",
+        ),
         (
             CHECKS["json"],
             '{"a" 1,',
