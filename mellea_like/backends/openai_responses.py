@@ -198,7 +198,8 @@ class Response(Gathered):
         piece = ""
         self._model = as_text(response.get("model")) or self._model
         spoke, called = self._text.tell(), bool(self._calls)
-        for index, item in enumerate(response.get("output") or ()):
+        output: Any = response.get("output") or ()
+        for index, item in enumerate(output):
             if item["type"] == "message" and not spoke:
                 for part in item["content"]:
                     piece += self._said(as_text(part.get("text")), as_text(part.get("refusal")))

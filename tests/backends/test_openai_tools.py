@@ -180,6 +180,7 @@ def test_calls_are_told_apart_as_servers_write_them(pieces):
 def test_calls_without_ids_get_some_and_old_function_calls_are_calls():
     unnamed = read({"tool_calls": [piece(0, name="f"), piece(1, name="f")]})
     assert unnamed == (ToolCall("call_0", "f", ""), ToolCall("call_1", "f", ""))
+    assert read({"tool_calls": [piece(None, name="f"), piece(None, name="f")]}) == unnamed
     old = read(
         {"function_call": {"name": "f", "arguments": "{"}}, {"function_call": {"arguments": "}"}}
     )
