@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from http_server import Answer, response_events, serving
+from gateway_kit import config_for, running
+from http_server import Answer, OpenAIServer, response_events, serving
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import ResponseStreamEvent
@@ -279,6 +280,28 @@ async def test_log_probabilities_come_with_the_text():
     async with responding(said, ended()) as (_, backend):
         whole = await backend.generate(ask())
     assert whole.logprobs == (TokenLogprob("a", -0.5, (("b", -1.0),)),)
+
+
+@pytest.mark.anyio
+async def test_the_gateways_responses_are_read_too():
+    call = {"index": 0, "id": "a", "function": {"name": "clock", "arguments": "{}"}}
+    choice = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
+    calling = json.dumps({"model": "m", "choices": [choice]})
+
+    def choose(number: int, body: dict[str, Any]) -> Answer:
+        if body.get("tools"):
+            return Answer(events=(calling,), finish_reason=None)
+        return Answer('{"x": 1}' if body.get("response_format") else "a b", usage=(9, 3))
+
+    with OpenAIServer(choose=choose) as upstream, running(config_for(upstream.url)) as gateway:
+        backend = OpenAIBackend("mine", base_url=gateway.url, api="responses")
+        said = await backend.generate(ask())
+        called = await backend.generate(ask(tools=(CLOCK,)))
+        typed = await backend.generate(ask(format=Point))
+        await backend.aclose()
+    assert said == Generation("a b", None, Usage(1, 9, 3), "mine", "stop")
+    assert called.tool_calls == (ToolCall("a", "clock", "{}"),)
+    assert typed.text == '{"x": 1}'
 
 
 def failed(code: str) -> str:
