@@ -282,8 +282,8 @@ async def test_log_probabilities_come_with_the_text():
     assert whole.logprobs == (TokenLogprob("a", -0.5, (("b", -1.0),)),)
 
 
-@pytest.mark.anyio
-async def test_the_gateways_responses_are_read_too():
+@pytest.fixture
+def gateway():
     call = {"index": 0, "id": "a", "function": {"name": "clock", "arguments": "{}"}}
     choice = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
     calling = json.dumps({"model": "m", "choices": [choice]})
@@ -294,11 +294,16 @@ async def test_the_gateways_responses_are_read_too():
         return Answer('{"x": 1}' if body.get("response_format") else "a b", usage=(9, 3))
 
     with OpenAIServer(choose=choose) as upstream, running(config_for(upstream.url)) as gateway:
-        backend = OpenAIBackend("mine", base_url=gateway.url, api="responses")
-        said = await backend.generate(ask())
-        called = await backend.generate(ask(tools=(CLOCK,)))
-        typed = await backend.generate(ask(format=Point))
-        await backend.aclose()
+        yield gateway
+
+
+@pytest.mark.anyio
+async def test_the_gateways_responses_are_read_too(gateway):
+    backend = OpenAIBackend("mine", base_url=gateway.url, api="responses")
+    said = await backend.generate(ask())
+    called = await backend.generate(ask(tools=(CLOCK,)))
+    typed = await backend.generate(ask(format=Point))
+    await backend.aclose()
     assert said == Generation("a b", None, Usage(1, 9, 3), "mine", "stop")
     assert called.tool_calls == (ToolCall("a", "clock", "{}"),)
     assert typed.text == '{"x": 1}'
