@@ -219,8 +219,7 @@ def _bounded(schema: dict[str, Any]) -> str:
 def _without(schema: Any, dropped: tuple[str, ...], *, names: bool = False) -> Any:
     """Leave keywords out of a schema; where properties are named, a name is no keyword."""
     if isinstance(schema, list):
-        parts: list[Any] = schema
-        return [_without(part, dropped) for part in parts]
+        return [_without(part, dropped) for part in cast("Sequence[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     kept: dict[str, Any] = {}
@@ -306,7 +305,7 @@ class OutputModes:
     """
 
     def __init__(self, output: OutputMode = "auto") -> None:
-        self.output = check_output(output)
+        self.output: OutputMode = check_output(output)
         self.refused: set[_Refused] = set()
 
     def begin(
