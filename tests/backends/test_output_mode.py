@@ -10,7 +10,7 @@ import pytest
 from http_server import Answer, serving
 from pydantic import BaseModel, Field
 
-from mellea_like import RejectionSamplingStrategy, Retry
+from mellea_like import Collect, RejectionSamplingStrategy, Retry
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.output_mode import MODES, OutputModes, demand, names, reply_text
 from mellea_like.core.backend import Options, Request
@@ -130,6 +130,19 @@ async def test_each_server_gives_typed_output_in_one_turn(server, mode):
         await RejectionSamplingStrategy(named).sample("A third, please.", format=Invoice)
         assert http.started == refused + 3
         await named.aclose()
+
+
+async def test_draws_that_start_together_each_find_out_and_none_fails():
+    async with serving(choose=json_server) as (http, backend):
+        strategy = RejectionSamplingStrategy(
+            backend, concurrency_budget=4, loop_budget=1, selection=Collect(4)
+        )
+        result = await strategy.sample("Invoices, please.", format=Invoice)
+        assert len(result.values) == len(result.slices) == 4
+        assert not result.errors
+        assert result.usage.requests == http.started <= 4 * 3
+        again = await strategy.sample("More, please.", format=Invoice)
+    assert again.usage.requests == 4
 
 
 async def test_what_is_learnt_is_learnt_of_one_model_and_of_one_schema_where_that_was_refused():
