@@ -6,10 +6,12 @@ import hashlib
 import json
 import logging
 import re
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import pytest
 from gateway_kit import TOKEN, Caller, calling, config_for
+from guard_kit import request, running, wait_until
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -252,3 +254,17 @@ async def test_the_log_says_why_an_upstream_refused_only_where_it_is_asked_to(to
     for each in (answer, stream):
         assert "no such option" not in json.dumps(each.json)
     assert "sk-upstream" not in caplog.text
+
+
+# --- as many as come -----------------------------------------------------------------------------
+
+
+def test_two_hundred_callers_at_once_are_all_answered_by_default():
+    with running() as gateway, ExitStack() as stack:
+        callers = [stack.enter_context(gateway.connect()) for _ in range(200)]
+        for caller in callers:
+            caller.send(request("/wait", {"model": "m"}))
+        state = gateway.guard.keys["anonymous"]
+        wait_until(lambda: (state.in_flight, state.waiting) == (128, 72))
+        gateway.app.release.set()
+        assert [caller.answer(20).status for caller in callers] == [200] * 200
