@@ -133,6 +133,19 @@ async def test_siblings_go_as_one_request_and_pay_the_prompt_once():
     ]  # fmt: skip
 
 
+def look(n: int) -> int:
+    """Look."""
+    return n
+
+
+@pytest.mark.usefixtures("virtual_clock")
+async def test_requests_with_tools_go_by_themselves():
+    server = Server("no", "no")
+    async with ChoicesBackend(server) as backend:
+        await strategy(backend, 2).sample("do", [yes], tools=[look])
+        assert backend.statistics() == (2, 0, 0, 2)
+
+
 @pytest.mark.usefixtures("virtual_clock")
 async def test_the_winner_closes_the_request_and_what_had_arrived_is_paid_for():
     server = Server("no a b c d", "yes it is", "no a b c d", "no a b c d")

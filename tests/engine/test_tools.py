@@ -40,7 +40,7 @@ from mellea_like import (
 from mellea_like.backends import CachedBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.tools import Tool, ToolCall
-from mellea_like.errors import BackendUnavailable, ToolError
+from mellea_like.errors import BackendUnavailable, LimitExceeded, ToolError
 from mellea_like.sampling.schedules import Hedged, LatencyQuantiles, Restart
 from mellea_like.sampling.selections import tool_key
 
@@ -201,6 +201,9 @@ async def test_read_only_tools_run_in_draws_and_the_record_shows_all_rounds():
         ("tool", '{"rooms": 4}'),
     ]
     assert keeps_the_protocol(result.best.messages)
+    ids = [call.id for message in result.best.messages for call in message.tool_calls]
+    assert len(set(ids)) == 3
+    assert all(ids)
     assert seen[0].rounds == result.best.messages[1:]
     assert result.best.usage.requests == len(backend.requests) == 3
     assert result.usage.input_tokens > 20
@@ -261,6 +264,32 @@ async def test_a_tool_that_breaks_costs_its_draw_and_is_no_secret():
     with pytest.raises(ToolError):
         await RejectionSamplingStrategy(backend).sample("go", tools=town.tools)
     assert town.cancelled == 3  # The other one of each draw.
+
+
+async def test_a_tool_may_spend_the_calls_budget_itself():
+    async def ask_another() -> str:
+        """Ask."""
+        raise LimitExceeded("the budget is spent")
+
+    tool = Tool.of(ask_another, read_only=True)
+    backend = by_iteration({1: Generation("", tool_calls=(ToolCall("c", "ask_another", ""),))})
+    with pytest.raises(LimitExceeded) as raised:
+        await RejectionSamplingStrategy(backend).sample("go", tools=[tool])
+    assert raised.value.result.stop_reason is StopReason.BUDGET
+    assert outcomes(raised.value.result) == {1: "cancelled"}
+
+
+async def test_arguments_that_a_server_leaves_out_go_back_as_an_empty_object():
+    async def today() -> str:
+        """What day it is."""
+        return "Monday"
+
+    backend = ScriptedBackend([Generation("", tool_calls=(ToolCall("c", "today", ""),)), "Monday"])
+    result = await RejectionSamplingStrategy(backend).sample(
+        "go", tools=[Tool.of(today, read_only=True)]
+    )
+    assert result.best.messages[1].tool_calls[0].arguments == "{}"
+    assert result.best.messages[2].content == "Monday"
 
 
 async def test_a_loser_is_cancelled_in_its_tool_and_its_requests_are_counted():
@@ -494,7 +523,7 @@ async def test_a_cancelled_run_begins_no_further_tool():
 
 async def test_a_typed_reply_that_calls_a_tool_is_not_rejected_for_its_words():
     town = Town()
-    words = Generation("I'll book that now.", tool_calls=BOOK.tool_calls)
+    words = Generation('{"city": 3} is where I book', tool_calls=BOOK.tool_calls)
     backend = ScriptedBackend([words])
     result = await RejectionSamplingStrategy(backend).sample("go", tools=town.tools, format=Stay)
     assert (result.tool_calls[0].name, result.value) == ("book", None)
@@ -521,5 +550,5 @@ async def test_a_cache_keeps_calls_and_tells_tools_apart(tmp_path):
     for _ in range(2):
         result = await strategy.sample("go", tools=Town().tools)
         assert result.tool_calls == BOOK.tool_calls
-    assert (await strategy.sample("go")).unwrap() == "text"
+    assert outcomes(await strategy.sample("go")) == {1: "passed"}
     await backend.aclose()
