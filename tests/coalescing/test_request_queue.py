@@ -15,8 +15,11 @@ from mellea_like.coalescing.coordinator.request_queue import RequestQueue
 from mellea_like.coalescing.gathering import GatheringWindow
 from mellea_like.core.backend import Request, RequestMeta
 from mellea_like.core.conversation import Message
+from mellea_like.core.parts import Image
+from mellea_like.core.tools import Tool, ToolCall
 
 A = ask("a")
+CALL = ToolCall("1", "look", "{}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,12 @@ def test_requests_of_different_scopes_do_not_share():
         Request((Message("user", "a"), Message("assistant", "Sure:"))),
         Request((Message("system", "a"),)),
         Request((Picture("user", "a"),)),
+        Request((Message("user", ["a", "b"]),)),
+        Request((Message("user", [Image("https://a/b.png")]),)),
+        Request((Message("assistant", "", tool_calls=(CALL,)), Message("user", "a"))),
+        Request((Message("tool", "x", tool_call_id="1"), Message("user", "a"))),
+        Request((Message("user", "a"),), tools=(Tool("look"),)),
+        Request((Message("user", "a"),), tool_choice="none"),
         Request((Picture("user", "a"), Message("user", "b"))),
     ],
 )
