@@ -146,9 +146,10 @@ def label_of(item: object) -> str:
             return _line(text)
     if isinstance(item, str):
         return _line(item)
-    if isinstance(item, Mapping | list | tuple):
+    several: Any = item
+    if isinstance(several, Mapping | list | tuple):
         with suppress(TypeError, ValueError):  # It isn't a message, nor several.
-            *_, last = as_action(item).render(_EMPTY)
+            *_, last = as_action(cast("Any", several)).render(_EMPTY)
             return _line(last.text)
     row = row_of(item)
     if row is None:

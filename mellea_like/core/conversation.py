@@ -203,10 +203,11 @@ def joined_text(content: str | Iterable[Part]) -> str:
 
 def _content(content: object) -> str | tuple[Part, ...]:
     """Make a content of parts from what a user gives."""
+    kind = type(content).__name__
     if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
-        msg = f"a message's content is a str or a sequence of parts, not {type(content).__name__}"
+        msg = f"a message's content is a str or a sequence of parts, not {kind}"
         raise TypeError(msg)
-    return as_parts(content) or ""
+    return as_parts(cast("Iterable[Part | str]", content)) or ""
 
 
 def _check_calls(role: str, calls: tuple[Any, ...], call_id: object) -> None:
@@ -290,8 +291,8 @@ def as_context(context: Context | Iterable[MessageLike], name: str = "context") 
     """Make a context from what a user gives: a sequence of messages and dicts will do."""
     if isinstance(context, Context):
         return context
+    kind = type(context).__name__
     if isinstance(context, str | Mapping | Message) or not isinstance(context, Iterable):
-        kind = type(context).__name__
         msg = f"{name} is a Context or a list of messages, not {kind}: Context([Message(...), ...])"
         raise TypeError(msg)
     return Context(context)

@@ -153,7 +153,8 @@ def _content(content: object, limit: int, *, pictures: bool) -> Html:
             shown.append(text_block(text, limit))
             continue
         named = _placeholder(part)
-        url: Any = (part.get("image_url") or {}).get("url")
+        image: Any = part.get("image_url") or {}
+        url: Any = image.get("url")
         if pictures and isinstance(url, str) and len(url) <= PICTURE and _SHOWN.fullmatch(url):
             shown.append(html('<img class="part" src="{}" alt="{}" title="{}">', url, named, named))
         else:
@@ -165,11 +166,12 @@ def _placeholder(part: Mapping[str, Any]) -> str:
     """Say what a part is that is no text; its data may have stayed in its journal."""
     kind = part.get("type")
     inside: Any = part.get(kind) if isinstance(kind, str) else None
-    for referred in inside.values() if isinstance(inside, dict) else ():
+    values = cast("dict[str, Any]", inside).values() if isinstance(inside, dict) else ()
+    for referred in values:
         if isinstance(referred, dict):
-            told: str = referred.get("before", "")
+            told: str = cast("dict[str, Any]", referred)["before"]
             what = told[5:].partition(";")[0] if told.startswith("data:") else f"{kind}"
-            return f"[{what}, {shown_size(referred['bytes'])}]"
+            return f"[{what}, {shown_size(cast('dict[str, Any]', referred)['bytes'])}]"
     try:
         known = part_from_dict(part)
     except ValueError:

@@ -157,7 +157,8 @@ or refused with a `BackendError` that isn't retryable |
         await check.cancels(_streamed)
     await check.takes_parts()
     await check.takes_tools(must=calls_tools)
-    rules += ["parts", "tools"]
+    rules.append("parts")
+    rules.append("tools")
     if failing_request is not None:
         rules.append("errors")
         await check.fails(failing_request)
@@ -415,8 +416,8 @@ class _Check:
         if reply is None:
             msg = f"{what} had no reply within {self.timeout:g} s"
             raise ConformanceError(rule, msg)
-        calls: Any = reply.tool_calls
-        if type(calls) is not tuple or not all(isinstance(call, ToolCall) for call in calls):
+        calls: object = reply.tool_calls
+        if type(calls) is not tuple or not all(isinstance(c, ToolCall) for c in reply.tool_calls):
             msg = f"a Generation's tool_calls are a tuple of ToolCall objects, not {calls!r}"
             raise ConformanceError("tools", msg)
         offered = {tool.name for tool in request.tools}

@@ -66,7 +66,7 @@ class LargeParts:
     def row(self, data: Any) -> Any:
         """Write a row of the input without the data of large parts in messages that it has."""
         if isinstance(data, list):
-            return [self.row(one) for one in data]
+            return list(map(self.row, cast("list[object]", data)))
         if not isinstance(data, dict):
             return data
         row = {name: self.row(one) for name, one in cast("dict[str, Any]", data).items()}
@@ -92,7 +92,8 @@ class LargeParts:
 def restored(plain: Any, data_of: Callable[[str], str]) -> Any:
     """Put data back where what was written refers to it; ``data_of`` a hash is base64."""
     if isinstance(plain, list):
-        return [restored(one, data_of) for one in plain]
+        several = cast("list[object]", plain)
+        return [restored(one, data_of) for one in several]
     if not isinstance(plain, dict):
         return plain
     row = cast("dict[str, Any]", plain)
