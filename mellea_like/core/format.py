@@ -198,7 +198,7 @@ def opening_brackets(format: Any) -> str:
 def _opening_brackets(known: type | FormatKey) -> str:
     schema = _schema_of(known)
     definitions: dict[str, Any] = schema.get("$defs", {})
-    kinds = set[str]()
+    kinds = set[Any]()
     pending: list[dict[str, Any]] = [schema]
     followed = set[str]()
     while pending:
@@ -209,7 +209,8 @@ def _opening_brackets(known: type | FormatKey) -> str:
             pending.append(definitions[name])
         for several in ("anyOf", "oneOf", "allOf"):
             pending += part.get(several, ())
-        kinds.add(str(part.get("type")))
+        types: Any = part.get("type", ())
+        kinds.update([types] if isinstance(types, str) else types)
     return "{" * ("object" in kinds) + "[" * ("array" in kinds)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from annotated_types import Gt
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from mellea_like.core.format import (
     _adapter_of,
@@ -133,6 +133,9 @@ def test_what_is_in_doubt_is_not_read(text, why):
     assert why in why_unread(caught.value)
 
 
+OWN_SCHEMA = Annotated[Any, WithJsonSchema({"type": ["object", "null"]})]
+
+
 @pytest.mark.parametrize(
     ("format_", "text", "value"),
     [
@@ -144,6 +147,7 @@ def test_what_is_in_doubt_is_not_read(text, why):
         (list[int], "As {they} said: [1, 2]", [1, 2]),
         (list[int], '{"numbers": [1, 2]}', None),
         (Invoice | list[int], "These: [1, 2]", [1, 2]),
+        (OWN_SCHEMA, 'This: {"a": 1}', {"a": 1}),
     ],
 )
 def test_what_may_stand_beside_a_value_depends_on_what_it_is(format_, text, value):
