@@ -22,6 +22,8 @@ from mellea_like import (
     Collect,
     Escalate,
     Generation,
+    HookMode,
+    HookType,
     Message,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
@@ -35,6 +37,7 @@ from mellea_like import (
     Usage,
     Vote,
     checks,
+    hook,
     judge_score,
 )
 from mellea_like.backends import CachedBackend
@@ -341,6 +344,22 @@ async def test_runs_of_tools_are_spans_without_content():
     }
     assert inside.attributes["error.type"] == "ValueError"
     assert "Atlantis" not in str([dict(span.attributes) for span in spans.values()])
+
+
+async def test_hooks_see_each_round_with_what_tools_said():
+    seen: list[str] = []
+
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def asked(payload):
+        seen.append(payload.messages[-1].text)
+
+    @hook(HookType.GENERATION_POST_CALL, mode=HookMode.OBSERVE)
+    async def answered(payload):
+        seen.append(str(payload.generation.tool_calls[0].name))
+
+    strategy = RejectionSamplingStrategy(ScriptedBackend([LOOK, BOOK]), plugins=[asked, answered])
+    await strategy.sample("go", tools=Town().tools)
+    assert seen == ["go", "look_up", '{"rooms": 4}', "book"]
 
 
 # --- with other parts
