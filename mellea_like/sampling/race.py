@@ -387,7 +387,10 @@ def _replayed(slice_: Slice, call: CallContext, action: Action[Any], context: Co
     if not isinstance(slice_.action, RecordedAction):
         return slice_  # It was never out of memory.
     reply = slice_.generation
-    if reply is not None and reply.parsed and call.plan.format is None:
+    if reply is not None and reply.tool_calls and call.plan.tools is not None:
+        with suppress(ValueError):  # A call that didn't fit: it has failed for that.
+            reply = call.plan.tools.checked(reply, 1)
+    elif reply is not None and reply.parsed and call.plan.format is None:
         with suppress(Exception):  # It read the reply once: this is not the same text.
             reply = replace(reply, value=action.parse(reply.text))
     asked = slice_.action.text

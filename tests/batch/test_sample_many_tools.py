@@ -6,7 +6,15 @@ import json
 
 import pytest
 
-from mellea_like import Generation, MultiTurnStrategy, Tool, ToolCall, checks
+from mellea_like import (
+    Generation,
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    Tool,
+    ToolCall,
+    Vote,
+    checks,
+)
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.batch import sample_many
 from mellea_like.errors import JournalError
@@ -71,3 +79,30 @@ async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_th
     assert sorted(bought) == [("bread", 5), ("salt", 4)]
     with pytest.raises(JournalError, match="tools"):
         await run([*tools[1:]])
+
+
+async def test_votes_for_calls_go_on_from_round_to_round(tmp_path):
+    async def book(city: str, nights: int = 1) -> str:
+        """Book a room."""
+        return city
+
+    replies = [
+        call("book", city="Oslo"),
+        call("book", city="Rome"),
+        call("book", city="Rome", nights=1),
+    ]
+    backend = ScriptedBackend(replies)
+    strategy = RejectionSamplingStrategy(backend, loop_budget=3, selection=Vote(n=3))
+    results = sample_many(
+        strategy,
+        ["go"],
+        concurrency=1,
+        order="breadth",
+        journal=tmp_path / "run.db",
+        tools=[book],
+    )
+    async with results:
+        (item,) = [item async for item in results]
+    assert list(item.result.decision.votes.values()) == [2, 1]
+    assert item.result.tool_calls[0].value == {"city": "Rome", "nights": 1}
+    assert item.value is None
