@@ -183,6 +183,9 @@ _THINKING = re.compile(
 _THOUGHT = re.compile(r"\A\s*[^\s{\[`].*?</think>", re.DOTALL)
 """Where the chat template has written the beginning of what the model thought."""
 
+MOST_VALUES = 100
+"""So often a value may be repeated: each takes time."""
+
 _BLOCK = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n(.*)```", re.DOTALL)
 _BRACKET = re.compile(r"[{}\[\]]")
 _INSIDE = re.compile(r'"(?:[^"\\]|\\.)*+"|["{}\[\]]', re.DOTALL)
@@ -231,6 +234,9 @@ def _value_inside(text: str, kinds: str) -> str | None:
         raise ValueError(msg)
     if not found:
         return None
+    if len(found) > MOST_VALUES:
+        msg = f"it has more than {MOST_VALUES} values in brackets: give one"
+        raise ValueError(msg)
     if len({_canonical(value) for value in found}) > 1:
         msg = f"it has {len(found)} values in brackets, and they differ: give one"
         raise ValueError(msg)
@@ -241,7 +247,7 @@ def _in_brackets(text: str, kinds: str) -> list[str] | None:
     """Return what stands in brackets of some kinds, and in no others; None if they don't match."""
     found: list[str] = []
     at = 0
-    while (opening := _BRACKET.search(text, at)) is not None:
+    while len(found) <= MOST_VALUES and (opening := _BRACKET.search(text, at)) is not None:
         stack: list[str] = []
         for mark in _INSIDE.finditer(text, opening.start()):
             if mark[0] in ("{", "["):
