@@ -12,7 +12,8 @@ MelleaError
 │   ├── MalformedResponse       an answer that can't be read
 │   └── CacheError              a `CachedBackend`'s file can't be used
 ├── SamplingFailed(result)      no slice passed
-│   └── SamplingTimeout         time ran out before any slice was judged
+│   ├── SamplingTimeout         time ran out before any slice was judged
+│   └── ReplyBroken(text)       a reply failed after some of it had been handed on
 ├── LimitExceeded(result)       a budget of requests, tokens, cost or time is spent
 ├── HookError(result)           a plugin failed
 │   └── Blocked                 a plugin stopped the call
@@ -66,6 +67,7 @@ __all__ = [
     "QueueFull",
     "RateLimited",
     "Refused",
+    "ReplyBroken",
     "RequirementError",
     "SamplingFailed",
     "SamplingTimeout",
@@ -166,6 +168,22 @@ class SamplingFailed(MelleaError):
 
 class SamplingTimeout(SamplingFailed):
     """The call's time ran out before any slice was judged."""
+
+
+class ReplyBroken(SamplingFailed):
+    """A streamed reply failed after some of it had been handed on: what was shown is no whole.
+
+    Args:
+        message: what failed, and why.
+        result: the unsuccessful result, where there is one.
+        text: what had been handed on.
+    """
+
+    def __init__(
+        self, message: str = "", result: SamplingResult[Any] | None = None, text: str = ""
+    ) -> None:
+        super().__init__(message, result)
+        self.text = text
 
 
 class LimitExceeded(MelleaError):

@@ -26,12 +26,12 @@ from mellea_like.batch.item import (
 )
 from mellea_like.batch.progress import Progress, Reporter
 from mellea_like.batch.rounds import Waiting, WaitingItem, earlier_draws, why_not_in_rounds
-from mellea_like.batch.task_scope import task_scope
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError, MelleaError
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import warn
+from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping

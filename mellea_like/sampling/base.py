@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.giving_up import PerRequirement
     from mellea_like.sampling.prepare import Selection
     from mellea_like.sampling.schedules.base import BaseSchedule
+    from mellea_like.sampling.streaming import Release, StreamedReply
 
 __all__ = ["BaseSamplingStrategy"]
 
@@ -359,14 +360,98 @@ class BaseSamplingStrategy:
             tool_choice=tool_choice,
             tool_rounds=tool_rounds,
         )
-        if on_slice is not None and not isinstance(on_slice, SliceListener):
-            if not callable(on_slice):
-                msg = f"on_slice is a function of one slice, not {on_slice!r}"
-                raise TypeError(msg)
-            if yields(on_slice):
-                msg = f"on_slice is a generator function, which would never run: {on_slice!r}"
-                raise TypeError(msg)
+        _check_on_slice(on_slice)
         return await Call(self, plan, on_slice).run()
+
+    @overload
+    def stream(
+        self,
+        action: Asked,
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        format: None = None,
+        release: Release = "prefix",
+        **arguments: Unpack[Arguments],
+    ) -> StreamedReply[str]: ...
+    @overload
+    def stream(
+        self,
+        action: Asked | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        format: type[F],
+        release: Release = "prefix",
+        **arguments: Unpack[Arguments],
+    ) -> StreamedReply[F]: ...
+    @overload
+    def stream(
+        self,
+        action: Asked | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        format: TypeForm[F],
+        release: Release = "prefix",
+        **arguments: Unpack[Arguments],
+    ) -> StreamedReply[F]: ...
+    @overload
+    def stream(
+        self,
+        action: Action[T],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        format: None = None,
+        release: Release = "prefix",
+        **arguments: Unpack[Arguments],
+    ) -> StreamedReply[T]: ...
+    def stream(
+        self,
+        action: Asked | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        release: Release = "prefix",
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+        **arguments: Any,
+    ) -> StreamedReply[Any]:
+        """Do what `sample` does, and hand the reply on while it arrives.
+
+        ``async with strategy.stream(...) as reply``, then ``async for text in reply``; after that
+        ``reply.result`` is the call's result. Leaving the block closes everything.
+
+        With ``release="prefix"``, text comes as soon as it is certain that its draw will pass: when
+        every requirement has an incremental check (``Requirement(stream=...)``) that has said
+        ``Verdict.PASS`` for what has arrived, or there are no requirements. From then on no other
+        draw can win. Where a draw can't be certain before its end, its text comes in one piece when
+        it has passed: with a judge, a ``format``, a parser, ``tools``, an escalation, a schedule, a
+        plugin that decides validations, a backend that doesn't stream, or a selection other than
+        ``"first"``.
+
+        A reply that fails after some of it was handed on raises `ReplyBroken` where it is iterated
+        over: its stream broke, it was cut off at its longest length, the time was up, or the final
+        check said otherwise than the incremental one. It is never continued with another's text.
+
+        Args:
+            action: see `sample`.
+            requirements: see `sample`.
+            release: ``"prefix"``, as soon as it is certain; ``"passed"``, when the reply has
+                passed.
+            on_slice: see `sample`.
+            **arguments: see `sample`.
+
+        Returns:
+            The reply, to enter with ``async with``.
+
+        Raises:
+            TypeError: an argument is of the wrong type.
+            ValueError: an argument is wrong, as in `sample`; or the selection is `Collect`, which
+                selects several replies.
+            RequirementError: a requirement needs a judge, and its judge can't judge.
+        """
+        # Imported lazily: most calls are not streamed.
+        from mellea_like.sampling.streaming import StreamedReply  # noqa: PLC0415
+
+        plan = plan_call(self.__settings, action, requirements, **arguments)
+        _check_on_slice(on_slice)
+        return StreamedReply(self, plan, on_slice, release)
 
     @overload
     def sample_sync(
@@ -444,3 +529,15 @@ class BaseSamplingStrategy:
             *judges_of(requirements),
         ]
         return run_once(lambda: self.sample(action, requirements, **arguments), backends)
+
+
+def _check_on_slice(on_slice: object) -> None:
+    """Make sure that a progress callback is one."""
+    if on_slice is None or isinstance(on_slice, SliceListener):
+        return
+    if not callable(on_slice):
+        msg = f"on_slice is a function of one slice, not {on_slice!r}"
+        raise TypeError(msg)
+    if yields(on_slice):
+        msg = f"on_slice is a generator function, which would never run: {on_slice!r}"
+        raise TypeError(msg)

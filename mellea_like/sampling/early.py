@@ -95,6 +95,11 @@ class EarlyWatch:
         self._rejection: tuple[int, ValidationResult] | None = None
         self._watches = [(i, _Watch(r)) for i, r in enumerate(requirements) if r.streams]
 
+    @property
+    def certain(self) -> bool:
+        """Whether all the checks have said PASS."""
+        return not self._watches and self._rejection is None
+
     def feed(self, text_so_far: str, delta: str) -> tuple[int, ValidationResult] | None:
         """Check the newest piece of the reply."""
         if self._rejection is not None:

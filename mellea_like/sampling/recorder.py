@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -92,6 +93,10 @@ class Recorder:
     """How many draws may start until the call is paused, where it is run in rounds."""
     paused = False
     """Whether those draws are made, and there was another turn."""
+    streams = False
+    """Whether the text of a draw may be shown while it arrives."""
+    shown: int | None = None
+    """The iteration whose text was shown: no other can win."""
     best_rank: tuple[int, int] | None = None
     """The rank of the best slice of an ordered call that has passed so far."""
     _too_late: BaseException | None = None
@@ -117,6 +122,8 @@ class Recorder:
 
     def record(self, slice_: Slice, mark: Any = None) -> None:
         """Keep a finished slice, and decide what it stops: one synchronous step."""
+        if self.shown is not None and slice_.passed and slice_.iteration != self.shown:
+            slice_ = replace(slice_, outcome=Outcome.CANCELLED)  # It came too late.
         self.slices.append(slice_)
         if self.selection is not None:
             self._select(self.selection, slice_, mark)
@@ -173,6 +180,17 @@ class Recorder:
         self.start_no_more()
         if self.scope is not None:
             self.scope.cancel()
+
+    def show(self, iteration: int | None, chain: int | None) -> bool:
+        """Let a draw's text be shown, unless the call is decided: no other can win any more."""
+        if self.stopping or self.fatal is not None:
+            return False
+        self.shown = iteration
+        self.start_no_more()
+        for other, scope in self._chain_scopes.items():
+            if other != chain:
+                scope.cancel()
+        return True
 
     def out_of_budget(self, error: LimitExceeded, stage: StageAtWork | None = None) -> str:
         """Let no further turn start, for a budget is spent; what is paid for already may go on.
@@ -234,11 +252,11 @@ class Recorder:
         if self.under_way == 0 and self.all_ended is not None:
             self.all_ended.set()
 
-    # What only an ordered selection needs
+    # What only an ordered selection and a streamed call need
 
     def scope_of(self, chain: int) -> AbstractContextManager[object]:
         """Return what cancels one subsample alone."""
-        if not self.ordered:
+        if not (self.ordered or self.streams):
             return _NOTHING
         return self._chain_scopes.setdefault(chain, anyio.CancelScope())
 

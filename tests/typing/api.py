@@ -106,6 +106,8 @@ async def text_gives_text(strategy: RejectionSamplingStrategy) -> None:
     assert_type(result.unwrap(), str)
     assert_type(await strategy.sample(Instruction("x"), ["short"]), SamplingResult[str])
     assert_type(await strategy.sample(Message("user", "x")), SamplingResult[str])
+    assert_type(strategy.stream("x", ["short"]).result, SamplingResult[str])
+    assert_type(strategy.stream("x", format=Invoice).result, SamplingResult[Invoice])
 
 
 async def format_gives_its_type(strategy: RepairTemplateStrategy) -> None:

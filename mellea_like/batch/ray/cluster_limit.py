@@ -15,7 +15,6 @@ from uuid import uuid4
 import anyio
 
 from mellea_like.batch.ray.cluster import KeeperGone
-from mellea_like.batch.task_scope import task_scope
 from mellea_like.core.backend import (
     BYTES_PER_TOKEN,
     TOKENS_PER_MESSAGE,
@@ -36,6 +35,7 @@ from mellea_like.errors import (
 from mellea_like.limits.base import RequestEnd
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.rate import RateLimiter
+from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
