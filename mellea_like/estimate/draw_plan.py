@@ -463,12 +463,13 @@ class _Findings:
         """Read all of a run."""
         journals: list[object] = []
         if isinstance(run, str | os.PathLike) or hasattr(run, "path"):
-            journals.append(run)
+            journals.append(run)  # pyright: ignore[reportUnknownArgumentType]
         else:
-            for position, one in enumerate(cast("Iterable[object]", run)):
+            results: Iterable[Any] = cast("Any", run)
+            for position, one in enumerate(results):
                 if isinstance(one, SamplingResult):
                     self._add(position, "", one.to_dict())
-                elif isinstance(one, str | os.PathLike) or hasattr(one, "path"):
+                elif isinstance(one, str) or hasattr(one, "path") or hasattr(one, "__fspath__"):
                     journals.append(one)
                 else:
                     msg = f"plan takes a journal or results, not {type(one).__name__}"

@@ -26,6 +26,8 @@ from mellea_like.sampling.giving_up import FEWEST, bug_of, may_go_on, times_seen
 from mellea_like.sampling.iteration import Iteration, turn_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from anyio.abc import TaskGroup
 
     from mellea_like.core.conversation import Action
@@ -272,7 +274,10 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
     action, context = call.plan.action, call.plan.context
     failed: list[Slice] = []
     to_repair: Slice | None = None
-    for depth in range(loop_budget):
+    begin = 0
+    if recorder.earlier is not None:
+        begin, action, context, failed, to_repair = _replay(call, recorder.earlier, loop_budget)
+    for depth in range(begin, loop_budget):
         if scheduler is None:
             turn = turn_of(chain, depth, loop_budget)
         elif (granted := await scheduler.turn_for(chain)) is not None:
@@ -290,9 +295,8 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
             if call is not before and to_repair is None:
                 # The turn before has errored, or there was none; what failed earlier is carried on.
                 action, context = call.plan.action, call.plan.context
-                to_repair = failed.pop() if failed else None
-        earlier = None if recorder.earlier is None else recorder.earlier.get(turn.iteration)
-        if recorder.draws_left == 0 and earlier is None:
+                to_repair = _last(failed)
+        if recorder.draws_left == 0:
             recorder.paused = not recorder.stopping
             break
         if to_repair is not None and not recorder.stopping:
@@ -302,7 +306,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
                 return False
             failed.append(to_repair)
             action, context = _repaired(call, failed)
-            if earlier is None and call.repair_observed:
+            if call.repair_observed:
                 await call.events.fire(
                     HookType.SAMPLING_REPAIR,
                     to_repair,
@@ -313,16 +317,6 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
             to_repair = None
         if recorder.stopping or (recorder.ordered and not recorder.may_start(turn)):
             return False
-        if earlier is not None:
-            slice_ = _replayed(earlier, call, action, context)
-            recorder.replay(slice_, _mark_of(slice_, call))
-            if call.tally is not None and (slice_.outcome is _FAILED or slice_.passed):
-                call.tally.add(slice_)
-            if slice_.outcome is _FAILED:
-                to_repair = slice_
-            elif slice_.passed:
-                action, context, failed = call.plan.action, call.plan.context, []
-            continue
         if recorder.draws_left is not None:
             recorder.draws_left -= 1
         iteration = Iteration(call, turn, chain, action, context)
@@ -412,6 +406,42 @@ def _replayed(slice_: Slice, call: CallContext, action: Action[Any], context: Co
         generation=reply,
         requirements=tuple(known.get((r.name, r.description), r) for r in slice_.requirements),
     )
+
+
+def _last(failed: list[Slice]) -> Slice | None:
+    """Take the last failure out again, if there is one."""
+    return failed.pop() if failed else None
+
+
+def _replay(
+    call: CallContext, earlier: Mapping[int, Slice], loop_budget: int
+) -> tuple[int, Action[Any], Context, list[Slice], Slice | None]:
+    """Keep the slices of the earlier part of a call, which has one subsample.
+
+    Returns:
+        The depth that it goes on at, and what its chain knows there.
+    """
+    recorder, tally, plan = call.recorder, call.tally, call.plan
+    action, context = plan.action, plan.context
+    failed: list[Slice] = []
+    to_repair: Slice | None = None
+    for depth in range(loop_budget):
+        found = earlier.get(turn_of(0, depth, loop_budget).iteration)
+        if found is None:
+            return depth, action, context, failed, to_repair
+        if to_repair is not None:
+            failed.append(to_repair)
+            action, context = _repaired(call, failed)
+            to_repair = None
+        slice_ = _replayed(found, call, action, context)
+        recorder.replay(slice_, _mark_of(slice_, call))
+        if tally is not None and (slice_.outcome is _FAILED or slice_.passed):
+            tally.add(slice_)
+        if slice_.outcome is _FAILED:
+            to_repair = slice_
+        elif slice_.passed:
+            action, context, failed = plan.action, plan.context, []
+    return loop_budget, action, context, failed, to_repair
 
 
 def _mark_of(slice_: Slice, call: CallContext) -> Any:

@@ -33,7 +33,7 @@ def test_as_json_it_is_what_python_gives(command, journal):
 
 
 def test_several_journals_are_one_run(command, journal, write_journal, tmp_path):
-    other = write_journal([f"Bay {n}." for n in range(40)], {"loop_budget": 3})
+    other = write_journal([f"Bay {n}." for n in range(40)], {"loop_budget": 1})
     for path, name in ((journal, "a.db"), (other, "b.db")):
         (tmp_path / name).write_bytes(path.read_bytes())
     code, out, err = command("plan", str(tmp_path), "--target", "0.9", "--json")

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mellea_like.batch.journal.database import damaged, journal_errors, opened, read_whole
 from mellea_like.batch.journal.records import item_record, own_text, slice_record
@@ -75,11 +75,11 @@ def journal_paths(*journals: object) -> tuple[Path, ...]:
     """Find journals: named by their paths or themselves, or all in a directory; each one once."""
     found: dict[Path, Path] = {}
     for given in journals:
-        place: Any = given if isinstance(given, str | PathLike) else getattr(given, "path", None)
-        if place is None:
+        place: Any = getattr(given, "path", given)
+        if not isinstance(place, str | PathLike):
             msg = f"a run is read from a journal or its path, not from {given!r}"
             raise TypeError(msg)
-        path = Path(place)
+        path = Path(cast("str | PathLike[str]", place))
         inside = sorted(path.glob("*.db")) if path.is_dir() else [path]
         if not inside:
             msg = f"{path} is a directory without a journal: none of its files ends in .db"
