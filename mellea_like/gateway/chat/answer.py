@@ -13,6 +13,7 @@ from mellea_like.errors import (
     InvalidRequest,
     LimitExceeded,
     RateLimited,
+    ReplyBroken,
     RequirementError,
     SamplingTimeout,
 )
@@ -212,6 +213,9 @@ def _of_error(error: Exception, *, retried: bool) -> Refusal:
     match error:
         case BackendError():
             return _of_upstream(error, retried=retried)
+        case ReplyBroken():
+            message = "the reply failed after a part of it was sent: what was sent is no whole"
+            return Refusal(502, message, kind="upstream_error", code="reply_broken")
         case TooCostly():
             message = "the request's checks take too long on a reply: make its patterns simpler"
             return Refusal(422, message, code="checks_too_costly")

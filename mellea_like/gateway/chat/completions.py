@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,13 +19,14 @@ from mellea_like.gateway.chat.endpoint import Endpoint, Reading, event_of
 from mellea_like.gateway.chat.request import read_chat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.fields import FieldRules
+    from mellea_like.gateway.chat.served_model import PlannedRequest, ReplyOutcome
     from mellea_like.gateway.refusal import Refusal
 
-__all__ = ["ChatCompletions", "Completion"]
+__all__ = ["ChatCompletions", "Completion", "LiveCompletion"]
 
 
 class ChatCompletions(Endpoint):
@@ -33,8 +35,11 @@ class ChatCompletions(Endpoint):
     def read(self, body: Mapping[str, Any], rules: FieldRules) -> Reading:
         """Read a request, or refuse it."""
         request = read_chat(body, rules)
-        write = partial(Completion, include_usage=request.stream_options.include_usage)
-        return Reading(request, write, _failed)
+        usage = request.stream_options.include_usage
+        write = partial(Completion, include_usage=usage)
+        # The log-probabilities of a text are known when all of it is there.
+        live = None if request.logprobs else partial(LiveCompletion, include_usage=usage)
+        return Reading(request, write, _failed, begin=live)
 
 
 def _failed(refusal: Refusal) -> bytes:
@@ -46,14 +51,12 @@ class Completion(Answer):
 
     end: ClassVar[bytes] = b"data: [DONE]\n\n"
 
-    def __init__(self, *given: Any, include_usage: bool) -> None:
+    def __init__(
+        self, *given: Any, include_usage: bool, frame: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(*given)
         self._include_usage = include_usage
-        self._frame = {
-            "id": f"chatcmpl-{secrets.token_hex(12)}",
-            "created": self.created,
-            "model": self.model,
-        }
+        self._frame = _frame(self.model) if frame is None else frame
 
     def whole(self) -> dict[str, Any]:
         """Write a completion."""
@@ -76,25 +79,64 @@ class Completion(Answer):
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
         for index, choice in enumerate(self.shown):
-            yield self._chunk(index, {"role": "assistant", "content": ""})
+            yield _chunk(self._frame, index, {"role": "assistant", "content": ""})
             for delta in _deltas(choice.reply):
-                chunk = self._chunk(index, delta)
+                chunk = _chunk(self._frame, index, delta)
                 if "content" in delta:
                     chunk["choices"][0]["logprobs"] = _logprobs(choice.reply)
                 yield chunk
-            last = self._chunk(index, {}, finish_reason(choice.reply))
-            last["choices"][0]["mellea_like"] = told(choice)
-            if index == len(self.shown) - 1:
-                last["mellea_like"] = self.summary
-            yield last
-        if self._include_usage:
-            yield {**self._chunk(0, {}), "choices": [], "usage": usage_of(self.usage)}
+            yield from self._last(index)
 
-    def _chunk(
-        self, index: int, delta: dict[str, Any], finish_reason: str | None = None
-    ) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return {"object": "chat.completion.chunk", **self._frame, "choices": [choice]}
+    def _last(self, index: int) -> Iterator[dict[str, Any]]:
+        choice, last = self.shown[index], index == len(self.shown) - 1
+        chunk = _chunk(self._frame, index, {}, finish_reason(choice.reply))
+        chunk["choices"][0]["mellea_like"] = told(choice)
+        if last:
+            chunk["mellea_like"] = self.summary
+        yield chunk
+        if last and self._include_usage:
+            yield {**_chunk(self._frame, 0, {}), "choices": [], "usage": usage_of(self.usage)}
+
+    def rest(self) -> Iterator[bytes]:
+        """Write the chunks that come after the text of the only reply."""
+        for delta in _deltas(self.shown[0].reply):
+            if "content" not in delta:
+                yield event_of(_chunk(self._frame, 0, delta))
+        yield from map(event_of, self._last(0))
+
+
+class LiveCompletion:
+    """A completion that is sent while its reply arrives."""
+
+    def __init__(self, model: str, *, include_usage: bool) -> None:
+        self.begun = False
+        self._model = model
+        self._frame = _frame(model)
+        self._include_usage = include_usage
+
+    def piece(self, text: str) -> bytes:
+        """Write the chunk of a piece of the text; the first names the role."""
+        role = {} if self.begun else {"role": "assistant"}
+        self.begun = True
+        return event_of(_chunk(self._frame, 0, {**role, "content": text}))
+
+    def end(self, plan: PlannedRequest, outcomes: Sequence[ReplyOutcome]) -> bytes:
+        """Write all that comes after the text, or raise a Refusal."""
+        given = (self._model, plan, outcomes)
+        answer = Completion(*given, include_usage=self._include_usage, frame=self._frame)
+        return b"".join(answer.rest()) + answer.end
+
+
+def _frame(model: str) -> dict[str, Any]:
+    name = f"chatcmpl-{secrets.token_hex(12)}"
+    return {"id": name, "created": int(time.time()), "model": model}
+
+
+def _chunk(
+    frame: Mapping[str, Any], index: int, delta: dict[str, Any], finish_reason: str | None = None
+) -> dict[str, Any]:
+    choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return {"object": "chat.completion.chunk", **frame, "choices": [choice]}
 
 
 def _deltas(reply: Slice) -> Iterator[dict[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
 
@@ -16,19 +16,34 @@ from mellea_like.gateway.refusal import Refusal
 from mellea_like.web import while_here
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 
     from mellea_like.gateway.chat.answer import Answer
     from mellea_like.gateway.chat.caller_checks import Workers
     from mellea_like.gateway.chat.fields import FieldRules
     from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.chat.served_model import PlannedRequest, ReplyOutcome, ServedModel
+    from mellea_like.gateway.config.gateway_config import StreamingConfig
     from mellea_like.gateway.http.guard import Receive, Scope, Send
     from mellea_like.gateway.http.metrics import Metrics
 
     Write = Callable[[str, PlannedRequest, Sequence[ReplyOutcome]], Answer]
 
-__all__ = ["Endpoint", "EventStream", "Reading", "event_of", "unknown_model"]
+__all__ = ["Endpoint", "EventStream", "LiveAnswer", "Reading", "event_of", "unknown_model"]
+
+
+class LiveAnswer(Protocol):
+    """An answer of a model that is sent while the reply arrives."""
+
+    begun: bool
+
+    def piece(self, text: str) -> bytes:
+        """Write the events of a piece of the text."""
+        ...
+
+    def end(self, plan: PlannedRequest, outcomes: Sequence[ReplyOutcome]) -> bytes:
+        """Write all that comes after the text, or raise a Refusal."""
+        ...
 
 
 class Reading(NamedTuple):
@@ -41,6 +56,8 @@ class Reading(NamedTuple):
     """Writes a refusal as the last event of a stream that has begun."""
     named: Callable[[str], str] = str
     """What the endpoint calls a field of the request."""
+    begin: Callable[[str], LiveAnswer] | None = None
+    """Begins an answer that is sent while the reply arrives, where the endpoint can."""
 
 
 class Endpoint(ABC):
@@ -50,12 +67,12 @@ class Endpoint(ABC):
         self,
         models: Mapping[str, ServedModel],
         metrics: Metrics,
-        keep_alive: float,
+        streaming: StreamingConfig,
         workers: Workers,
     ) -> None:
         self._models = models
         self._metrics = metrics
-        self._keep_alive = keep_alive
+        self._streaming = streaming
         self._workers = workers
 
     @abstractmethod
@@ -93,8 +110,19 @@ class Endpoint(ABC):
 
     async def _stream(self, name: str, plan: PlannedRequest, reading: Reading, send: Send) -> None:
         events = EventStream(send)
-        async with events.kept_alive(self._keep_alive):
-            outcomes = await self._sample(name, plan)
+        if self._streaming.release == "prefix" and reading.begin is not None and plan.may_stream:
+            live = reading.begin(name)
+            outcomes = await self._send_live(name, plan, live, events)
+            if live.begun:
+                try:
+                    end = live.end(plan, outcomes)
+                except Refusal as refusal:
+                    end = reading.failed(refusal)
+                await events.write(end, more=False)
+                return
+        else:
+            async with events.kept_alive(self._streaming.keep_alive):
+                outcomes = await self._sample(name, plan)
         try:
             answer = reading.write(name, plan, outcomes)
         except Refusal as refusal:
@@ -106,9 +134,31 @@ class Endpoint(ABC):
         # In one piece: each has a system call of its own.
         await events.write(b"".join(answer.events()) + answer.end, more=False)
 
+    async def _send_live(
+        self, name: str, plan: PlannedRequest, live: LiveAnswer, events: EventStream
+    ) -> Sequence[ReplyOutcome]:
+        """Send a reply's text as soon as it is certain to pass; return how the call ended."""
+        with self._counted(name) as outcomes:
+            async with plan.stream() as reply:
+                async with events.kept_alive(self._streaming.keep_alive):
+                    piece = await reply.next()
+                while piece:
+                    await events.write(live.piece(piece))
+                    piece = await reply.next()
+            outcomes.append(reply.outcome)
+        return outcomes
+
     async def _sample(self, name: str, plan: PlannedRequest) -> Sequence[ReplyOutcome]:
+        with self._counted(name) as outcomes:
+            outcomes.extend(await plan.sample())
+        return outcomes
+
+    @contextmanager
+    def _counted(self, name: str) -> Generator[list[ReplyOutcome]]:
+        """Count the calls of a request, whose outcomes the block puts into a list."""
+        outcomes: list[ReplyOutcome] = []
         try:
-            outcomes = await plan.sample()
+            yield outcomes
         except BaseException:
             self._metrics.sampled(name, "cancelled")
             raise
@@ -118,7 +168,6 @@ class Endpoint(ABC):
             current = CURRENT.get()
             if current is not None and result is not None:
                 current.sampling_ids.append(result.sampling_id)
-        return outcomes
 
 
 def unknown_model() -> Refusal:

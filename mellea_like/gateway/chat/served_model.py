@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
 import anyio
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.escalate import Stage
+    from mellea_like.sampling.streaming import StreamedReply
 
 __all__ = ["CALL", "Choice", "PlannedRequest", "ReplyOutcome", "ServedModel", "warm_up"]
 
@@ -91,6 +93,44 @@ class ReplyOutcome:
         return [Choice(result, slice_) for slice_ in chosen]
 
 
+class StreamedOutcome:
+    """A call whose reply comes in pieces; enter it with ``async with``."""
+
+    def __init__(self, reply: StreamedReply[Any]) -> None:
+        self._reply = reply
+        self.outcome = ReplyOutcome(None)
+        """How the call has ended, once there are no more pieces."""
+
+    async def __aenter__(self) -> Self:
+        await self._reply.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> bool | None:
+        return await self._reply.__aexit__(*cast("Any", error))
+
+    async def next(self) -> str:
+        """Wait for the next piece; an empty one is the end, or says that there are none to send."""
+        reply = self._reply
+        try:
+            piece = await anext(reply, "")
+            if not piece:
+                self.outcome = ReplyOutcome(reply.result)
+            elif piece == reply.released:
+                with suppress(Exception):  # It has not ended, or has broken.
+                    self.outcome = ReplyOutcome(reply.result)
+                    return ""  # It came in one piece, once it had passed.
+        except Exception as exc:  # noqa: BLE001 (whatever it is, the caller gets an answer)
+            self.outcome = _failed(exc)
+            return ""
+        return piece
+
+
+def _failed(error: Exception) -> ReplyOutcome:
+    if isinstance(error, HookError | LimitExceeded | SamplingFailed):
+        return ReplyOutcome(error.result, error)
+    return ReplyOutcome(None, error)
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
     """A request, ready to be sampled."""
@@ -111,6 +151,20 @@ class PlannedRequest:
     """Whether the best failure is an answer where nothing passed."""
     retried: bool
     """Whether a request that fails is sent again, by retries or as another draw."""
+
+    @property
+    def may_stream(self) -> bool:
+        """Whether its text may be sent while it arrives, as far as it decides that."""
+        return self.n == 1 and not self.tools
+
+    def stream(self) -> StreamedOutcome:
+        """Sample one reply, whose text comes as soon as it is certain."""
+        arguments = {"context": self.context, "options": self.options, "budget": self.budget}
+        return StreamedOutcome(
+            self.strategy.stream(
+                self.action, self.requirements, release="prefix", **cast("Any", arguments)
+            )
+        )
 
     async def sample(self) -> list[ReplyOutcome]:
         """Sample as many replies as are wanted, all at a time."""
@@ -138,10 +192,8 @@ class PlannedRequest:
                 budget=self.budget,
                 **self.tools,
             )
-        except (HookError, LimitExceeded, SamplingFailed) as exc:
-            return ReplyOutcome(exc.result, exc)
         except Exception as exc:  # noqa: BLE001 (whatever it is, the caller gets an answer)
-            return ReplyOutcome(None, exc)
+            return _failed(exc)
         return ReplyOutcome(result)
 
 

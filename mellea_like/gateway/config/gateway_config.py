@@ -137,9 +137,12 @@ class StreamingConfig(Section):
 
     Args:
         keep_alive: seconds of silence after which a comment shows that the gateway is at work.
+        release: when text is sent: ``passed``, once the reply has passed; or ``prefix``, as soon as
+            it is certain that it will, where every check can tell that of a beginning.
     """
 
     keep_alive: Seconds = 5.0
+    release: Literal["passed", "prefix"] = "passed"
 
 
 class KeyBudget(CallBudgetSpec):

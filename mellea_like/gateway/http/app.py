@@ -90,7 +90,7 @@ class Gateway:
         self._models: dict[str, ServedModel] = {}
         self._created = int(time.time())
         self._workers = Workers()
-        given = (self._models, self._metrics, config.streaming.keep_alive, self._workers)
+        given = (self._models, self._metrics, config.streaming, self._workers)
         routes = Router(
             [
                 Route("/v1/chat/completions", ChatCompletions(*given), methods=["POST"]),
