@@ -38,7 +38,8 @@ from mellea_like import (
 
 TASK = "Order 20 loaves of bread from the cheapest shop that has them in stock."
 OFFERS = [("Mill", 2.10, 12), ("Corner", 2.40, 80), ("Harbour", 2.90, 500), ("Tower", 2.60, 40)]
-DATABASE = Path(tempfile.mkdtemp(prefix="agent-")) / "bread.db"
+FOLDER = tempfile.TemporaryDirectory(prefix="agent-")
+DATABASE = Path(FOLDER.name) / "bread.db"
 
 
 def query(sql: str, *values: object) -> list[tuple]:
@@ -142,7 +143,8 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(anyio.run(main))
+    with FOLDER:
+        sys.exit(anyio.run(main))
 
 # expect: draw 1 failed:
 # expect: ...order({"shop": "Mill", "loaves": 20})
