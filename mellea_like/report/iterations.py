@@ -149,7 +149,7 @@ def trace_so_far(
         return 0 if alike else 1
 
     return {
-        "slices": [{**s, "prompt": sent(s)} for s in slices],
+        "slices": [{**s, "prompt": sent(s), "context": 0} for s in slices],
         "prompts": [[], []],
         "success": False,
         "best_index": None,
