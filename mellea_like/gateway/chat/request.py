@@ -94,8 +94,9 @@ def _check_kind(given: Any, *, kinds: tuple[str, ...], what: str, or_text: bool)
 
 
 def _tag(given: Any) -> str:
-    kind = given["type"] if isinstance(given, dict) else given.type
-    return f"<{kind}>"
+    if isinstance(given, dict):
+        return f"<{cast('dict[str, Any]', given)['type']}>"
+    return f"<{given.type}>"
 
 
 BY_TYPE = Discriminator(_tag)
@@ -177,7 +178,8 @@ def _scheme(url: str, info: ValidationInfo) -> str:
     scheme = url.partition(":")[0].lower()
     if scheme not in ("data", "http", "https"):
         reject("this is a data: URL, or one of the web")
-    if scheme != "data" and not (info.context or {}).get("media_urls"):
+    context: dict[str, Any] = info.context or {}
+    if scheme != "data" and not context.get("media_urls"):
         reject(
             "this model's upstream may stand where it must not fetch what a caller names: send a"
             " data: URL (media_urls: forward in the model's overrides allows others)",

@@ -167,7 +167,7 @@ def _named(given: Any) -> Any:
             reject("nothing is stored here: send the item itself", UNSUPPORTED)
         if "type" not in item and "role" in item:
             return {**item, "type": "message"}
-    return given
+    return cast("Any", given)
 
 
 _Item = Annotated[

@@ -27,7 +27,7 @@ ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 class CallersTool(Tool):
     """A tool that a caller runs, whose schema is not for this process to check."""
 
-    sent: Mapping[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
+    sent: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, kw_only=True)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the tool as it was sent, for OpenAI's protocol has more to say of one."""
