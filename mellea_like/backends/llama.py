@@ -34,7 +34,7 @@ except ImportError as _exc:  # It speaks to its server through the SDK.
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 
-    from mellea_like.backends.openai_incoming import Incoming
+    from mellea_like.backends.openai_connection import Incoming
     from mellea_like.core.backend import Options, Request
 
 __all__ = ["LlamaCppBackend", "ServerProcess"]

@@ -27,12 +27,12 @@ except ImportError as exc:  # pragma: no cover
 from mellea_like.backends.loop_clients import LoopClient, LoopClients
 from mellea_like.backends.openai_connection import (
     SENDING,
+    Incoming,
     Sending,
     bound_body,
     tell_when_sent,
 )
 from mellea_like.backends.openai_errors import Translator
-from mellea_like.backends.openai_incoming import Incoming
 from mellea_like.backends.openai_reply import Gathered, Replies, Reply
 from mellea_like.backends.openai_responses import Response, responses_body
 from mellea_like.backends.openai_wire import request_body

@@ -1,26 +1,34 @@
-"""The SDK's side of `OpenAIBackend`: what has been sent, and bodies that aren't replies."""
+"""A request on its way: when it has left; its reply read within its time, and always closed."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.backends.openai_incoming import close
+import anyio
+
+from mellea_like.backends.openai_events import EventDecoder, ReplyTooLongError, ServerError
 from mellea_like.core.backend import estimate_input_tokens
-from mellea_like.errors import BackendError, BackendTimeout, MalformedResponse
+from mellea_like.core.generation import Generation
+from mellea_like.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    MalformedResponse,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
     import openai
 
+    from mellea_like.backends.openai_errors import Translator
+    from mellea_like.backends.openai_reply import Gathered, Replies
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import RequestMeter
 
-__all__ = [
-    "SENDING",
-    "Sending",
-    "bound_body",
-    "tell_when_sent",
-]
+__all__ = ["SENDING", "Incoming", "Sending", "bound_body", "tell_when_sent"]
 
 # --- what has been sent ---------------------------------------------------------------------------
 
@@ -96,7 +104,183 @@ def tell_when_sent(client: openai.AsyncOpenAI) -> None:
     client._prepare_request = prepared  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
 
 
-# --- bodies ---------------------------------------------------------------------------------------
+# --- the reply ------------------------------------------------------------------------------------
+
+CLOSE_SECONDS = 1.0
+"""How long closing a response may take; what is not closed by then is cut."""
+
+SLACK = 0.01
+"""By which part of itself the longest silence may be exceeded."""
+
+DRAIN_SECONDS = 0.1
+"""How long to wait, after the reply, for the end of the body: only then can the connection stay."""
+
+
+class Incoming:
+    """A reply, or several, on the way.
+
+    Args:
+        response: the HTTP library's response, whose body is still to be read.
+        reply: what reads the events.
+        translator: makes what says what went wrong, where something does.
+        ends: when the whole request is late, on the event loop's clock.
+        silence: the longest time without an event, in seconds.
+        max_bytes: how long the body may get.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_decoder",
+        "_ends",
+        "_error",
+        "_event",
+        "_over",
+        "_reply",
+        "_response",
+        "_silence",
+        "_silent_at",
+        "_translator",
+    )
+
+    def __init__(
+        self,
+        response: Any,
+        reply: Gathered | Replies,
+        translator: Callable[[], Translator],
+        *,
+        ends: float,
+        silence: float,
+        max_bytes: float,
+    ) -> None:
+        self._response = response
+        self._chunks: AsyncGenerator[bytes] = response.aiter_bytes()
+        self._reply = reply
+        self._translator = translator
+        self._decoder = EventDecoder(max_bytes)
+        self._ends = ends
+        self._silence = silence
+        self._silent_at = anyio.current_time() + silence
+        self._event = b""
+        self._error: BackendError | None = None
+        self._over = False
+
+    async def pieces(self) -> AsyncGenerator[Any]:
+        """Give the pieces of the reply as they come, and the whole at the end."""
+        while not (self._over or self._reply.done):
+            for found in await self._more():
+                for piece in _each(found):
+                    yield piece
+        await self._finish()
+        for whole in _each(self._reply.generation()):
+            yield whole
+
+    async def whole(self) -> Any:
+        """Return the whole of the reply."""
+        while not (self._over or self._reply.done):
+            await self._more(everything=True)
+        await self._finish()
+        return self._reply.generation()
+
+    async def close(self) -> None:
+        """Close the response: if its body is not read to its end, the connection too."""
+        if not (self._over and self._response.is_closed):
+            await close(self._response, self._chunks)
+
+    async def _more(self, *, everything: bool = False) -> list[Any]:
+        """Read until something has come, or everything there is."""
+        if self._error is not None:
+            raise self._error
+        found: list[Any] = []
+        error: BackendError | None = None
+        self._silent_at = anyio.current_time() + self._silence  # The time of who asks is its own.
+        with anyio.CancelScope(deadline=min(self._silent_at, self._ends)) as time_left:
+            try:
+                while not (self._over or self._reply.done or (found and not everything)):
+                    if self._take(await anext(self._chunks, None), found):
+                        self._postpone(time_left)
+            except Exception as exc:  # noqa: BLE001 (nothing but HTTP and parsing happens in there)
+                self._over = True
+                error = self._error_of(exc)
+        if time_left.cancelled_caught and self._reply.whole:
+            self._over = True  # What is late after the reply's end takes only the usage.
+        elif time_left.cancelled_caught:
+            translator = self._translator()
+            error = translator.late() if self._silent_at > self._ends else translator.silent()
+        if error is not None and found and not everything:
+            self._error, self._over = error, False  # What came before it comes first.
+        elif error is not None:
+            # Outside the handler, so that no foreign exception hangs on as the context.
+            raise error
+        return found
+
+    def _take(self, chunk: bytes | None, found: list[Any]) -> bool:
+        """Read a part of the body; tell whether an event ended in it."""
+        self._over = chunk is None
+        events = self._decoder.finish() if chunk is None else self._decoder.feed(chunk)
+        for self._event in events:
+            if piece := self._reply.read(self._event):
+                found.append(piece)
+        return bool(events)
+
+    def _postpone(self, time_left: anyio.CancelScope) -> None:
+        """Note that there was an event; bytes of none are silence, too."""
+        self._silent_at = anyio.current_time() + self._silence
+        if time_left.deadline < min(self._silent_at, self._ends):
+            # Setting it takes as long as reading an event: it is set seldom, and late by a little.
+            time_left.deadline = min(self._silent_at + self._silence * SLACK, self._ends)
+
+    async def _finish(self) -> None:
+        """Read what is left of the body, and make sure that the reply is whole."""
+        if not self._over:
+            with anyio.move_on_after(DRAIN_SECONDS), suppress(Exception):
+                async for _ in self._chunks:
+                    pass
+                self._over = True
+        if not self._reply.whole:
+            what = "a reply that breaks off" if self._reply.began else "an answer without a reply"
+            raise self._translator().malformed(what, self._decoder.head.decode("utf-8", "replace"))
+
+    def _error_of(self, exc: Exception) -> BackendError | None:
+        """Say what went wrong; None if the reply is there all the same."""
+        translator = self._translator()
+        match exc:
+            case ReplyTooLongError():
+                return translator.malformed(str(exc))
+            case ServerError():
+                return translator.of(exc)
+            case ValueError():
+                why = f"an event that can't be read ({translator.clean(str(exc))})"
+                return translator.malformed(why, self._event.decode("utf-8", "replace"))
+            case _ if self._reply.whole:
+                return None  # What breaks after the reply's end takes only the usage.
+            case _:
+                error = translator.of(exc)
+        if self._reply.began and isinstance(error, BackendUnavailable):
+            # It has cost its tokens, so that it isn't a broken connection to be tried again.
+            return translator.malformed(f"a reply that breaks off ({error})")
+        return error
+
+
+async def close(response: Any, chunks: AsyncGenerator[bytes]) -> None:
+    """Close a response: if its body is not read to its end, the connection too.
+
+    After that the body is read until it fails for being closed. This takes the HTTP library's
+    nested generators to their ends, of which closing the outermost would forget some.
+    """
+    with anyio.move_on_after(CLOSE_SECONDS, shield=True), suppress(Exception):
+        await response.aclose()
+        async for _ in chunks:
+            pass
+
+
+def _each(found: str | Generation | Sequence[Any]) -> Sequence[Any]:
+    """Return what has come of one reply or of several, as a list."""
+    if isinstance(found, (str, Generation)):
+        return [found] if found else []
+    return found
+
+
+# --- other answers --------------------------------------------------------------------------------
 
 MAX_OTHER_BODY = 2**20
 """Bytes that are read of an answer that isn't a reply: an error, or a list of models."""
