@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import openai
 
-from mellea_like.backends.openai_events import ServerError, excerpt
+from mellea_like.backends.openai_events import ServerError
+from mellea_like.core.display import excerpt
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,

@@ -13,10 +13,7 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
-__all__ = ["EventDecoder", "ReplyTooLongError", "ServerError", "excerpt", "from_event"]
-
-EXCERPT = 200
-"""Characters of a server's answer that go into an error message."""
+__all__ = ["EventDecoder", "ReplyTooLongError", "ServerError", "from_event"]
 
 MAX_EVENT = 2**20
 """Bytes of one event; a longer one isn't a part of a reply."""
@@ -110,12 +107,6 @@ def from_event(data: bytes) -> Any:
         return from_json(data)
     except ValueError:
         return json.loads(data)  # It takes lone halves of surrogate pairs, too.
-
-
-def excerpt(text: str) -> str:
-    """Shorten a text for an error message, with control characters escaped."""
-    shown = repr(text[: EXCERPT + 1])[1:-1]
-    return shown if len(shown) <= EXCERPT else shown[: EXCERPT - 1] + "…"
 
 
 class ReplyTooLongError(Exception):

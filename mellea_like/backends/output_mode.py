@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from mellea_like.core.conversation import Message
-from mellea_like.core.format import json_schema
+from mellea_like.core.format import format_name, json_schema
 from mellea_like.core.parts import Text
 from mellea_like.errors import InvalidRequest
 
@@ -136,8 +136,7 @@ def demand(request: Request, mode: Mode) -> Demand:
         InvalidRequest: that can't be asked for in this way.
     """
     schema = json_schema(request.format)
-    name = re.sub(r"[^A-Za-z0-9_-]+", "_", getattr(request.format, "__name__", "reply"))[:64]
-    made = Demand(mode, name or "reply", schema, request.messages)
+    made = Demand(mode, format_name(request.format), schema, request.messages)
     if mode == "tool":
         return replace(made, tool=_tool(request, made))
     if mode == "json_object" and _as_object(schema) is None:

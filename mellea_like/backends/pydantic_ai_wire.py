@@ -15,7 +15,6 @@ What the errors become:
 from __future__ import annotations
 
 import json
-import re
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,7 +28,8 @@ from pydantic_ai.tools import ToolDefinition
 
 from mellea_like.core.backend import TOOL_CHOICES
 from mellea_like.core.conversation import joined_text
-from mellea_like.core.format import json_schema
+from mellea_like.core.display import excerpt
+from mellea_like.core.format import format_name, json_schema
 from mellea_like.core.generation import Generation
 from mellea_like.core.parts import Audio, File, Image, Part, Text
 from mellea_like.core.tools import ToolCall
@@ -60,9 +60,6 @@ __all__ = [
     "never_sent",
     "request_parameters",
 ]
-
-EXCERPT = 200
-"""Characters of a provider's answer that go into an error message."""
 
 MAX_SEED = 2**31
 
@@ -220,8 +217,7 @@ def request_parameters(model: Model, request: Request) -> ModelRequestParameters
     if format is None:
         return ModelRequestParameters(function_tools=tools)
     schema = json_schema(format)
-    name = re.sub(r"[^A-Za-z0-9_-]+", "_", getattr(format, "__name__", "reply"))[:64] or "reply"
-    wanted = OutputObjectDefinition(schema, name=name)
+    wanted = OutputObjectDefinition(schema, name=format_name(format))
     if _profile(model).get("supports_json_schema_output", False):
         return ModelRequestParameters(
             function_tools=tools, output_mode="native", output_object=wanted
@@ -367,8 +363,7 @@ class Translator:
         """Shorten a text, and take the key out of it."""
         if self._key:
             text = text.replace(self._key, "***")
-        shown = repr(text[: EXCERPT + 1])[1:-1]
-        return shown if len(shown) <= EXCERPT else shown[: EXCERPT - 1] + "…"
+        return excerpt(text)
 
     def silent(self) -> BackendTimeout:
         """Say that the provider was silent for too long."""
@@ -469,7 +464,6 @@ def _message(exc: exceptions.ModelAPIError) -> str:
 
 NEVER_SENT = (exceptions.UserError, InvalidRequest, ConnectionRefusedError, NotImplementedError)
 
-
 CONNECTING = ("ConnectError", "ConnectTimeout", "EndpointConnectionError")
 """The names that HTTP libraries give to having no connection."""
 
@@ -480,12 +474,7 @@ def never_sent(exc: BaseException) -> bool:
     cause: BaseException | None = exc
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        connects = type(cause).__name__ in {
-            "ConnectError",
-            "ConnectTimeout",
-            "EndpointConnectionError",
-        }
-        if connects or isinstance(cause, NEVER_SENT):
+        if isinstance(cause, NEVER_SENT) or type(cause).__name__ in CONNECTING:
             return True
         cause = cause.__cause__ or cause.__context__
     return False

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["add_note", "bounded", "error_text", "fields_shown", "first_few", "safe_repr", "shown"]
+__all__ = [
+    "add_note",
+    "bounded",
+    "error_text",
+    "excerpt",
+    "fields_shown",
+    "first_few",
+    "safe_repr",
+    "shown",
+]
 
 CHARACTERS = 200
 
@@ -34,6 +43,12 @@ def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
     """Return a text as it goes into prompts, logs and messages: its beginning, if it is long."""
     more = len(text) - most
     return text if more <= 0 else f"{text[:most]}… ({more:,} more characters)"
+
+
+def excerpt(text: str) -> str:
+    """Return the beginning of what a server said, for an error: control characters are escaped."""
+    shown = repr(text[: CHARACTERS + 1])[1:-1]
+    return shown if len(shown) <= CHARACTERS else shown[: CHARACTERS - 1] + "…"
 
 
 def first_few(reasons: Iterable[str]) -> tuple[str, ...]:

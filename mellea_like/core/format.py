@@ -22,6 +22,7 @@ __all__ = [
     "cache_key",
     "cached_format",
     "check_format",
+    "format_name",
     "json_schema",
     "opening_brackets",
     "parse_json",
@@ -109,6 +110,12 @@ def json_schema(format: Any) -> dict[str, Any]:
         The schema (draft 2020-12); shared, not to be changed.
     """
     return _schema_of(cache_key(format))
+
+
+def format_name(format: Any) -> str:
+    """Return a format's name in letters that any server takes."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", getattr(format, "__name__", "reply"))
+    return name[:64] or "reply"
 
 
 @lru_cache(maxsize=256)

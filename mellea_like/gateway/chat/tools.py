@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CallersTool", "check_calls", "tools_of", "unless_it_calls"]
 
-ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
-
 
 @dataclass(frozen=True, slots=True)
 class CallersTool(Tool):
