@@ -197,7 +197,6 @@ class OpenAIServer:
             models = [{"id": name, "object": "model"} for name in self._models]
             return send.whole(200, json.dumps({"object": "list", "data": models}).encode())
         where = path.partition("?")[0]
-        responses = where.endswith("/responses")
         if method != "POST" or not where.endswith(("/chat/completions", "/messages", "/responses")):
             return send.whole(404, b'{"error": {"message": "no such path"}}')
         self.paths.append(path)
@@ -209,7 +208,8 @@ class OpenAIServer:
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
-            stay = await self._chat(answer, request, send, responses=responses)
+            send.responses = where.endswith("/responses")
+            stay = await self._chat(answer, request, send)
         except asyncio.CancelledError:
             self.disconnected += 1
             raise
@@ -219,7 +219,7 @@ class OpenAIServer:
         return stay
 
     async def _chat(  # noqa: C901, PLR0912 (one step of the script after the other)
-        self, answer: Answer, request: dict[str, Any], send: Send, *, responses: bool = False
+        self, answer: Answer, request: dict[str, Any], send: Send
     ) -> bool:
         await asyncio.sleep(answer.wait)
         while not answer.until():  # noqa: ASYNC110 (another thread may make it true)
@@ -232,7 +232,7 @@ class OpenAIServer:
             return send.whole(answer.status, answer.body or b"", kind, answer.headers)
         send.head(200, answer.content_type or "text/event-stream", answer.headers)
         model = answer.model or request["model"]
-        events = response_events(model, answer.text, answer.usage) if responses else None
+        events = response_events(model, answer.text, answer.usage) if send.responses else None
         if answer.events is not None:
             for data in answer.events:
                 send.event(data)
@@ -307,6 +307,9 @@ def response_events(model: str, text: str, usage: tuple[int, int] | None) -> Ite
 
 class Send:
     """Writes an HTTP answer."""
+
+    responses = False
+    """Whether the Responses API is asked."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
