@@ -7,6 +7,7 @@ In a draw only tools that are ``read_only`` run; the others run for the winner a
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from inspect import isawaitable
@@ -17,7 +18,7 @@ import anyio
 from mellea_like.core.argument_checks import is_async, whole_number
 from mellea_like.core.backend import checked_reply
 from mellea_like.core.conversation import Message, reply_message
-from mellea_like.core.display import bounded, error_text
+from mellea_like.core.display import bounded, error_text, shown
 from mellea_like.core.generation import CALLS, REJECTED
 from mellea_like.core.tools import Tool, as_json, resendable
 from mellea_like.errors import LimitExceeded, ToolError
@@ -108,6 +109,20 @@ class Toolbox:
             raise ValueError(msg) from exc
         return replace(call, value=value)
 
+    def known_again(self, result: SamplingResult[Any]) -> SamplingResult[Any]:
+        """Return a result that was read from a record as one of a call with these tools.
+
+        The calls of its winners are read once more, for a record has no values.
+        """
+        slices = {s.iteration: s for s in result.slices}
+        for winner in result.winners:
+            reply = winner.generation
+            if reply is not None and reply.tool_calls:
+                with suppress(ValueError):  # What read it once reads it otherwise now.
+                    again = replace(reply, tool_calls=tuple(map(self._read, reply.tool_calls)))
+                    slices[winner.iteration] = replace(winner, generation=again)
+        return replace(result, slices=tuple(slices.values()), toolbox=self)
+
     async def answers(self, calls: Sequence[ToolCall]) -> tuple[Message, ...]:
         """Run a draw's calls side by side; what they return is for the model.
 
@@ -135,17 +150,19 @@ class Toolbox:
 
     async def _answer(self, call: ToolCall) -> Message:
         try:
-            return _told(call, await self.run(call))
+            return _message(call, await self.run(call))
         except ToolError as exc:
             if isinstance(exc.__cause__, ValueError):
-                return _told(call, exc.__cause__)
+                return _message(call, _error(exc.__cause__))
             raise
 
-    async def run(self, call: ToolCall) -> Any:
+    async def run(self, call: ToolCall) -> str:
         """Run one call that was checked, in a thread where the function is a plain one.
 
+        Return what it returned, as a text for the model.
+
         Raises:
-            ToolError: the function raised; its cause is what it raised.
+            ToolError: the function raised, or what it returned is not for a model; its cause says.
         """
         tool = self[call.name]
         function: Any = tool.function
@@ -153,9 +170,9 @@ class Toolbox:
         try:
             with self.telemetry.tool(tool.name, call.id):
                 if is_async(function):
-                    return await function(**arguments)
+                    return _text(await function(**arguments))
                 answer = await run_in_thread(partial(function, **arguments))
-                return await answer if isawaitable(answer) else answer
+                return _text(await answer if isawaitable(answer) else answer)
         except LimitExceeded:
             raise  # Of a call inside the tool: a budget that may be this call's, too.
         except BaseException as exc:
@@ -235,8 +252,11 @@ def toolbox_of(
     whole_number("tool_rounds", rounds, least=0)
     made = _checked(tools)
     names = [tool.name for tool in made]
-    if choice is not None and choice not in {"auto", "none", "required", *names}:
-        msg = f"tool_choice is 'auto', 'required', 'none' or a tool's name, not {choice!r}"
+    if choice is not None and choice not in ("auto", "none", "required", *names):
+        msg = (
+            "tool_choice is 'auto', 'required', 'none' or a tool's name"
+            f"{' (' + ', '.join(names) + ')' if names else ''}, not {shown(choice)}"
+        )
         raise ValueError(msg)
     if choice == "required" and not made:
         msg = "tool_choice='required', and there are no tools: give tools=[...]"
@@ -282,13 +302,29 @@ def _names(named: Sequence[Any]) -> str:
     return ", ".join(dict.fromkeys(each.name for each in named))
 
 
-def _told(call: ToolCall, answer: object) -> Message:
+def _message(call: ToolCall, text: str) -> Message:
     """Return the message that tells the model what came of a call."""
-    if isinstance(answer, BaseException):
-        text = f"error: {error_text(answer) or type(answer).__name__}"
-    else:
-        text = answer if isinstance(answer, str) else as_json(answer)
     return Message("tool", text, tool_call_id=call.id)
+
+
+def _error(exc: BaseException | None) -> str:
+    """Return what a model is told of an exception of a tool."""
+    told = "" if exc is None else error_text(exc)
+    return f"error: {told or type(exc).__name__}"
+
+
+def _text(answer: object) -> str:
+    """Return what a tool returned as a text."""
+    if isinstance(answer, str):
+        return answer
+    try:
+        return as_json(answer)
+    except Exception as exc:
+        msg = (
+            f"it returned an object of type {type(answer).__name__}, which can't be written as JSON"
+            f" ({bounded(error_text(exc), 200)}): return a text, or what JSON can hold"
+        )
+        raise TypeError(msg) from exc
 
 
 async def run_tools(
@@ -307,9 +343,9 @@ async def run_tools(
     answers: list[Message] = []
     for call in calls:
         try:
-            answers.append(_told(call, await box.run(call)))
+            answers.append(_message(call, await box.run(call)))
         except ToolError as exc:
-            answers.append(_told(call, exc.__cause__))
+            answers.append(_message(call, _error(exc.__cause__)))
             if on_error == "raise":
                 exc.answers = tuple(answers)
                 raise

@@ -24,6 +24,7 @@ from mellea_like import (
     Generation,
     HookMode,
     HookType,
+    Image,
     Message,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
@@ -458,10 +459,17 @@ def plain(city: str) -> str:
         ({"tools": plain}, TypeError, "tools takes a list"),
         ({"tools": {"name": "x"}}, TypeError, "tools takes a list"),
         ({"tools": [plain, plain]}, ValueError, "two tools are named plain"),
-        ({"tools": [plain], "tool_choice": "book"}, ValueError, "or a tool's name, not 'book'"),
+        (
+            {"tools": [plain], "tool_choice": "book"},
+            ValueError,
+            r"or a tool's name \(plain\), not 'book'",
+        ),
         ({"tool_choice": "required"}, ValueError, "there are no tools"),
         ({"tools": [plain], "tool_rounds": -1}, ValueError, "tool_rounds is at least 0"),
         ({"tools": [{"name": "x", "parameters": {"type": 3}}]}, ValueError, "schema is wrong"),
+        ({"tools": [{"name": "x", "input_schema": {}}]}, ValueError, "is called 'parameters'"),
+        ({"tools": [{"type": "function", "function": "x"}]}, TypeError, "'function' is a dict"),
+        ({"tools": [plain], "tool_choice": {"name": "plain"}}, ValueError, r"name \(plain\), not"),
     ],
 )
 async def test_wrong_arguments_are_refused_before_the_first_request(arguments, error, why):
@@ -492,6 +500,26 @@ async def test_an_error_is_told_or_raised_and_what_was_done_is_not_lost(caplog):
     assert [m.content for m in raised.value.answers] == [m.content for m in answers[:2]]
     with pytest.raises(ValueError, match="on_error is"):
         await result.run_tools(on_error="ignore")
+
+
+async def photo(city: str) -> object:
+    """Take a photo; what it returns is no text."""
+    return Image(data=b"\x89PNG\r\n\x1a\n\xff") if city == "Oslo" else {"view": b"\xff"}
+
+
+@pytest.mark.parametrize("city", ["Oslo", "Rome"])
+async def test_what_no_model_can_read_is_an_error_of_its_tool(city):
+    reply = calls(("look_up", "Rome"), ("photo", city))
+    tools = [Tool.of(tool, read_only=True) for tool in (Town().look_up, photo)]
+    with pytest.raises(ToolError, match="the tool photo raised TypeError: it returned an object"):
+        await RejectionSamplingStrategy(ScriptedBackend([reply])).sample("go", tools=tools)
+    result = await RejectionSamplingStrategy(ScriptedBackend([reply])).sample(
+        "go", tools=[Town().look_up, photo]
+    )
+    first, second = await result.run_tools()
+    assert not first.content.startswith("error")
+    assert second.content.startswith("error: it returned an object of type")
+    assert "return a text, or what JSON can hold" in second.content
 
 
 class Stay(BaseModel):
