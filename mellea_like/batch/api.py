@@ -214,8 +214,7 @@ def sample_many(
             ``"prompt"`` are where a digest of the file and a template belong. The strategy, the
             requirements, the model, the options, the format and the tools are compared in any case.
         tools: what the model may call, as in `BaseSamplingStrategy.sample`. Only ``read_only`` ones
-            run: what else an item's winner calls is yours to run, by ``item.result.run_tools()``;
-            for a result that comes again from a journal, with ``tools`` given there once more.
+            run: what else an item's winner calls is yours to run, by ``item.result.run_tools()``.
         tool_choice: see `BaseSamplingStrategy.sample`.
         tool_rounds: see `BaseSamplingStrategy.sample`.
 
@@ -255,7 +254,7 @@ def sample_many(
         given |= {"tools": tuple(tools), "tool_choice": tool_choice, "tool_rounds": tool_rounds}
     plan = plan_call(strategy.settings, "an item", requirements, **given)
     draws = 1 if order == "breadth" else None
-    work = Work(strategy, tuple(requirements), action, given, replies, draws=draws)
+    work = Work(strategy, tuple(requirements), action, given, replies, draws, plan.tools)
     identity: Mapping[str, Any] = {}
     if journal is not None:
         identity = identity_of(strategy, requirements, action, format, options, settings)

@@ -361,7 +361,7 @@ class BatchRun(Generic[T]):
                     if self._holds_back:
                         self._window.release()
                     else:
-                        self._finish(replayed(stored, item, job.action, self._work.format))
+                        self._finish(replayed(stored, item, job.action, self._work))
                     continue
                 if stored is not None:
                     job = self._resumed(job, stored)
@@ -466,7 +466,7 @@ class BatchRun(Generic[T]):
                 stored = await run.find(position, job.digest)
                 if stored is None or stored.result is None:
                     continue
-                outcome = replayed(stored, item, job.action, self._work.format)
+                outcome = replayed(stored, item, job.action, self._work)
                 outcome = replace(outcome, replayed=not sampled)
             if not sampled:
                 self._count(outcome)

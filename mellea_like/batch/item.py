@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.tools import Toolbox
 
 __all__ = [
     "EarlierRun",
@@ -155,6 +156,7 @@ class Work(NamedTuple):
     given: Mapping[str, Any]
     unique: UniqueReplies | None = None
     draws: int | None = None
+    tools: Toolbox | None = None
 
     @property
     def format(self) -> Any:
@@ -288,9 +290,10 @@ class EarlierRun:
 
 
 def replayed(
-    stored: StoredItem, item: object, action: Action[Any] | None, format: Any
+    stored: StoredItem, item: object, action: Action[Any] | None, work: Work
 ) -> ItemResult[Any]:
     """Return what came of an item that an earlier run finished, as it was."""
+    format = work.format
     record = stored.result
     assert record is not None  # noqa: S101 (the caller has looked)
     try:
@@ -303,6 +306,8 @@ def replayed(
         raise JournalError(msg) from exc
     if result is not None and format is None and action is not None:
         result = _parsed(result, action)
+    if result is not None and work.tools is not None:
+        result = work.tools.known_again(result)
     return ItemResult(stored.id, item, result, error, stored.attempts, replayed=True, usage=usage)
 
 

@@ -75,7 +75,8 @@ async def test_calls_come_again_from_the_journal_and_are_run_by_whoever_wants_th
     assert len(backend.requests) == 6
     for item in again.values():
         assert item.replayed
-        await item.result.run_tools(tools)
+        assert item.result.tool_calls[0].value == first[item.id].result.tool_calls[0].value
+        await item.result.run_tools()
     assert sorted(bought) == [("bread", 5), ("salt", 4)]
     with pytest.raises(JournalError, match="tools"):
         await run([*tools[1:]])
