@@ -16,7 +16,7 @@ from typing import (
     runtime_checkable,
 )
 
-from mellea_like.core.display import bounded, fields_shown
+from mellea_like.core.display import bounded, fields_shown, shown
 from mellea_like.core.parts import Part, Text, as_parts, part_from_dict
 from mellea_like.core.tools import ToolCall
 
@@ -172,6 +172,9 @@ class Message:
         role: Any = message.get("role")
         content: Any = message.get("content") or message.get("refusal") or ""
         thought: Any = message.get("reasoning_content")
+        if role != "assistant" and "role" in message and "content" not in message:
+            msg = f"a message of the role {shown(role)} has a 'content', and this one has none"
+            raise ValueError(msg)
         try:
             return cls(
                 _SAME_ROLES.get(role, role),
@@ -458,7 +461,8 @@ def as_action(action: Asked | Action[Any]) -> Action[Any]:
         return messages[0] if len(messages) == 1 else Conversation(messages)
     msg = (
         "an action is a str, an Instruction, a Message or an object with render(context) and"
-        f" parse(text), or an OpenAI-style message or a list of them, not {action!r}"
+        " parse(text), or an OpenAI-style message or a list of them (each has a 'role'), not"
+        f" {shown(action)}"
     )
     raise TypeError(msg)
 

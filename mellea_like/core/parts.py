@@ -42,6 +42,8 @@ _FILES = {
 """The types of files by the ends of their names. (Python's ``mimetypes`` reads the system's files,
 which takes time and differs from one system to the next.)"""
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z\d+.-]+:")
+"""How an address begins; of one letter, it is a drive of Windows."""
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _DATA_URL_HEAD = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*)*;base64")
 
@@ -86,7 +88,8 @@ class Image:
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: there is both an address and data, or neither; or the data's type is not known.
+        ValueError: there is both an address and data, or neither; the address is a path; or the
+            data's type is not known.
     """
 
     url: str | None = None
@@ -109,6 +112,13 @@ class Image:
             object.__setattr__(self, "url", None)
             object.__setattr__(self, "data", data)
             object.__setattr__(self, "media_type", self.media_type or told)
+        elif self.url is not None and not _SCHEME.match(self.url):
+            given = bounded(repr(self.url), 200)
+            msg = (
+                f"an Image's url begins with https: or the like, unlike {given}: a file's"
+                " bytes are its data, as in Image(data=Path(...).read_bytes())"
+            )
+            raise ValueError(msg)
         media_type = self.media_type
         if self.data is None:
             _refuse_media_type(media_type, "an Image", "url")

@@ -202,6 +202,15 @@ def _made(source: object, name: str | None) -> Tool:
 def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
     if given.get("type", "function") == "function":
         inside = given.get("function", given)
+        if not isinstance(inside, Mapping):
+            msg = f"a tool's 'function' is a dict with its name and parameters, not {shown(inside)}"
+            raise TypeError(msg)
+        if "parameters" not in inside and {"input_schema", "inputSchema"} & inside.keys():
+            msg = (
+                f"the tool {inside.get('name')}: its schema is called 'parameters' here, as in"
+                " OpenAI's API"
+            )
+            raise ValueError(msg)
         schema, named = inside.get("parameters"), inside.get("name")
     else:
         schema, named, inside = given, given.get("title"), given

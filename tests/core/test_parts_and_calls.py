@@ -30,6 +30,12 @@ URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
         (lambda: Image(data=b"x"), ValueError, "doesn't tell its type"),
         (lambda: Image(data=b"x", media_type="png"), ValueError, 'like "image/png"'),
         (lambda: Image("https://a/b", media_type="image/png"), ValueError, "has no media_type"),
+        (
+            lambda: Image("photo.png"),
+            ValueError,
+            r"unlike 'photo.png': a file's bytes are its data",
+        ),
+        (lambda: Image(r"C:\photo.png"), ValueError, "a file's bytes are its data"),
         (lambda: Image("data:image/png,x"), ValueError, "a data: URL is like"),
         (lambda: Image("data:image/png;base64,?"), ValueError, "the data isn't base64"),
         (lambda: Audio("x", "wav"), TypeError, "an Audio's data is bytes"),
@@ -139,6 +145,7 @@ def test_dicts_are_read_as_clients_write_them(given_, read):
         ({"role": "user", "content": [{"type": "input_audio", "input_audio": 3}]}, "input_audio"),
         ({"role": "assistant", "tool_calls": [{"type": "custom"}]}, "it lacks 'function'"),
         ({"role": "tool", "content": "x"}, "needs the tool_call_id"),
+        ({"role": "user", "contents": "x"}, "of the role 'user' has a 'content', and this"),
     ],
 )
 def test_dicts_that_are_no_messages_are_refused(wrong, words):
@@ -190,10 +197,11 @@ def test_several_messages_are_one_action():
     assert action.parse("x") == "x"
 
 
-@pytest.mark.parametrize("wrong", [[], ["x"], {"question": "?"}, [SYSTEM, 3]])
+@pytest.mark.parametrize("wrong", [[], ["x"], {"question": "?" * 9999}, [SYSTEM, 3]], ids=range(4))
 def test_other_data_is_no_action(wrong):
-    with pytest.raises(TypeError, match="an OpenAI-style message or a list of them"):
+    with pytest.raises(TypeError, match="an OpenAI-style message or a list of them") as raised:
         as_action(wrong)
+    assert len(str(raised.value)) < 400  # Not the data of an image, say.
 
 
 CALLS = (ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}"))
