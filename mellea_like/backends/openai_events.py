@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import BOM_UTF8
 from typing import Any, cast
 
 from pydantic_core import from_json
@@ -85,7 +86,7 @@ class EventDecoder:
             self._data.append(line[6:])
         elif line:
             name, _, value = line.partition(b":")
-            value = value.removeprefix(b" ")
+            name, value = name.removeprefix(BOM_UTF8), value.removeprefix(b" ")
             if name in (b"data", b"error"):  # Some servers send "error: {...}" as an event.
                 self._data.append(value)
             self._failed |= name == b"error" or (name == b"event" and value == b"error")

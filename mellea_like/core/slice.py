@@ -130,7 +130,7 @@ class Slice:
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tools that the output calls; none of them has run."""
+        """The tools that the output calls; none has run, unless the draw ended while they did."""
         return () if self.generation is None else self.generation.tool_calls
 
     @property

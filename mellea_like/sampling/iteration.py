@@ -44,6 +44,7 @@ from mellea_like.errors import (
     BackendUnavailable,
     LimitExceeded,
     RequirementError,
+    ToolError,
 )
 from mellea_like.hooks.types import HookType
 from mellea_like.requirements.checklist import Checklist, errored
@@ -218,14 +219,16 @@ class Iteration:
             tried, self.tried = self.tried, None  # Its traceback refers to this iteration.
         if late:
             what = f"iteration {self.turn.iteration} took longer than {seconds:g} s"
-            self.error = (
-                BackendTimeout(f"{what}: no reply by then")
-                if self.generation is None
-                else RequirementError(f"{what}: its validation had not ended by then")
-            )
             if self.generation is None:
+                self.error = BackendTimeout(f"{what}: no reply by then")
                 # What it was being tried again for would be lost otherwise.
                 self.error.__cause__ = tried
+            elif self.validating:
+                self.error = RequirementError(f"{what}: its validation had not ended by then")
+            else:
+                names = ", ".join(call.name for call in self.generation.tool_calls)
+                why = f"{what}: the tools it called had not answered by then ({names})"
+                self.error = ToolError(why, tool=names)
 
     def _fail_on_stray_cancellation(self, exc: BaseException) -> None:
         what = "raised a cancellation that no one asked for"

@@ -201,7 +201,8 @@ async def use_tools(
     meter, rounds = request.meter, 0
     meter.finish(reply)
     while True:
-        if any(not call.id for call in reply.tool_calls):  # Servers may leave it out.
+        ids = {call.id for call in reply.tool_calls}
+        if "" in ids or len(ids) < len(reply.tool_calls):  # Servers leave it out, or repeat it.
             named = (replace(c, id=f"call_{rounds}_{i}") for i, c in enumerate(reply.tool_calls))
             reply = replace(reply, tool_calls=tuple(named))
         iteration.generation = reply
@@ -221,10 +222,10 @@ async def use_tools(
             iteration.fail(error_text(exc))
             return None
         rounds += 1
-        iteration.generation = None
         made = tuple(map(resendable, reply.tool_calls))
         asked = replace(reply_message(reply), tool_calls=made)
         iteration.rounds += (asked, *await box.answers(reply.tool_calls))
+        iteration.generation = None
         iteration.messages = request.messages + iteration.rounds
         again = replace(
             request,

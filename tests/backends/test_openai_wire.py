@@ -143,6 +143,7 @@ def events(*chunks: bytes) -> list[bytes]:
         (b": ping\n\nevent: x\nid: 1\nretry: 5\ndata: a\n\n", ["a"]),
         (b"data: a\ndata: b\n\n", ["a\nb"]),
         (b"data: a", ["a"]),
+        (b"\xef\xbb\xbfdata: a\n\ndata: b\n\n", ["a", "b"]),
         (b"data\n\n", [""]),
         (b"\n\n\n", []),
         (b'error: {"code": 400}\n\ndata: a\n\n', ['{"error": {"code": 400}}', "a"]),

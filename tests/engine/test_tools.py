@@ -296,6 +296,34 @@ async def test_arguments_that_a_server_leaves_out_go_back_as_an_empty_object():
     assert result.best.messages[2].content == "Monday"
 
 
+async def test_calls_whose_id_a_server_repeats_are_told_apart():
+    town = Town()
+    twice = Generation(
+        "",
+        tool_calls=tuple(ToolCall("c", "look_up", f'{{"city": "{c}"}}') for c in ("Oslo", "Rome")),
+    )
+    backend = ScriptedBackend([twice, "done"])
+    result = await RejectionSamplingStrategy(backend).sample("go", tools=town.tools)
+    _, asked, *told = result.best.messages
+    ids = [call.id for call in asked.tool_calls]
+    assert len(set(ids)) == 2
+    assert ids == [message.tool_call_id for message in told]
+
+
+async def test_a_draw_that_ends_in_a_tool_has_the_reply_that_called_it():
+    town = Town()
+    slow = by_iteration({1: calls(("look_up", "x" * 70)), 2: calls(("look_up", "Babel")), 3: "yes"})
+    result = await RejectionSamplingStrategy(slow, iteration_timeout=60).sample(
+        "go", tools=town.tools
+    )
+    assert outcomes(result) == {1: "errored", 2: "errored", 3: "passed"}
+    late, broken = result.errors
+    assert isinstance(late, ToolError)
+    assert (late.tool, broken.tool) == ("look_up", "look_up")
+    assert "took longer than 60 s: the tools it called had not answered by then" in str(late)
+    assert [s.generation.tool_calls[0].name for s in result.slices[:2]] == ["look_up", "look_up"]
+
+
 async def test_a_loser_is_cancelled_in_its_tool_and_its_requests_are_counted():
     town = Town()
     backend = by_iteration({1: calls(("look_up", "x" * 50)), 2: after(3, "yes")})
