@@ -29,6 +29,7 @@ __all__ = [
     "parse_reply",
     "parse_value",
     "problems",
+    "refuse_repeated_keys",
     "strip_fence",
     "why_broken",
     "why_unread",
@@ -145,7 +146,7 @@ def parse_json(format: Any, text: str) -> Any:
     """
     whole = strip_fence(text)
     value = _validated(adapter_of(format).validate_json, whole)
-    _refuse_repeated_keys(whole)
+    refuse_repeated_keys(whole)
     return value
 
 
@@ -180,7 +181,7 @@ def parse_reply(format: Any, text: str) -> Any:
         if found is None:
             raise
         value = _validated(read, found)
-    _refuse_repeated_keys(str(found))
+    refuse_repeated_keys(str(found))
     return value
 
 
@@ -281,7 +282,15 @@ def _canonical(value: str) -> str:
         return value  # No JSON; where it is the only one, its reader says why.
 
 
-def _refuse_repeated_keys(text: str) -> None:
+def refuse_repeated_keys(text: str) -> None:
+    """Make sure that no object of a JSON text has a key twice.
+
+    Args:
+        text: the text.
+
+    Raises:
+        ValueError: one has; the message names the key.
+    """
     if "{" in text:
         with suppress(RecursionError):
             json.loads(text, object_pairs_hook=_each_key_once, strict=False)

@@ -232,7 +232,7 @@ def resendable(call: ToolCall) -> ToolCall:
     """
     try:
         read = json.loads(call.arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         read = call.arguments
     if isinstance(read, dict):
         return call if call.arguments else replace(call, arguments="{}")
@@ -245,7 +245,7 @@ def canonical(call: ToolCall) -> str:
     if value is None:
         try:
             value = json.loads(call.arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             value = call.arguments
     return f"{call.name}({as_json(value, sort=True)})"
 

@@ -19,6 +19,7 @@ from mellea_like.core.argument_checks import is_async, whole_number
 from mellea_like.core.backend import checked_reply
 from mellea_like.core.conversation import Message, reply_message
 from mellea_like.core.display import bounded, error_text, shown
+from mellea_like.core.format import refuse_repeated_keys
 from mellea_like.core.generation import CALLS, REJECTED
 from mellea_like.core.tools import Tool, as_json, resendable
 from mellea_like.errors import LimitExceeded, ToolError
@@ -104,6 +105,7 @@ class Toolbox:
             raise ValueError(msg)
         try:
             value = _reader(self[call.name])(call.arguments)
+            refuse_repeated_keys(call.arguments)
         except ValueError as exc:
             msg = f"the call of {call.name} can't be made: {exc}"
             raise ValueError(msg) from exc
@@ -152,9 +154,12 @@ class Toolbox:
         try:
             return _message(call, await self.run(call))
         except ToolError as exc:
-            if isinstance(exc.__cause__, ValueError):
-                return _message(call, _error(exc.__cause__))
-            raise
+            raised = exc.__cause__
+            if isinstance(raised, ValueError):
+                return _message(call, _error(raised))
+            if not isinstance(raised, LimitExceeded):
+                raise
+        raise raised  # Of a call inside the tool: a budget that may be this call's, too.
 
     async def run(self, call: ToolCall) -> str:
         """Run one call that was checked, in a thread where the function is a plain one.
@@ -173,8 +178,6 @@ class Toolbox:
                     return _text(await function(**arguments))
                 answer = await run_in_thread(partial(function, **arguments))
                 return _text(await answer if isawaitable(answer) else answer)
-        except LimitExceeded:
-            raise  # Of a call inside the tool: a budget that may be this call's, too.
         except BaseException as exc:
             cancellation, rest = split_cancellation(exc)
             interrupt = cancellation is None and not isinstance(exc, Exception)

@@ -550,6 +550,37 @@ async def test_what_no_model_can_read_is_an_error_of_its_tool(city):
     assert "return a text, or what JSON can hold" in second.content
 
 
+async def test_a_spent_budget_inside_a_tool_takes_nothing_from_what_was_done_before():
+    async def spend() -> str:
+        """Ask another model."""
+        raise LimitExceeded("the budget is spent")
+
+    reply = calls(("book", "Oslo"), ("spend", "{}"))
+    result = await RejectionSamplingStrategy(ScriptedBackend([reply])).sample(
+        "go", tools=[Town().book, spend]
+    )
+    answers = [message.content for message in await result.run_tools()]
+    assert answers == ["booked: Oslo", "error: the budget is spent"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ("[" * 5000, "no JSON object"),
+        ('{"city": "Oslo", "city": "Rome"}', 'it says "city" twice in one object'),
+    ],
+)
+@pytest.mark.parametrize("strategy", [MultiTurnStrategy, RepairTemplateStrategy])
+async def test_arguments_that_no_one_should_read_are_a_failure_and_are_repaired(
+    strategy, arguments, why
+):
+    backend = ScriptedBackend([calls(("book", arguments)), "sorry"])
+    result = await strategy(backend).sample("go", tools=Town().tools)
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+    assert why in result.slices[0].reason
+    assert keeps_the_protocol(backend.requests[1].messages)
+
+
 class Stay(BaseModel):
     city: str
 
