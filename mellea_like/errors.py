@@ -171,7 +171,7 @@ class SamplingTimeout(SamplingFailed):
 
 
 class ReplyBroken(SamplingFailed):
-    """A streamed reply failed after some of it had been handed on: what was shown is no whole.
+    """A streamed reply failed after some of it had been handed on: what was shown is incomplete.
 
     Args:
         message: what failed, and why.

@@ -62,7 +62,7 @@ even refuse it (docs.anthropic.com, "OpenAI SDK compatibility"); the second answ
 response_format type is unavailable now"."""
 
 WRAPPED = "value"
-"""The property that holds what is no object, where a tool's arguments have to be one."""
+"""The property that holds a reply that isn't an object: a tool's arguments have to be one."""
 
 _PROMPT = (
     "Reply with one JSON value that is valid against this JSON Schema, and with nothing else: no"
@@ -83,7 +83,7 @@ class OutputTool:
         name: its name, which none of the request's own tools has.
         description: what it is for.
         parameters: the JSON Schema of its arguments: an object.
-        wrapped: whether the reply is the ``value`` of the arguments, as the format is no object.
+        wrapped: whether the reply is the ``value`` of the arguments, as the format isn't an object.
         forced: whether it must be called; if not, one of the request's tools may be, instead.
     """
 
@@ -141,7 +141,7 @@ def demand(request: Request, mode: Mode) -> Demand:
         return replace(made, tool=_tool(request, made))
     if mode == "json_object" and _as_object(schema) is None:
         msg = (
-            "output='json_object' makes a server write an object, and the format is none: take a"
+            "output='json_object' makes a server write an object, and the format isn't one: take a"
             " model with a field for it, or output='tool' or 'prompt'"
         )
         raise InvalidRequest(msg)
@@ -185,11 +185,8 @@ def _as_object(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _with(messages: Sequence[Message], asked: str) -> tuple[Message, ...]:
-    """Put what is asked for under the last message of the user's.
-
-    Not into a system message: some models have none. Nor at the top, where it would change what a
-    server has cached of a conversation.
-    """
+    """Put what is asked for below the user's last message."""
+    # Some models have no system message; and at the top, it would change what a server has cached.
     for at in range(len(messages) - 1, -1, -1):
         message = messages[at]
         if message.role != "user":

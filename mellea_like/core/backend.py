@@ -318,7 +318,7 @@ def texts_only(request: Request, backend: str, *, tools: bool = False) -> None:
         tools: whether the backend takes tools, and messages that call them or answer calls.
 
     Raises:
-        InvalidRequest: the request has what is no text; it names that, and the message.
+        InvalidRequest: the request has more than text; the error names what, and the message.
     """
     for number, message in enumerate(request.messages, 1):
         where = f"message {number} ({message.role})"
@@ -543,7 +543,7 @@ def estimate_input_tokens(request: Request) -> int:
 
 
 def _part_tokens(part: Part) -> int:
-    """Guess how many tokens a part is that is no text."""
+    """Guess how many tokens a part that isn't text amounts to."""
     if isinstance(part, Image):
         return TOKENS_PER_SMALL_IMAGE if part.detail == "low" else TOKENS_PER_IMAGE
     data = getattr(part, "data", None) or b""

@@ -118,7 +118,7 @@ class Message:
     def text(self) -> str:
         """The message as a text, for judges, prompts and logs.
 
-        What is no text stands there as a placeholder, on a line of its own: ``[image/png, 12 KB]``,
+        Anything that isn't text is a placeholder, on a line of its own: ``[image/png, 12 KB]``,
         ``[calls get_weather({"city": "Paris"})]``.
         """
         content = self.content
@@ -164,7 +164,7 @@ class Message:
             The message.
 
         Raises:
-            ValueError: it is no such message.
+            ValueError: it isn't such a message.
         """
         if not isinstance(message, Mapping):
             msg = f"a message is a dict with a role and a content, not {type(message).__name__}"
@@ -243,7 +243,7 @@ class Context:
 
     Raises:
         TypeError: an item is neither a `Message` nor a dict.
-        ValueError: a dict is no message.
+        ValueError: a dict isn't a message.
     """
 
     messages: tuple[Message, ...]
@@ -267,7 +267,7 @@ class Context:
 
         Raises:
             TypeError: an item is neither a `Message` nor a dict.
-            ValueError: a dict is no message.
+            ValueError: a dict isn't a message.
         """
         return Context((*self.messages, *messages))
 

@@ -194,7 +194,7 @@ def _key(text: str) -> str:
     try:
         return str(from_json(text))
     except ValueError as exc:
-        msg = f"the reply does not parse: the key {bounded(text, 60)} is no JSON: {exc}"
+        msg = f"the reply does not parse: the key {bounded(text, 60)} isn't JSON: {exc}"
         raise _BrokenError(msg) from None
 
 

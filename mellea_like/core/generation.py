@@ -36,7 +36,7 @@ CALLS = frozenset({"tool_calls", "function_call"})
 """The finish reasons of replies that call tools."""
 
 INCOMPLETE = CUT | CALLS | {"content_filter", "refusal"}
-"""The finish reasons of what may be no whole answer: `why_incomplete` tells."""
+"""The finish reasons of what may not be a whole answer: `why_incomplete` tells."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -149,7 +149,7 @@ class Audio:
         format: the kind of file, such as ``"wav"`` or ``"mp3"``.
 
     Raises:
-        TypeError: the data isn't ``bytes``, or the format no ``str``.
+        TypeError: the data isn't ``bytes``, or the format isn't a ``str``.
         ValueError: the format is empty.
     """
 

@@ -121,7 +121,7 @@ def _wrong(error: Any, names: tuple[str, ...]) -> str:
         known = f"it takes {', '.join(names)}" if names else "it takes none"
         return f"there is no argument {where}: {known}"
     if not where:
-        return f"the arguments are no JSON object of its schema: {said}"
+        return f"the arguments aren't a JSON object of its schema: {said}"
     return f"{where} is {bounded(shown(error['input']), 100)}: {said}"
 
 

@@ -226,10 +226,7 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
 
 
 def resendable(call: ToolCall) -> ToolCall:
-    """Return a call that goes into a conversation: some servers refuse arguments that aren't JSON.
-
-    What the model wrote then stands in a field of its own.
-    """
+    """Return a call as a conversation takes it: some servers refuse arguments that aren't JSON."""
     try:
         read = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

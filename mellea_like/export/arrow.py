@@ -94,7 +94,7 @@ def _fit_exactly(value: Any, kind: str) -> Any:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """Return a message's text, with placeholders for what is none."""
+    """Return a message's text, with placeholders for all else."""
     plain = isinstance(message["content"], str) and "tool_calls" not in message
     return message["content"] if plain else Message.from_dict(message).text
 

@@ -144,7 +144,7 @@ _SHOWN = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
 
 
 def _content(content: object, limit: int, *, pictures: bool) -> Html:
-    """Write a text, or parts: what is no text as a placeholder. Nothing is fetched."""
+    """Write a text, or parts: all but texts as placeholders. Nothing is fetched."""
     if not isinstance(content, list):
         return text_block(cast("str", content), limit)
     shown: list[Html] = []
@@ -163,7 +163,7 @@ def _content(content: object, limit: int, *, pictures: bool) -> Html:
 
 
 def _placeholder(part: Mapping[str, Any]) -> str:
-    """Say what a part is that is no text; its data may have stayed in its journal."""
+    """Describe a part that isn't text; its data may have stayed in its journal."""
     kind = part.get("type")
     inside: Any = part.get(kind) if isinstance(kind, str) else None
     values = cast("dict[str, Any]", inside).values() if isinstance(inside, dict) else ()

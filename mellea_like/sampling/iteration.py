@@ -369,7 +369,7 @@ class Iteration:
             return None
         try:
             if generation.tool_calls and plan.tools is not None:
-                value = None  # It is no answer yet.
+                value = None  # It isn't an answer yet.
             elif plan.format is None and not (generation.parsed or generation.value is not None):
                 value = self.action.parse(generation.text)
             else:
@@ -404,7 +404,7 @@ class Iteration:
         return candidate
 
     def fail(self, reason: str) -> None:
-        """Note that the reply is no answer that could be checked."""
+        """Note that the reply isn't an answer that could be checked."""
         self.outcome, self.reason = _FAILED, reason
 
     def why_incomplete(self, reply: Generation) -> str:

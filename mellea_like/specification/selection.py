@@ -158,7 +158,7 @@ class _Score:
         if name == "json":
             number = _field(candidate.text, path)
             if isinstance(number, bool) or not isinstance(number, int | float):
-                msg = f"{path} in the reply is no number"
+                msg = f"{path} in the reply isn't a number"
                 raise ValueError(msg)
             return sign * float(number)
         text = candidate.text.strip()
@@ -186,6 +186,6 @@ def _field(text: str, path: str) -> Any:
         for step in path.split("."):
             found = found[int(step) if type(found) is list else step]
     except (IndexError, KeyError, RecursionError, TypeError, ValueError):
-        msg = f"the reply is no JSON with {path} in it"
+        msg = f"the reply isn't JSON with {path} in it"
         raise ValueError(msg) from None
     return found

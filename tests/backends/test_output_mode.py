@@ -220,7 +220,7 @@ async def test_a_mode_that_was_chosen_is_kept():
     with pytest.raises(ValueError, match="output is one of 'auto', 'json_schema'"):
         OpenAIBackend("m", output="json")
     backend = OpenAIBackend("m", base_url=http.url, output="json_object")
-    with pytest.raises(InvalidRequest, match="the format is none"):
+    with pytest.raises(InvalidRequest, match="the format isn't one"):
         await backend.generate(Request((), format=list[int]))
 
 

@@ -105,8 +105,8 @@ def nothing() -> None: ...
             '{"town": "Oslo", "city": "Oslo", "room": {"beds": 1}}',
             "there is no argument town: it takes city, room, nights, arrival, tags",
         ),
-        ('{"city": ', "the arguments are no JSON object of its schema: Invalid JSON: EOF"),
-        ("[1]", "the arguments are no JSON object"),
+        ('{"city": ', "the arguments aren't a JSON object of its schema: Invalid JSON: EOF"),
+        ("[1]", "the arguments aren't a JSON object"),
     ],
 )
 def test_a_reason_says_the_argument_its_value_and_the_rule(arguments, why):

@@ -146,7 +146,7 @@ async def test_the_winners_calls_are_read_and_run_when_it_is_asked_for():
             None,
             "the call of book can't be made: nights is 0: Input should be greater than 0",
         ),
-        (calls(("book", '{"city": ')), None, "can't be made: the arguments are no JSON object"),
+        (calls(("book", '{"city": ')), None, "can't be made: the arguments aren't a JSON object"),
         ("No.", "required", "the reply calls no tool: call one of look_up, book"),
         (calls(("look_up", "Oslo")), "book", "the reply does not call book: call it"),
         (BOOK, "none", "the reply calls book, and no tool may be called: answer with text"),

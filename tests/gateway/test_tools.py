@@ -71,7 +71,7 @@ def client(scenery, upstream):
 WRONG = {
     "no such tool": (calls(ROME, name="wether"), {}, "there is no tool wether"),
     "no JSON": (calls("{"), {}, "the call of weather can't be made"),
-    "no object": (calls("[]"), {}, "its arguments are no JSON object"),
+    "no object": (calls("[]"), {}, "its arguments aren't a JSON object"),
     "not of the schema": (calls('{"city": 7}'), {}, "the call of weather: at $.city: 7 is not"),
     "a field too many": (calls('{"city": "a", "x": 1}'), {}, "Additional properties"),
     "no call": ("a b", {"tool_choice": "required"}, "calls no tool"),

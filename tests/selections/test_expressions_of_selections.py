@@ -142,11 +142,11 @@ async def test_scores_and_keys_in_a_call(text, replies, winner, seen):
 @pytest.mark.parametrize(
     ("text", "reply", "sentence"),
     [
-        ("best:json:a", '{"a": true}', "a in the reply is no number"),
-        ("best:json:a", "[" * 100_000, "the reply is no JSON with a in it"),
-        ("vote:json:a.9", '{"a": [1]}', "the reply is no JSON with a.9 in it"),
-        ("vote:json:a.b", '{"a": "text"}', "the reply is no JSON with a.b in it"),
-        ("vote:json:x", "no JSON", "the reply is no JSON with x in it"),
+        ("best:json:a", '{"a": true}', "a in the reply isn't a number"),
+        ("best:json:a", "[" * 100_000, "the reply isn't JSON with a in it"),
+        ("vote:json:a.9", '{"a": [1]}', "the reply isn't JSON with a.9 in it"),
+        ("vote:json:a.b", '{"a": "text"}', "the reply isn't JSON with a.b in it"),
+        ("vote:json:x", "no JSON", "the reply isn't JSON with x in it"),
     ],
 )
 async def test_a_reply_without_the_field_has_errored(text, reply, sentence):

@@ -38,7 +38,7 @@ class CallersTool(Tool):
         except RecursionError:
             value = None
         if not isinstance(value, dict):
-            msg = "its arguments are no JSON object"
+            msg = "its arguments aren't a JSON object"
             raise ValueError(msg)  # noqa: TRY004 (of what a model wrote)
         return cast("dict[str, Any]", value)
 
