@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUDGET_SPENT",
+    "LONGEST_PARAM",
     "NO_BUDGET_SOON",
     "NO_RETRY",
     "Refusal",
@@ -27,6 +28,10 @@ BUDGET_SPENT = "insufficient_quota"
 
 NO_BUDGET_SOON = 3600.0
 """Seconds: a budget without a period doesn't come back, but a header needs a number."""
+
+
+LONGEST_PARAM = 200
+"""Characters of a field's place that an error shows: a caller may have named it, at any length."""
 
 
 class Refusal(Exception):
@@ -76,6 +81,7 @@ class Refusal(Exception):
 
 def refuse(param: str, message: str, code: str | None = None) -> NoReturn:
     """Refuse a request with a wrong field; the message says what belongs there."""
+    param = param[:LONGEST_PARAM]
     raise Refusal(400, f"{param}: {message}", param=param, code=code)
 
 

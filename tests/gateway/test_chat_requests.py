@@ -9,6 +9,7 @@ from mellea_like.core.parts import Audio, File, Image, Text
 from mellea_like.core.tools import ToolCall
 from mellea_like.gateway.chat.fields import DEFAULTS, FieldRules
 from mellea_like.gateway.chat.request import read_chat
+from mellea_like.gateway.chat.responses_request import read_response
 from mellea_like.gateway.refusal import Refusal
 
 USER = [{"role": "user", "content": "Hi."}]
@@ -342,9 +343,29 @@ def test_what_becomes_of_known_fields_is_configured():
 
 
 @pytest.mark.parametrize(
-    "name", ["api_base", "Base-URL", "n_predict", "id_slot", "input", "prompt"]
+    "name",
+    [
+        *("api_base", "Base-URL", "bootstrap_host"),
+        *("n_predict", "n_cmpl", "search_parameters"),
+        *("id_slot", "session_params", "custom_logit_processor"),
+        *("input", "prompt"),
+    ],
 )
 def test_some_unknown_fields_are_never_forwarded(name):
     with pytest.raises(Refusal) as caught:
         read(FieldRules("forward"), **{name: "x"})
     assert caught.value.param == name
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"x" * 9000: 1}, {"mellea_like": {"x" * 9000: 1}}, {"metadata": {"x" * 9000: 1}}],
+    ids=["unknown", "deep", "response"],
+)
+def test_a_name_of_any_length_is_not_said_again_in_full(fields):
+    with pytest.raises(Refusal) as caught:
+        if "metadata" in fields:
+            read_response({"model": "m", "input": "Hi.", **fields})
+        else:
+            read(**fields)
+    assert len(caught.value.body()) < 1000

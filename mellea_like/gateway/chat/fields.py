@@ -155,6 +155,9 @@ KEPT_BACK = frozenset(
         "api_key",
         "api_version",
         "base_url",
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
         "custom_llm_provider",
         "extra_body",
         "extra_headers",
@@ -168,17 +171,24 @@ KEPT_BACK = frozenset(
         "route",
         # How much it may cost: other names of what a key's limits hold down.
         "best_of",
+        "enable_search",
         "max_length",
         "max_new_tokens",
+        "n_cmpl",
         "n_predict",
         "num_predict",
         "plugins",
+        "search_parameters",
         "use_beam_search",
         # What other callers have of the upstream: their turn and their state.
         "id_slot",
         "priority",
         "request_id",
+        "rid",
+        "session_params",
         "slot_id",
+        # What the server runs: a caller's own code.
+        "custom_logit_processor",
     }
 )
 """Fields of some servers that are never forwarded, whatever a configuration says."""

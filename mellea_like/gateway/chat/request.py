@@ -41,7 +41,7 @@ from mellea_like.gateway.chat.fields import (
     FieldRules,
     read_fields,
 )
-from mellea_like.gateway.refusal import Refusal, refuse
+from mellea_like.gateway.refusal import LONGEST_PARAM, Refusal, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -551,4 +551,5 @@ def _refusal(error: ValidationError) -> Refusal:
 
 def _place(steps: tuple[int | str, ...]) -> str:
     # Pydantic adds the tag of a union's member.
-    return ".".join(str(step) for step in steps if not str(step).startswith("<"))
+    place = ".".join(str(step) for step in steps if not str(step).startswith("<"))
+    return place[:LONGEST_PARAM]
