@@ -195,6 +195,8 @@ class Response(Gathered):
 
     def _end(self, response: Mapping[str, Any], reason: str) -> str:
         """Take the whole response, which has once more what came in pieces, if it did."""
+        if response.get("error"):  # Some servers end each response as completed.
+            raise ServerError(response["error"])
         piece = ""
         self._model = as_text(response.get("model")) or self._model
         spoke, called = self._text.tell(), bool(self._calls)

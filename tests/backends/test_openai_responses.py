@@ -309,8 +309,9 @@ async def test_the_gateways_responses_are_read_too(gateway):
     assert typed.text == '{"x": 1}'
 
 
-def failed(code: str) -> str:
-    return ended("response.failed", status="failed", error={"code": code, "message": "sorry"})
+def failed(code: str, how: str = "failed") -> str:
+    error = {"code": code, "message": "sorry"}
+    return ended(f"response.{how}", status="failed", error=error)
 
 
 @pytest.mark.anyio
@@ -319,6 +320,7 @@ def failed(code: str) -> str:
     [
         ([failed("server_error")], BackendUnavailable, "sorry"),
         ([failed("rate_limit_exceeded")], RateLimited, "sorry"),
+        ([delta("a"), failed("server_error", "completed")], BackendUnavailable, "sorry"),
         ([failed("invalid_image_url")], InvalidRequest, "sorry"),
         ([event("error", code="x", message="oh", param=None)], BackendUnavailable, "oh"),
         ([delta("a")], MalformedResponse, "breaks off"),
