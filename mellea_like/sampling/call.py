@@ -292,6 +292,7 @@ class Call:
         return bool(
             self._plan.requirements
             or self._plan.format is not None
+            or self._plan.tools is not None
             or self._hooks.decides(HookType.VALIDATION_PRE_CHECK)
             or self._hooks.decides(HookType.VALIDATION_POST_CHECK)
             or getattr(type(self._plan.action), "parse", None) not in _TEXT

@@ -21,6 +21,7 @@ from mellea_like import (
     Candidate,
     Collect,
     Escalate,
+    FunctionBackend,
     Generation,
     HookMode,
     HookType,
@@ -471,6 +472,21 @@ async def test_early_checks_leave_alone_what_may_go_on_with_a_tool(read_only, re
     )
     assert len(backend.requests) == requests
     assert result.success is read_only
+
+
+async def test_draws_with_tools_race_without_requirements_too():
+    town = Town()
+
+    async def model(request):
+        await anyio.sleep(0.1)
+        return Generation("Full.") if request.meta.subsample else calls(("look_up", "x" * 99))
+
+    result = await RejectionSamplingStrategy(
+        FunctionBackend(model), concurrency_budget=2, loop_budget=2
+    ).sample("go", tools=town.tools)
+    assert result.value == "Full."
+    assert sorted(outcomes(result).values()) == ["cancelled", "passed"]
+    assert town.cancelled == 1
 
 
 # --- what is refused
