@@ -582,7 +582,7 @@ async def test_a_spent_budget_inside_a_tool_takes_nothing_from_what_was_done_bef
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ("[" * 5000, "no JSON object"),
+        ("[" * 5000, "a JSON object of its schema"),
         ('{"city": "Oslo", "city": "Rome"}', 'it says "city" twice in one object'),
     ],
 )
