@@ -10,6 +10,7 @@ import io
 import json
 import math
 import re
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -140,12 +141,17 @@ def _object(line: bytes, number: int) -> dict[str, Any]:
 
 def _without_duplicates(line: int, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+    twice = None if len(found) == len(pairs) else _named_twice([name for name, _ in pairs])
+    if twice is not None:
         msg = f"line {line} has {json.dumps(twice[:LONGEST_NAME])} twice in one object: keep one"
         raise BadRow(msg, line)
     return found
+
+
+def _named_twice(names: Sequence[str]) -> str | None:
+    """Return a name that stands there more than once; a line has room for a million of them."""
+    counts = Counter(names)
+    return next((name for name in names if counts[name] > 1), None)
 
 
 def _number(text: str) -> float:
@@ -202,7 +208,7 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
         plural = "" if len(fields) == 1 else "s"
         told = f"has {len(fields)} field{plural}, where the first line names {len(names)}"
         return told if fields and len(fields) != len(names) else ""
-    twice = next((name for name in fields if fields.count(name) > 1), None)
+    twice = _named_twice(fields)
     if twice is not None:
         return f"has {twice!r} twice"
     return "" if all(map(str.strip, fields)) else "has an empty one"
