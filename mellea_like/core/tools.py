@@ -201,10 +201,11 @@ def _made(source: object, name: str | None) -> Tool:
 
 def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
     if given.get("type", "function") == "function":
-        inside = given.get("function", given)
-        if not isinstance(inside, Mapping):
-            msg = f"a tool's 'function' is a dict with its name and parameters, not {shown(inside)}"
+        told: Any = given.get("function", given)
+        if not isinstance(told, Mapping):
+            msg = f"a tool's 'function' is a dict with its name and parameters, not {shown(told)}"
             raise TypeError(msg)
+        inside = cast("Mapping[str, Any]", told)
         if "parameters" not in inside and {"input_schema", "inputSchema"} & inside.keys():
             msg = (
                 f"the tool {inside.get('name')}: its schema is called 'parameters' here, as in"
