@@ -171,7 +171,7 @@ class _Asker(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received += data
-        if not self.received.endswith((b"0\r\n\r\n", b"}")):
+        if not self.received.endswith((b"0\r\n\r\n", b"\n\n", b"}")):
             return
         whole = bytes(self.received)
         if _whole_message(whole) != len(whole):

@@ -525,3 +525,17 @@ def test_ipv6_is_listened_on():
     with listening:
         assert listening.getsockname()[0] == "::1"
         assert listening.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+
+
+def test_an_answer_is_sent_in_one_piece_with_its_head(gateway, monkeypatch):
+    sent: list[bytes] = []
+    send = socket.socket.send
+
+    def noted(self, data, *more):
+        sent.append(bytes(data))
+        return send(self, data, *more)
+
+    monkeypatch.setattr(socket.socket, "send", noted)
+    answers = [gateway.ask(request(body={"a": 1}, token=TOKEN)), gateway.ask(request("/nowhere"))]
+    assert all(answer.status for answer in answers)
+    assert [data for data in sent if data != b"\0"] == [answer.raw for answer in answers]

@@ -20,6 +20,7 @@ async def test_the_winners_text_comes_in_chunks_once_it_has_passed(virtual_clock
     assert (answer.status, answer.headers["x-mellea-like-passed"]) == (200, "true")
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert answer.headers["cache-control"] == "no-store"
+    assert int(answer.headers["content-length"]) == len(answer.body)  # It comes in one piece.
     *chunks, done = answer.events
     assert done == "[DONE]"
     assert answer.ended
@@ -49,6 +50,7 @@ async def test_comments_keep_the_connection_alive_before_that(virtual_clock):
     assert answer.text == "a"
     # The header was sent before anyone knew; the last chunk says it.
     assert "x-mellea-like-passed" not in answer.headers
+    assert "content-length" not in answer.headers
     assert answer.events[-2]["mellea_like"]["passed"] is True
 
 

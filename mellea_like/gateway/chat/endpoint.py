@@ -226,5 +226,7 @@ class EventStream:
         """Send an event, or a comment; the last one ends the answer."""
         if not self.begun:
             self.begun = True
+            if not more:
+                self.headers["content-length"] = str(len(data))
             await _start(self._send, self.headers)
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
