@@ -153,7 +153,7 @@ class Incoming:
         max_bytes: float,
     ) -> None:
         self._response = response
-        self._chunks: AsyncGenerator[bytes] = response.aiter_bytes()
+        self._chunks: AsyncGenerator[bytes] = _body(response)
         self._reply = reply
         self._translator = translator
         self._decoder = EventDecoder(max_bytes)
@@ -271,6 +271,13 @@ async def close(response: Any, chunks: AsyncGenerator[bytes]) -> None:
         await response.aclose()
         async for _ in chunks:
             pass
+
+
+def _body(response: Any) -> AsyncGenerator[bytes]:
+    # Where nothing is to be decoded, the library's decoder would take time for each part.
+    plain = "content-encoding" not in response.headers and not response.is_stream_consumed
+    body: AsyncGenerator[bytes] = response.aiter_raw() if plain else response.aiter_bytes()
+    return body
 
 
 def _each(found: str | Generation | Sequence[Any]) -> Sequence[Any]:
