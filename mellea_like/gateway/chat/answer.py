@@ -214,7 +214,7 @@ def _of_error(error: Exception, *, retried: bool) -> Refusal:
         case BackendError():
             return _of_upstream(error, retried=retried)
         case ReplyBroken():
-            message = "the reply failed after a part of it was sent: what was sent is no whole"
+            message = "the reply failed after a part of it was sent: what was sent is incomplete"
             return Refusal(502, message, kind="upstream_error", code="reply_broken")
         case TooCostly():
             message = "the request's checks take too long on a reply: make its patterns simpler"
