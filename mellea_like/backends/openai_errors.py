@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 import openai
 
 from mellea_like.backends.openai_events import ServerError
+from mellea_like.backends.server_errors import failed_in_transport, kind_of_status
 from mellea_like.core.display import excerpt
 from mellea_like.errors import (
     AuthenticationFailed,
@@ -44,9 +45,6 @@ MAX_RETRY_AFTER = 86_400.0
 """A server that asks for more than a day is taken to ask for a day."""
 
 ERROR_STATUSES = range(400, 600)
-
-TRANSPORTS = ("httpx2", "httpcore2", "httpx", "httpcore", "h11", "h2", "anyio", "trio")
-"""Packages whose exceptions mean that the connection failed."""
 
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
 """Codes of a 429 that waiting does not help."""
@@ -186,26 +184,14 @@ class Translator:
         self, status: int, message: str, codes: Iterable[str | None], wait: float | None
     ) -> BackendError:
         said = f"{self._url} answered {status}: {self.clean(message)}"
-        kind: type[BackendError] = InvalidRequest
-        retryable: bool | None = None
-        match status:
-            case 401 | 403:
-                kind, said = AuthenticationFailed, f"{said}; check the API key"
-            case 429 if any(code in SPENT for code in codes):
-                kind, said, retryable = RateLimited, f"{said}; the quota is used up", False
-            case 429:
-                kind = RateLimited
-            case 408:
-                kind = BackendTimeout
-            case 404:
-                model = "" if self._model is None else f"the model {self._model!r} and "
-                said = f"{said}; check {model}the base URL"
-            case 409:
-                retryable = True
-            case _ if status >= 500:  # noqa: PLR2004 (the class of statuses)
-                kind = BackendUnavailable
-            case _:
-                pass
+        kind, retryable = kind_of_status(status)
+        if kind is AuthenticationFailed:
+            said = f"{said}; check the API key"
+        elif kind is RateLimited and any(code in SPENT for code in codes):
+            said, retryable = f"{said}; the quota is used up", False
+        elif status == 404:  # noqa: PLR2004 (not found)
+            model = "" if self._model is None else f"the model {self._model!r} and "
+            said = f"{said}; check {model}the base URL"
         return kind(said, status=status, retryable=retryable, retry_after=wait)
 
     def _of_connection(self, causes: tuple[BaseException, ...]) -> BackendError:
@@ -260,6 +246,4 @@ def _is_timeout(exc: Exception) -> bool:
 
 
 def _is_transport(exc: Exception) -> bool:
-    if isinstance(exc, OSError | EOFError | openai.APIConnectionError):
-        return True
-    return type(exc).__module__.partition(".")[0] in TRANSPORTS
+    return isinstance(exc, openai.APIConnectionError) or failed_in_transport(exc)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from mellea_like.core.backend import TOOL_CHOICES
+from mellea_like.core.backend import MAX_SEED, TOOL_CHOICES
 
 if TYPE_CHECKING:
     from mellea_like.backends.output_mode import Demand, OutputTool
@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Message
 
 __all__ = ["output_tool", "request_body", "response_format", "tool_choice"]
-
-MAX_SEED = 2**31
-"""Seeds are folded into 31 bits: llama.cpp reads 32 and takes the highest as "random"."""
 
 _DROPPED = ("default", "discriminator", "minLength", "maxLength", "examples", "title")
 

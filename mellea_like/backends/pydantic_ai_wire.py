@@ -26,7 +26,8 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from mellea_like.core.backend import TOOL_CHOICES
+from mellea_like.backends.server_errors import STATUSES, failed_in_transport, kind_of_status
+from mellea_like.core.backend import MAX_SEED, TOOL_CHOICES
 from mellea_like.core.conversation import joined_text
 from mellea_like.core.display import excerpt
 from mellea_like.core.format import format_name, json_schema
@@ -60,8 +61,6 @@ __all__ = [
     "never_sent",
     "request_parameters",
 ]
-
-MAX_SEED = 2**31
 
 OUTPUT_TOOL = "final_result"
 """The name of the tool whose arguments are the reply, as Pydantic AI's agents call it."""
@@ -343,9 +342,6 @@ def _arguments(given: Any) -> str:
 
 # --- errors ---------------------------------------------------------------------------------------
 
-TRANSPORTS = ("httpx2", "httpcore2", "httpx", "httpcore", "h11", "h2", "anyio", "trio", "botocore")
-"""Packages whose exceptions mean that the connection failed."""
-
 
 class Translator:
     """Turns what went wrong into this library's errors, without the provider's key.
@@ -391,7 +387,7 @@ class Translator:
                 return MalformedResponse(f"{self._model} sent what can't be read ({said})")
             case _ if isinstance(exc, TimeoutError) or "Timeout" in type(exc).__name__:
                 return BackendTimeout(f"{self._model} did not answer in time ({said})")
-            case _ if isinstance(exc, OSError | EOFError) or _package(exc) in TRANSPORTS:
+            case _ if failed_in_transport(exc):
                 return BackendUnavailable(f"the connection to {self._model} failed ({said})")
             case _:
                 return self._of_loop(exc)
@@ -430,14 +426,6 @@ CATEGORIES: tuple[tuple[type[Exception], type[BackendError], bool | None], ...] 
 )
 """Pydantic AI's categories of errors, what they become, and whether to try again, if unusual."""
 
-STATUSES: dict[int, tuple[type[BackendError], bool | None]] = {
-    401: (AuthenticationFailed, None),
-    403: (AuthenticationFailed, None),
-    408: (BackendTimeout, None),
-    409: (InvalidRequest, True),  # A conflict that passes.
-    429: (RateLimited, None),
-}
-
 
 def _kind(
     exc: exceptions.ModelAPIError, status: int | None
@@ -447,9 +435,7 @@ def _kind(
     for category, kind, retryable in CATEGORIES:
         if isinstance(exc, category):
             return kind, retryable
-    if status is None:
-        return MalformedResponse, None
-    return (BackendUnavailable if status >= 500 else InvalidRequest), None  # noqa: PLR2004
+    return (MalformedResponse, None) if status is None else kind_of_status(status)
 
 
 def _message(exc: exceptions.ModelAPIError) -> str:
@@ -478,10 +464,6 @@ def never_sent(exc: BaseException) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
-
-
-def _package(exc: BaseException) -> str:
-    return type(exc).__module__.partition(".")[0]
 
 
 def _on_asyncio() -> bool:

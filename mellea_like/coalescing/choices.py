@@ -12,7 +12,7 @@ import anyio
 from mellea_like.coalescing.component import Component
 from mellea_like.coalescing.coordinator.request_batch import SharedCost, own_copy
 from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.backend import BackendWrapper, checked_reply
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.generation import Generation, Meter
 from mellea_like.errors import BackendUnavailable, InvalidRequest, ShutdownError
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
@@ -107,11 +107,7 @@ class ChoicesBackend(BackendWrapper, Component):
             BackendError: there is no reply.
             ShutdownError: it isn't open.
         """
-        async with self._stream(request) as pieces:
-            async for piece in pieces:
-                if not isinstance(piece, str):
-                    return piece
-        return checked_reply(self.inner, None)
+        return await self._whole(request)
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:

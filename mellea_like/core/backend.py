@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BUDGETS",
     "ITERATION",
+    "MAX_SEED",
     "SPENDS_ON",
     "Backend",
     "BackendWrapper",
@@ -46,6 +47,10 @@ __all__ = [
     "output_bound",
     "texts_only",
 ]
+
+
+MAX_SEED = 2**31
+"""For servers, seeds are folded into 31 bits: llama.cpp reads 32, the highest being "random"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +439,14 @@ class BackendWrapper:
         inner: Any = self.inner
         stream: AbstractAsyncContextManager[AsyncIterator[str | Generation]] = inner.stream(request)
         return stream
+
+    async def _whole(self, request: Request) -> Generation:
+        """Answer a request by ``_stream``, for the whole reply alone."""
+        async with self._stream(request) as pieces:
+            async for piece in pieces:
+                if not isinstance(piece, str):
+                    return piece
+        return checked_reply(self.inner, None)
 
     async def aclose(self) -> None:
         """Close the inner backend's idle connections."""

@@ -7,6 +7,7 @@ All of it changes in synchronous steps, so that no cancellation comes between th
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,14 +48,14 @@ NUMBER = re.compile(r"\d+")
 """What tells errors apart that are otherwise alike: ids, times."""
 
 
-class SliceListener:
+class SliceListener(ABC):
     """An ``on_slice`` that hears of a slice in the step that records it: it must not take long."""
 
     __slots__ = ()
 
+    @abstractmethod
     def __call__(self, slice_: Slice) -> None:
         """Hear of a slice."""
-        raise NotImplementedError
 
 
 class Recorder:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.core.backend import BackendWrapper, checked_reply
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.conversation import Instruction, Message
 from mellea_like.errors import BackendError, ReplyBroken
 from mellea_like.hooks.types import HookType
@@ -247,11 +247,7 @@ class ShownDraws(BackendWrapper):
         """Answer one request."""
         if self.recorder is None or request.meta.purpose != "generate":
             return await self.inner.generate(request)
-        async with self._stream(request) as pieces:
-            async for piece in pieces:
-                if not isinstance(piece, str):
-                    return piece
-        return checked_reply(self.inner, None)
+        return await self._whole(request)
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:

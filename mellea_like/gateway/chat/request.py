@@ -99,7 +99,12 @@ def _tag(given: Any) -> str:
     return f"<{given.type}>"
 
 
+def _word_or_tag(given: Any) -> str:
+    return "<word>" if isinstance(given, str) else _tag(given)
+
+
 BY_TYPE = Discriminator(_tag)
+WORD_OR_BY_TYPE = Discriminator(_word_or_tag)
 """Among models that are tagged with their ``type`` in angle brackets, see `_place`."""
 
 
@@ -342,15 +347,11 @@ class _AllowedTools(Fields):
     allowed_tools: _Allowed
 
 
-def _choice_tag(given: Any) -> str:
-    return "<word>" if isinstance(given, str) else _tag(given)
-
-
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<word>")]
     | Annotated[_NamedFunction, Tag("<function>")]
     | Annotated[_AllowedTools, Tag("<allowed_tools>")],
-    Discriminator(_choice_tag),
+    WORD_OR_BY_TYPE,
     of_type(("function", "allowed_tools"), "choices", or_text=True),
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Tag
 
 from mellea_like.gateway.chat.fields import (
     DEFAULTS,
@@ -18,6 +18,7 @@ from mellea_like.gateway.chat.request import (
     BY_TYPE,
     MOST_TOOLS,
     NO_ARGUMENTS,
+    WORD_OR_BY_TYPE,
     ChatRequest,
     Extensions,
     Fields,
@@ -221,17 +222,11 @@ class _AllowedTools(Fields):
         return {"type": "allowed_tools", "allowed_tools": allowed}
 
 
-def _choice_tag(given: Any) -> str:
-    if isinstance(given, str):
-        return "<word>"
-    return f"<{given['type'] if isinstance(given, dict) else given.type}>"
-
-
 _Choice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<word>")]
     | Annotated[_NamedTool, Tag("<function>")]
     | Annotated[_AllowedTools, Tag("<allowed_tools>")],
-    Discriminator(_choice_tag),
+    WORD_OR_BY_TYPE,
     of_type(("function", "allowed_tools"), "choices", or_text=True),
 ]
 
