@@ -396,9 +396,19 @@ class _Check:
                         raise ConformanceError("tools", msg)
 
     async def answers_or_refuses(
-        self, rule: Rule, send: Send, backend: Backend, request: Request, what: str
+        self,
+        rule: Rule,
+        send: Send,
+        backend: Backend,
+        request: Request,
+        what: str,
+        *,
+        again: bool = True,
     ) -> Generation | None:
-        """Send what a backend need not take; None where it says that it doesn't."""
+        """Send what a backend need not take; None where it says that it doesn't.
+
+        What is retryable is tried ``again``, once: a connection may break for other reasons.
+        """
         reply: Generation | None = None
         try:
             with anyio.move_on_after(self.timeout):
@@ -406,6 +416,11 @@ class _Check:
         except ConformanceError:
             raise
         except BackendError as exc:
+            if exc.retryable and again:
+                request = replace(request, meter=Meter())
+                return await self.answers_or_refuses(
+                    rule, send, backend, request, what, again=False
+                )
             if exc.retryable:
                 msg = f"{what} raised {exc!r}, which is retryable: it would fail again"
                 raise ConformanceError(rule, msg) from exc

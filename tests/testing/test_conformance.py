@@ -530,3 +530,16 @@ async def test_a_backend_that_breaks_on_a_failing_request_is_found(virtual_clock
             return await super().generate(request)
 
     await broken(Breaking(script), "reply", "failed with InvalidRequest", failing_request=BAD_MODEL)
+
+
+async def test_a_connection_that_breaks_once_is_no_refusal_of_a_part(virtual_clock):
+    class Shaky(Good):
+        broke = False
+
+        async def generate(self, request):
+            if not (self.broke or isinstance(request.messages[-1].content, str)):
+                self.broke = True
+                raise BackendUnavailable("the connection broke")
+            return await super().generate(request)
+
+    assert "parts" in await check_backend(Shaky)
