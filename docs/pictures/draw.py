@@ -22,16 +22,50 @@ if TYPE_CHECKING:
     from mellea_like.coalescing import AuditRecord
 
 HERE = Path(__file__).parent
-INK, PALE, LINE = "#22303c", "#5b6b7a", "#9aa7b3"
-COLOURS = {
-    "passed": ("#bfe8cc", "#1d7a3e"),
-    "failed": ("#f6d9a8", "#96650a"),
-    "errored": ("#f3b9b4", "#a5281b"),
-    "cancelled": ("#e3e7eb", "#5b6b7a"),
+PALETTE = {  # Each colour by day, and by night.
+    "ink": ("#22303c", "#e3e9ee"),
+    "pale": ("#5b6b7a", "#a3b1bd"),
+    "line": ("#9aa7b3", "#5d6b78"),
+    "grid": ("#e6eaee", "#2c353e"),
+    "paper": ("#fbfcfd", "#161b21"),
+    "frame": ("#dfe4e8", "#333d47"),
+    "card": ("#ffffff", "#202830"),
+    "blue": ("#eef4fb", "#1a2a3c"),
+    "blue-edge": ("#b9cfe6", "#3d5f85"),
+    "violet": ("#f3f0fa", "#282340"),
+    "violet-edge": ("#c9bde6", "#5d4f8f"),
+    "passed": ("#bfe8cc", "#174a2b"),
+    "passed-edge": ("#1a7038", "#7fdca0"),
+    "failed": ("#f6d9a8", "#4d3709"),
+    "failed-edge": ("#7d5306", "#f0c169"),
+    "errored": ("#f3b9b4", "#58201b"),
+    "errored-edge": ("#952217", "#f6a39b"),
+    "cancelled": ("#e3e7eb", "#2c353e"),
+    "cancelled-edge": ("#5b6b7a", "#a3b1bd"),
 }
 
-SUBSAMPLES, DEPTH, SEED = 4, 3, 194
-"""The call that the timeline shows; the seed was chosen because every outcome occurs."""
+
+def shade(name: str) -> str:
+    """Name a colour of the palette, as SVG does: a reader's scheme decides which it is."""
+    return f"var(--{name})"
+
+
+def _style() -> str:
+    day, night = (
+        "".join(f"--{name}:{both[number]};" for name, both in PALETTE.items()) for number in (0, 1)
+    )
+    return f"<style>:root{{{day}}}@media(prefers-color-scheme:dark){{:root{{{night}}}}}</style>"
+
+
+INK, PALE, LINE, GRID = map(shade, ("ink", "pale", "line", "grid"))
+BLUE = shade("blue"), shade("blue-edge")
+COLOURS = {
+    outcome: (shade(outcome), shade(f"{outcome}-edge"))
+    for outcome in ("passed", "failed", "errored", "cancelled")
+}
+
+LANES, DEPTH, SEED = 4, 3, 194
+"""The call that the race shows; the seed was chosen because every outcome occurs."""
 
 
 class Drawing:
@@ -50,12 +84,16 @@ class Drawing:
                 f' font-family="system-ui, sans-serif" font-size="14">'
             ),
             f"<title>{escape(title)}</title>",
+            _style(),
             (
                 '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8"'
                 f' markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="{PALE}"/>'
                 "</marker></defs>"
             ),
-            f'<rect width="{width}" height="{height}" rx="10" fill="#fbfcfd" stroke="#dfe4e8"/>',
+            (
+                f'<rect width="{width}" height="{height}" rx="10" fill="{shade("paper")}"'
+                f' stroke="{shade("frame")}"/>'
+            ),
         ]
 
     def box(self, x: float, y: float, w: float, h: float, fill: str, edge: str = LINE) -> None:
@@ -96,31 +134,31 @@ class Drawing:
 
 
 def engine() -> str:
-    """Draw the subsamples, the queue and the consumer."""
+    """Draw the lanes, the queue and the consumer."""
     drawing = Drawing(
         820,
         330,
-        "Four subsamples put finished slices onto a queue; one consumer takes them, tells"
-        " plugins, and cancels the siblings when one has passed.",
+        "Four lanes put finished draws onto a queue; one consumer takes them, tells"
+        " plugins, and cancels the other lanes when one has passed.",
     )
-    drawing.text(24, 34, "Subsamples", bold=True)
+    drawing.text(24, 34, "Lanes", bold=True)
     drawing.text(24, 54, "concurrency_budget = 4 at a time", colour=PALE, size=12)
     steps = ("generate", "validate", "repair")
-    for row in range(SUBSAMPLES):
+    for row in range(LANES):
         y = 72 + row * 56
-        drawing.box(24, y, 348, 42, "#eef4fb", "#b9cfe6")
-        drawing.text(36, y + 26, f"{row}", bold=True)
+        drawing.box(24, y, 348, 42, *BLUE)
+        drawing.text(36, y + 26, f"{row + 1}", bold=True)
         for number, step in enumerate(steps):
             x = 62 + number * 104
-            drawing.box(x, y + 8, 84, 26, "#ffffff")
+            drawing.box(x, y + 8, 84, 26, shade("card"))
             drawing.text(x + 42, y + 26, step, anchor="middle", size=13)
             if number:
                 drawing.arrow((x - 19, y + 21), (x - 1, y + 21))
         drawing.arrow((312, y + 35), (312, y + 39), (104, y + 39), (104, y + 35))
         drawing.arrow((373, y + 20), (410, y + 20), (444, 173 + (row - 1.5) * 9))
-    drawing.text(24, 312, "up to loop_budget iterations each", colour=PALE, size=12)
+    drawing.text(24, 312, "up to loop_budget attempts each", colour=PALE, size=12)
 
-    drawing.text(446, 120, "Queue of slices", bold=True)
+    drawing.text(446, 120, "Finished draws", bold=True)
     for number, outcome in enumerate(("failed", "errored", "passed")):
         fill, edge = COLOURS[outcome]
         drawing.box(450 + number * 44, 152, 40, 42, fill, edge)
@@ -128,14 +166,14 @@ def engine() -> str:
     drawing.arrow((582, 173), (607, 173))
 
     drawing.text(612, 34, "One consumer", bold=True)
-    duties = ("takes slice after slice,", "hands each to plugins", "and to on_slice")
-    drawing.box(612, 48, 186, 236, "#f3f0fa", "#c9bde6")
+    duties = ("takes draw after draw,", "hands each to plugins", "and to on_slice")
+    drawing.box(612, 48, 186, 236, shade("violet"), shade("violet-edge"))
     for number, duty in enumerate(duties):
         drawing.text(624, 80 + number * 22, duty, size=13)
     drawing.line(624, 144, 786, 144)
     drawing.text(624, 170, "at the first that passed", size=13, bold=True)
     for number, duty in enumerate(
-        ("no new turn starts", "siblings are cancelled", "the result returns")
+        ("no new draw starts", "the others are cancelled", "the result returns")
     ):
         drawing.text(624, 194 + number * 22, duty, size=13)
     drawing.arrow((705, 285), (705, 308), (392, 308), (392, 268), (375, 268), dashed=True)
@@ -149,40 +187,43 @@ def record() -> SamplingResult[str]:
     async def call() -> SamplingResult[str]:
         backend = SimulatedBackend(seed=SEED, median=1.0, pass_rate=0.2, error_rate=0.2)
         strategy = RejectionSamplingStrategy(
-            backend, loop_budget=DEPTH, concurrency_budget=SUBSAMPLES, retry=None
+            backend, loop_budget=DEPTH, concurrency_budget=LANES, retry=None
         )
         return await strategy.sample("Anything.", [backend.requirement])
 
     return run_virtual(call)
 
 
-def timeline() -> str:
-    """Draw a real call: which iteration ran when, and how it ended."""
+def race() -> str:
+    """Draw a real call: which attempt ran when, how it ended, and what the first pass cancelled."""
     result = record()
-    left, right, top, row = 128, 780, 62, 46
+    left, right, top, row = 100, 796, 62, 46
     scale = (right - left) / (result.elapsed * 1.04)
-    drawing = Drawing(820, 316, "A call with four subsamples over time.")
-    drawing.text(24, 34, "A call with 4 subsamples of 3 turns", bold=True)
-    bottom = top + SUBSAMPLES * row
-    for half in range(int(result.elapsed * 2) + 1):
-        x = left + half / 2 * scale
-        drawing.line(x, top - 8, x, bottom + 4, "#e6eaee")
-        if half % 2 == 0:
-            drawing.text(x, bottom + 20, f"{half // 2} s", anchor="middle", size=12, colour=PALE)
-    for subsample in range(SUBSAMPLES):
-        y = top + subsample * row + 24
-        drawing.text(24, y, f"subsample {subsample}", size=13)
+    drawing = Drawing(
+        820,
+        316,
+        "A call with four lanes over time. The second attempt of lane 3 passes; what the other"
+        " lanes are drawing at that moment is cancelled.",
+    )
+    drawing.text(24, 34, "concurrency_budget=4, loop_budget=3", bold=True)
+    bottom = top + LANES * row
+    for second in range(int(result.elapsed) + 1):
+        x = left + second * scale
+        drawing.line(x, top - 8, x, bottom + 4, GRID)
+        drawing.text(x, bottom + 20, f"{second} s", anchor="middle", size=12, colour=PALE)
+    for lane in range(LANES):
+        drawing.text(24, top + lane * row + 25, f"lane {lane + 1}", size=13)
     for slice_ in result.slices:
         fill, edge = COLOURS[slice_.outcome]
         x, y = left + slice_.started_at * scale, top + slice_.subsample * row + 4
         width = max(slice_.duration * scale - 3, 6)
         drawing.box(x, y, width, 32, fill, edge)
-        drawing.text(
-            x + width / 2, y + 21, f"{slice_.iteration}", anchor="middle", size=13, colour=edge
-        )
-    end = left + result.elapsed * scale
-    drawing.line(end, top - 8, end, bottom + 4, "#1d7a3e")
-    drawing.text(end, top - 14, "won", anchor="middle", size=12, colour="#1d7a3e")
+        words = f"attempt {slice_.depth + 1}"
+        label = words if width > 8 * len(words) else words[-1]
+        drawing.text(x + width / 2, y + 21, label, anchor="middle", size=13, colour=edge)
+    end, won = left + result.elapsed * scale, COLOURS["passed"][1]
+    drawing.line(end, top - 8, end, bottom + 4, won)
+    drawing.text(end, top - 14, "passed: the rest is cancelled", anchor="end", size=12, colour=won)
     for number, (outcome, (fill, edge)) in enumerate(COLOURS.items()):
         x = left + number * 130
         drawing.box(x, 282, 22, 16, fill, edge)
@@ -224,7 +265,7 @@ def chat() -> str:
     drawing.text(24, 34, f"One session, quiet = {QUIET:g} s", bold=True)
     for second in range(10):
         x = left + second * scale
-        drawing.line(x, top - 8, x, top + 126, "#e6eaee")
+        drawing.line(x, top - 8, x, top + 126, GRID)
         drawing.text(x, top + 144, f"{second} s", anchor="middle", size=12, colour=PALE)
     for row, label in enumerate(("messages", "window", "runs")):
         drawing.text(24, top + 18 + row * 46, label, size=13)
@@ -243,7 +284,7 @@ def chat() -> str:
             drawing.arrow((x, top + 70), (x, y - 1))
         for at in messages:
             mark = left + at * scale
-            drawing.box(mark - 9, top, 18, 26, "#eef4fb", "#b9cfe6")
+            drawing.box(mark - 9, top, 18, 26, *BLUE)
             drawing.text(mark, top + 18, names[at], anchor="middle", size=13)
             if follows:
                 drawing.arrow((mark, top + 27), (mark, top + 57), (x + 8, top + 57), (x + 8, y - 1))
@@ -309,7 +350,7 @@ def rerun() -> str:
     bottom = top + 3 * row
     for second in range(11):
         x = left + second * scale
-        drawing.line(x, top - 8, x, bottom, "#e6eaee")
+        drawing.line(x, top - 8, x, bottom, GRID)
         drawing.text(x, bottom + 18, f"{second} s", anchor="middle", size=12, colour=PALE)
     for number, (name, more) in enumerate(
         (("changes", "of files"), ("bursts", "quiet=0.4, max_wait=1.2"), ("ticks", "of the gate"))
@@ -400,12 +441,12 @@ def coordinator() -> str:
     drawing.text(24, 34, f"window = {WINDOW:g} s, max_batch = {MOST}", bold=True)
     for second in range(11):
         x = left + second * scale
-        drawing.line(x, top - 8, x, top + 150, "#e6eaee")
+        drawing.line(x, top - 8, x, top + 150, GRID)
         drawing.text(x, top + 168, f"{second} s", anchor="middle", size=12, colour=PALE)
     for row, label in enumerate(("requests", "window", "calls")):
         drawing.text(24, top + 18 + row * 54, label, size=13)
     for at, caller in ASKED.items():
-        drawing.box(left + at * scale - 4.5, top, 9, 26, "#eef4fb", "#b9cfe6")
+        drawing.box(left + at * scale - 4.5, top, 9, 26, *BLUE)
         drawing.text(left + at * scale, top - 4, caller, anchor="middle", size=12, colour=PALE)
     for batch in batches:
         first, count = left + batch.asked[0] * scale, len(batch.asked)
@@ -424,7 +465,7 @@ def coordinator() -> str:
 
 PICTURES = {
     "engine.svg": engine,
-    "timeline.svg": timeline,
+    "race.svg": race,
     "chat.svg": chat,
     "rerun.svg": rerun,
     "coordinator.svg": coordinator,
