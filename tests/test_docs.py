@@ -5,6 +5,9 @@ directory of their own; a block may ``await`` at its top level. Comments in the 
 
 - ``<!-- prints -->`` above a ```` ```text ```` block: that is what the Python block before it
   prints, where ``...`` stands for anything;
+- ``<!-- http://localhost:8000 says: one reply | another -->``, on a line anywhere: Python blocks
+  that name this address meet a server of OpenAI's protocol there, which says that in turn and the
+  last reply from then on;
 - ``<!-- needs: a server -->`` above a Python block: it is compiled but not run, for that reason.
 
 The tutorial's pages run as notebooks, in a Jupyter kernel. They and the README also run as scripts,

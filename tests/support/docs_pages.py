@@ -13,11 +13,16 @@ import types
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`]*)$")
 MARKER = re.compile(r"^ *<!-- *(?P<text>.*?) *-->$")
+SERVER = re.compile(r"^<!-- (?P<address>https?://\S+) says: (?P<replies>.+) -->$", re.MULTILINE)
 
 
 @dataclass
@@ -68,7 +73,19 @@ def compiled(block: Block, page: Path) -> types.CodeType:
 
 
 def run_page(page: Path) -> None:
-    """Run all examples of one page, in a process of its own."""
+    """Run all examples of one page, in a process of its own, beside the servers that it names."""
+    with contextlib.ExitStack() as servers:
+        addresses: dict[str, str] = {}
+        for named in SERVER.finditer(page.read_text(encoding="utf-8")):
+            from http_server import Answer, OpenAIServer
+
+            answers = map(Answer, named["replies"].split(" | "))
+            server = servers.enter_context(OpenAIServer(*answers))
+            addresses[named["address"]] = server.url.removesuffix("/v1")
+        run_blocks(page, addresses)
+
+
+def run_blocks(page: Path, addresses: Mapping[str, str]) -> None:
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     checker = doctest.OutputChecker()
@@ -81,6 +98,8 @@ def run_page(page: Path) -> None:
                 raise AssertionError(message)
             printed = None
         elif block.language == "python":
+            for address, actual in addresses.items():
+                block.text = block.text.replace(address, actual)
             code = compiled(block, page)
             if block.needs:
                 printed = None
