@@ -218,7 +218,10 @@ def _requirement(requirement: Requirement | str) -> Json:
     if isinstance(requirement, str):
         return requirement
     if requirement.parts:
-        return {str(requirement.operator): [_requirement(part) for part in requirement.parts]}
+        how = str(requirement.operator)
+        if how == "at least":
+            how += f" {requirement.needed}"
+        return {how: [_requirement(part) for part in requirement.parts]}
     decided: dict[str, Json] = {"description": requirement.description}
     if requirement.validator is not None:
         function = _function(requirement.validator, requirement.version)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import StreamCheck, Validator
 
-__all__ = ["CheckStage", "OnError", "Operator", "Requirement", "requirement"]
+__all__ = ["CheckStage", "OnError", "Operator", "Requirement", "at_least", "requirement"]
 
 OnError = Literal["error", "fail", "raise"]
-Operator = Literal["and", "or", "not"]
+Operator = Literal["and", "or", "not", "at least"]
 
 
 class RequirementSettings(TypedDict, total=False):
@@ -102,6 +102,7 @@ class Requirement:
     version: str | None
     parts: tuple[Requirement, ...]
     operator: Operator | None
+    needed: int
     origin: Callable[[], Requirement] | None
     stage: CheckStage
 
@@ -165,6 +166,7 @@ class Requirement:
             version=version,
             parts=(),
             operator=None,
+            needed=1,
             origin=None,
             stage=_stage_of(validator, inline=inline),
         )
@@ -188,15 +190,6 @@ class Requirement:
         place = _place_of(self)
         return super().__reduce_ex__(protocol) if place is None else (_found, place)
 
-    @classmethod
-    def _combined(cls, operator: Operator, parts: tuple[Requirement, ...]) -> Requirement:
-        words = [part.description if not part.parts else f"({part.description})" for part in parts]
-        description = f"not: {words[0]}" if operator == "not" else f" {operator} ".join(words)
-        whole = Requirement(description, check_only=all(part.check_only for part in parts))
-        stage = max(part.stage for part in parts)
-        vars(whole).update(parts=parts, operator=operator, stage=stage)
-        return whole
-
     def __and__(self, other: Requirement) -> Requirement:
         return self._with("and", other)
 
@@ -204,14 +197,14 @@ class Requirement:
         return self._with("or", other)
 
     def __invert__(self) -> Requirement:
-        return self._combined("not", (self,))
+        return _combined("not", (self,))
 
     def _with(self, operator: Operator, other: Requirement) -> Requirement:
         if not isinstance(other, Requirement):
             return NotImplemented
         mine = self.parts if self.operator == operator else (self,)
         theirs = other.parts if other.operator == operator else (other,)
-        return self._combined(operator, (*mine, *theirs))
+        return _combined(operator, (*mine, *theirs))
 
     def __bool__(self) -> bool:
         msg = "a requirement is neither true nor false: combine requirements with &, | and ~"
@@ -231,6 +224,18 @@ class Requirement:
     def streams(self) -> bool:
         """Whether it has a check of replies that are still arriving, or any part of it has."""
         return self.stream is not None or any(part.streams for part in self.parts)
+
+
+def _combined(operator: Operator, parts: tuple[Requirement, ...], number: int = 1) -> Requirement:
+    words = [part.description if not part.parts else f"({part.description})" for part in parts]
+    description = f"not: {words[0]}" if operator == "not" else f" {operator} ".join(words)
+    if operator == "at least":
+        description = f"at least {number} of these: {'; '.join(words)}"
+    needed = len(parts) if operator == "and" else number
+    whole = Requirement(description, check_only=all(part.check_only for part in parts))
+    stage = max(part.stage for part in parts)
+    vars(whole).update(parts=parts, operator=operator, needed=needed, stage=stage)
+    return whole
 
 
 class _Undecided(Requirement):
@@ -276,6 +281,38 @@ def requirement(
         raise TypeError(msg)
     make = _Undecided if validator is None else Requirement
     return make(description, validator, **settings)
+
+
+def at_least(number: int, *parts: Requirement | str) -> Requirement:
+    """Require that so many of several requirements are met: a majority of judges, for example.
+
+    Those that cost the same are checked side by side, and dearer ones only while they can still
+    decide. An error in one that was checked is an error of the whole, as with ``&`` and ``|``.
+
+    Args:
+        number: how many have to be met, from 1 to as many as there are parts.
+        *parts: the requirements; a plain sentence is one that a judge decides.
+
+    Returns:
+        The requirement. Its reason names the parts that were met, or those that were not; its score
+        is the score that ``number`` of the parts reach.
+
+    Raises:
+        TypeError: a part is neither a requirement nor a text, or the number isn't an int.
+        ValueError: there are fewer parts than the number, or it is below 1.
+    """
+    if not isinstance(number, int) or isinstance(number, bool):
+        msg = f"at_least takes the number first: at_least(2, a, b, c), not {number!r}"
+        raise TypeError(msg)
+    if not 1 <= number <= len(parts):
+        msg = f"at_least: the number is from 1 to that of the requirements, {len(parts)}: {number}"
+        raise ValueError(msg)
+    made = [Requirement(part) if isinstance(part, str) else part for part in parts]
+    for part in made:
+        if not isinstance(part, Requirement):
+            msg = f"at_least takes requirements and texts, not {part!r}"
+            raise TypeError(msg)
+    return _combined("at least", tuple(made), number)
 
 
 def _place_of(requirement: Requirement) -> tuple[str, str] | None:

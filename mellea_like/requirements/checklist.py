@@ -233,7 +233,7 @@ async def _ask_parts(whole: Requirement, candidate: Candidate, judge: Judge) -> 
 async def _until_certain(
     whole: Requirement, candidate: Candidate, judge: Judge
 ) -> tuple[ValidationResult, ...]:
-    if whole.operator != "or":
+    if whole.operator in ("and", "not"):
         return tuple(await Checklist(whole.parts).check(candidate, judge))
     results = [_SKIPPED] * len(whole.parts)
     for stage in CheckStage:
@@ -241,7 +241,10 @@ async def _until_certain(
         verdicts = await Checklist([whole.parts[i] for i in members]).check(candidate, judge)
         for i, verdict in zip(members, verdicts, strict=True):
             results[i] = verdict
-        if any(v.passed or v.status is ValidationStatus.ERRORED for v in verdicts):
+        passes, open_ = sum(map(bool, results)), sum(r is _SKIPPED for r in results)
+        if any(v.status is ValidationStatus.ERRORED for v in verdicts) or not (
+            passes < whole.needed <= passes + open_
+        ):
             break
     return tuple(results)
 
@@ -319,13 +322,14 @@ def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> 
         held = f"it meets {whole.parts[0].description!r}"
         return ValidationResult(not part.passed, held if part.passed else part.reason)
     scores = [result.score for result in known if result.score is not None]
-    passed = all(known) if whole.operator == "and" else any(known)
+    passed = sum(map(bool, known)) >= whole.needed
     decisive = [
         part.description if not result.reason else f"{part.description}: {result.reason}"
         for part, result in zip(whole.parts, results, strict=True)
         if result is not None and result.passed is passed
     ]
-    best = (min if whole.operator == "and" else max)(scores) if scores else None
+    scores.sort(reverse=True)
+    best = scores[min(whole.needed, len(scores)) - 1] if scores else None
     status = _PASS if passed else _FAIL
     why = "; ".join(decisive)
     return ValidationResult.recorded(status, why, best, None if passed else exception)

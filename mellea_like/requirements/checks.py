@@ -21,6 +21,7 @@ own: ``Requirement("is short and polite", stream=word_count(at_most=20, early=Tr
 
 from __future__ import annotations
 
+from mellea_like.core.requirement import at_least
 from mellea_like.requirements.checks_counts import (
     char_count,
     line_count,
@@ -41,6 +42,7 @@ from mellea_like.requirements.checks_text import (
 from mellea_like.requirements.checks_tools import calls_tool, no_tool_calls
 
 __all__ = [
+    "at_least",
     "calls_tool",
     "casing",
     "char_count",

@@ -144,11 +144,12 @@ class _Watch:
 
     def _follows(self, results: list[ValidationResult | None]) -> ValidationResult | None:
         """Return what follows from the parts; None as long as it isn't certain."""
-        decisive = self._requirement.operator == "or"  # One pass is enough, or one failure.
-        certain = None not in results or any(
-            result.passed is decisive or result.status is ValidationStatus.ERRORED
-            for result in results
-            if result is not None
+        known = [result for result in results if result is not None]
+        passes, needed = sum(map(bool, known)), self._requirement.needed
+        certain = (
+            passes >= needed
+            or passes + len(results) - len(known) < needed
+            or any(result.status is ValidationStatus.ERRORED for result in known)
         )
         return combined(self._requirement, results) if certain else None
 

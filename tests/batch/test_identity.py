@@ -28,6 +28,7 @@ from mellea_like import (
     Requirement,
     Tournament,
     Vote,
+    checks,
     judge_score,
 )
 from mellea_like.backends import ScriptedBackend
@@ -218,6 +219,11 @@ DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "requirements",
         {"requirements": [Requirement("short", short)]},
         {"requirements": [~Requirement("short", short)]},
+    ),
+    (
+        "requirements",
+        {"requirements": [checks.at_least(1, "short", "kind")]},
+        {"requirements": [checks.at_least(2, "short", "kind")]},
     ),
     (
         "requirements",

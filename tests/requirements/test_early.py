@@ -7,6 +7,7 @@ import pytest
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationStatus, Verdict
 from mellea_like.errors import BadVerdict, RequirementError
+from mellea_like.requirements.checks import at_least
 from mellea_like.sampling.early import EarlyWatch
 
 FAIL, PASS, UNKNOWN = Verdict.FAIL, Verdict.PASS, Verdict.UNKNOWN
@@ -190,6 +191,16 @@ def test_or_never_fails_while_a_part_may_be_met():
     assert outcome(fails | Requirement("plain"), "xyz") is None
     assert outcome(fails | passes, "xyz") is None
     assert outcome(passes | fails, "xyz") is None
+
+
+def test_a_majority_fails_when_too_few_parts_are_left():
+    fails, later = says("a", {"x": (FAIL, "x")}), says("b", {"xy": (FAIL, "y")})
+    good, plain = says("c", {"x": PASS}), Requirement("plain")
+    text, verdict = outcome(at_least(2, fails, plain, later), "xyz")
+    assert (text, verdict.reason) == ("xy", "a: x; b: y")
+    assert outcome(at_least(1, fails, plain, later), "xyz") is None
+    assert outcome(at_least(2, fails, good, good, later), "xyz") is None
+    assert outcome(~at_least(2, later, good, good, plain), "xyz")[0] == "x"
 
 
 def test_not_fails_when_its_part_will_be_met():

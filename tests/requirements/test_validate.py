@@ -9,6 +9,7 @@ from engine_kit import candidate, says
 from mellea_like import Requirement, ValidationResult
 from mellea_like.errors import BadVerdict
 from mellea_like.requirements.checklist import Checklist
+from mellea_like.requirements.checks import at_least
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -164,8 +165,42 @@ async def _true():
         (late_good & good, "passed"),
         (~late_good, "failed"),
         (wrong | late_good, "passed"),
+        (at_least(1, wrong, good, bad), "passed"),
+        (at_least(2, wrong, good, wrong, bad), "errored"),
+        (at_least(2, wrong, wrong, bad), "failed"),
+        (at_least(2, wrong, late_good, good, bad), "passed"),
+        (at_least(3, late_good, good, "be kind"), "failed"),
+        (~at_least(2, good, wrong), "passed"),
     ],
     ids=lambda value: getattr(value, "description", value),
 )
 async def test_an_error_is_never_argued_away_and_never_looked_for(whole, status):
     assert names(await verdicts([whole])) == [status]
+
+
+async def test_a_majority_names_who_voted_against_and_scores_as_many_as_it_needs():
+    scored = [
+        Requirement(f"judge {i}", lambda _, i=i: ValidationResult(i > 1, f"vote {i}", i / 4))
+        for i in range(4)
+    ]
+    [for_, against] = await verdicts([at_least(2, *scored), at_least(3, *scored)], check_all=True)
+    assert (for_.passed, for_.score) == (True, 0.5)
+    assert for_.reason == "judge 2: vote 2; judge 3: vote 3"
+    assert (against.passed, against.score) == (False, 0.25)
+    assert against.reason == "judge 0: vote 0; judge 1: vote 1"
+    assert at_least(2, a, b, "be kind").description == "at least 2 of these: say a; say b; be kind"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ((0, "a"), ValueError, "from 1 to that of the requirements, 1: 0"),
+        ((3, "a", "b"), ValueError, "from 1 to that of the requirements, 2: 3"),
+        (("a", "b"), TypeError, "takes the number first"),
+        ((True, "a"), TypeError, "takes the number first"),
+        ((1, ["a", "b"]), TypeError, "takes requirements and texts, not "),
+    ],
+)
+def test_a_majority_of_nothing_sensible_is_refused_at_once(arguments, error, says):
+    with pytest.raises(error, match=says):
+        at_least(*arguments)
