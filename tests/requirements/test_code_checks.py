@@ -57,6 +57,7 @@ def test_python_is_parsed_and_not_run(text, reason):
         (None, "WITH a AS (SELECT 1) SELECT * FROM a", ""),
         ("sqlite", "```sql\nSELECT name\nFROM users WHERE (id = 1\n```", "line 2: Expecting )"),
         ("sqlite", "SELECT * FORM users", "line 1: Invalid expression"),
+        ("sqlite", "SELECT a FROM WHERE b", 'line 1: Expected table name but got "WHERE": "WHERE"'),
         ("sqlite", "I can't do that.", "Error tokenizing"),
         ("sqlite", "hello world", "no statement begins so"),
         ("sqlite", "-- nothing", "there is no statement"),

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import logging
+import re
 import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -278,6 +279,10 @@ def _python_problem(code: str) -> str:
     return ""
 
 
+_TOKEN = re.compile(r"<Token token_type: .*?, text: (.*?), line: \d+, col: .*?>", re.DOTALL)
+"""How ``sqlglot`` shows a token in an error, which is of no use to who wrote it: its text is."""
+
+
 def _sql_parser(dialect: str | None) -> Callable[[str], str]:
     try:
         sqlglot: Any = importlib.import_module("sqlglot")
@@ -297,7 +302,8 @@ def _sql_parser(dialect: str | None) -> Callable[[str], str]:
             first: dict[str, Any] = errors[0] if errors else {}
             place = f"line {first['line']}: " if first.get("line") else ""
             near = f": {quoted(str(first['highlight']))}" if first.get("highlight") else ""
-            return f"{place}{first.get('description') or exc}{near}"
+            said = _TOKEN.sub(lambda token: quoted(token[1]), str(first.get("description") or exc))
+            return f"{place}{said}{near}"
         except sqlglot.errors.SqlglotError as exc:
             return clipped(str(exc), 200)
         except RecursionError:
