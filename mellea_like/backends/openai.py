@@ -25,6 +25,7 @@ except ImportError as exc:  # pragma: no cover
     raise ImportError(msg) from exc
 
 from mellea_like.backends.loop_clients import LoopClient, LoopClients
+from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_connection import (
     SENDING,
     Incoming,
@@ -35,7 +36,6 @@ from mellea_like.backends.openai_connection import (
 from mellea_like.backends.openai_errors import Translator
 from mellea_like.backends.openai_reply import Gathered, Replies, Reply
 from mellea_like.backends.openai_responses import Response, responses_body
-from mellea_like.backends.openai_wire import request_body
 from mellea_like.backends.output_mode import OutputModes
 from mellea_like.backends.server_address import (
     OFFICIAL_URL,

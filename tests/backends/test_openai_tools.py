@@ -19,8 +19,8 @@ from openai.types.chat import (
 from pydantic import TypeAdapter
 
 from mellea_like import Audio, File, Image, Message, Options, Request, Text, Tool, ToolCall
+from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_reply import Reply
-from mellea_like.backends.openai_wire import request_body
 from mellea_like.core.generation import Generation, Meter
 from mellea_like.errors import MalformedResponse
 

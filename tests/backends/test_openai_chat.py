@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from mellea_like.backends.openai_chat import response_format
 from mellea_like.backends.openai_events import EventDecoder
 from mellea_like.backends.openai_reply import Reply
-from mellea_like.backends.openai_wire import response_format
 from mellea_like.backends.output_mode import demand
 from mellea_like.core.backend import Request
 from mellea_like.core.display import excerpt
