@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.backends.counting import word_pieces
+from mellea_like.backends.request_counter import word_pieces
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.backend import BackendWrapper, Options, checked_reply, innermost
 from mellea_like.core.format import json_schema

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
 
-from mellea_like.backends.counting import count_words, word_pieces
+from mellea_like.backends.request_counter import count_words, word_pieces
 from mellea_like.core.backend import texts_only
 from mellea_like.core.generation import Generation
 from mellea_like.errors import InvalidRequest

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.backends.counting import (
+from mellea_like.backends.request_counter import (
     Flight,
     RequestCounter,
     RequestStatistics,

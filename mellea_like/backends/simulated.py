@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.backends.counting import RequestCounter, RequestStatistics, count_words
+from mellea_like.backends.request_counter import RequestCounter, RequestStatistics, count_words
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.generation import Generation
 from mellea_like.core.requirement import Requirement
@@ -21,7 +21,7 @@ from mellea_like.errors import BackendUnavailable, RateLimited
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from mellea_like.backends.counting import Flight
+    from mellea_like.backends.request_counter import Flight
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import RequestMeter
     from mellea_like.core.validation import Candidate
