@@ -9,7 +9,7 @@ import pydantic_core
 
 from mellea_like.batch.identity import label_of
 from mellea_like.batch.item import record_of
-from mellea_like.batch.journal.parts import LARGE, LargeParts, restored
+from mellea_like.batch.journal.large_data import LARGE, LargeParts, restored
 from mellea_like.core.generation import USAGE, USAGE_DETAILS, Usage
 from mellea_like.core.trace import (
     FORMAT,

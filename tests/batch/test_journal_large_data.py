@@ -28,7 +28,7 @@ from mellea_like import (
     sample_many,
 )
 from mellea_like.batch import read_items
-from mellea_like.batch.journal import parts as journal_parts
+from mellea_like.batch.journal import large_data as journal_parts
 from mellea_like.batch.journal.records import input_row, item_record, result_rows
 from mellea_like.errors import JournalError
 from tests.support.journal_kit import items_of
