@@ -14,7 +14,7 @@ from mellea_like.errors import JournalError
 
 # typer reads the annotations.
 from mellea_like.export.draws import Pairs, Select  # noqa: TC001
-from mellea_like.export.shapes import Format  # noqa: TC001
+from mellea_like.export.formats import Format  # noqa: TC001
 
 if TYPE_CHECKING:
     from rich.console import Console

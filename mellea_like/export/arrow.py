@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.batch.rows.formats import as_json
 from mellea_like.batch.rows.parquet import GroupWriter, pa
 from mellea_like.core.conversation import Message
-from mellea_like.export.shapes import COLUMNS, draw_rows
+from mellea_like.export.formats import COLUMNS, draw_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

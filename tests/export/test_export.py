@@ -18,7 +18,7 @@ from mellea_like import MultiTurnStrategy, RejectionSamplingStrategy, Requiremen
 from mellea_like.backends import FunctionBackend
 from mellea_like.errors import JournalError
 from mellea_like.export import Run, export
-from mellea_like.export.shapes import COLUMNS
+from mellea_like.export.formats import COLUMNS
 
 MENDED = Requirement("is mended", lambda c: ("good" in c.text, f"{c.text} isn't"), inline=True)
 

@@ -7,7 +7,7 @@ from export_kit import RunOf, item_of
 from report_kit import item
 
 from mellea_like.export import export
-from mellea_like.export.shapes import COLUMNS
+from mellea_like.export.formats import COLUMNS
 
 ITEMS = [
     item_of({"text": "no", "met": 0.5}, {"text": "yes"}, position=0, won=(2,), scores={2: 3.5}),
