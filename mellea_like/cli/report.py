@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from mellea_like.cli.signals import SignalHandler
-    from mellea_like.export.run import Run
+    from mellea_like.export.journaled_run import Run
 
 __all__ = ["EPILOG", "HELP", "ReportOptions", "run"]
 
@@ -121,7 +121,7 @@ def _made_of(options: ReportOptions, source: Path, *, as_text: bool) -> tuple[st
 
 def _of_several(options: ReportOptions, *, as_text: bool) -> tuple[str, str]:
     """Make the report on journals that are read as one run; its items are counted through."""
-    from mellea_like.export.run import Run  # noqa: PLC0415 (needs sqlite3)
+    from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
     from mellea_like.report.run import run_report, run_text  # noqa: PLC0415 (few commands need it)
 
     if options.item is not None:
@@ -142,7 +142,7 @@ def _of_several(options: ReportOptions, *, as_text: bool) -> tuple[str, str]:
 def _of_two(options: ReportOptions, other: Path, *, as_text: bool) -> tuple[str, str]:
     """Compare two runs, each of a journal or of several that are read as one."""
     from mellea_like.batch.differences import differences  # noqa: PLC0415 (few commands need it)
-    from mellea_like.export.run import Run  # noqa: PLC0415 (needs sqlite3)
+    from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
     from mellea_like.report.comparison import comparison_report, comparison_text  # noqa: PLC0415
 
     if options.item is not None:

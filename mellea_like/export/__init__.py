@@ -13,14 +13,14 @@ from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.export.api import Exported, export
-    from mellea_like.export.run import Run
+    from mellea_like.export.journaled_run import Run
 
 __all__ = ["Exported", "Run", "export"]
 
 __getattr__, __dir__ = lazy_exports(
     {
         "Exported": "mellea_like.export.api",
-        "Run": "mellea_like.export.run",
+        "Run": "mellea_like.export.journaled_run",
         "export": "mellea_like.export.api",
     },
     globals(),

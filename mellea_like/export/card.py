@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mellea_like.export.api import Exported
-    from mellea_like.export.run import Run
+    from mellea_like.export.journaled_run import Run
 
 __all__ = ["Card"]
 
