@@ -14,7 +14,7 @@ from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.streams import printable, warn, write_output
 from mellea_like.core.conversation import Message
 from mellea_like.core.result import SamplingResult
-from mellea_like.report.format import plural
+from mellea_like.report.numbers import plural
 from mellea_like.runtime.files import replaced
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, option
 from mellea_like.cli.streams import one_line, warn, write
 from mellea_like.errors import MelleaError
-from mellea_like.report.format import plural
+from mellea_like.report.numbers import plural
 
 if TYPE_CHECKING:
     from socket import socket

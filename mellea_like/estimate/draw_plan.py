@@ -14,7 +14,6 @@ from mellea_like.core.prices import Price, checked_prices, currency_of
 from mellea_like.core.result import SamplingResult
 from mellea_like.estimate.simulation import Simulation
 from mellea_like.pass_rates import MOST_DRAWS, coverage_curve
-from mellea_like.report.format import amount, count, money, percent, plural, seconds
 from mellea_like.report.iterations import (
     Money,
     Prices,
@@ -26,6 +25,7 @@ from mellea_like.report.iterations import (
     usage_of,
 )
 from mellea_like.report.markup import clip
+from mellea_like.report.numbers import amount, count, money, percent, plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

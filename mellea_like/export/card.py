@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.report.format import count, moment, percent, plural
 from mellea_like.report.iterations import trace_so_far
 from mellea_like.report.markup import clip, visible
+from mellea_like.report.numbers import count, moment, percent, plural
 from mellea_like.report.run import headline, identity_of
 from mellea_like.report.statistics import RunFigures
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.slice import Outcome
 from mellea_like.report.charts import breakdown
-from mellea_like.report.format import amount, count, moment, percent, plural, seconds
 from mellea_like.report.icons import swatch
 from mellea_like.report.iterations import (
     FATES,
@@ -20,6 +19,7 @@ from mellea_like.report.iterations import (
 )
 from mellea_like.report.markup import Html, clip, joined, text_block
 from mellea_like.report.models import Shares, add_shares, share_rows
+from mellea_like.report.numbers import amount, count, moment, percent, plural, seconds
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import FULL, conversation, decided, panels, tool_calls
 from mellea_like.report.waterfall import waterfall

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mellea_like.core.generation import Usage
-from mellea_like.report.format import amount, count, money, percent
 from mellea_like.report.iterations import Money, usage_of
 from mellea_like.report.markup import clip
+from mellea_like.report.numbers import amount, count, money, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

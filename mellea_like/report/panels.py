@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mellea_like.core.parts import Text, part_from_dict, shown_size
 from mellea_like.report.charts import rate_bar
-from mellea_like.report.format import count, percent, plural, seconds
 from mellea_like.report.icons import swatch
 from mellea_like.report.iterations import (
     cut,
@@ -20,6 +19,7 @@ from mellea_like.report.iterations import (
     winners_of,
 )
 from mellea_like.report.markup import Html, clip, html, joined, text_block
+from mellea_like.report.numbers import count, percent, plural, seconds
 from mellea_like.report.waterfall import anchor
 
 if TYPE_CHECKING:

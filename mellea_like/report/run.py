@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.prices import with_currency
 from mellea_like.report.charts import breakdown, columns, coverage_chart, numbers, rate_bar, sizes
-from mellea_like.report.format import amount, count, moment, money, percent, plural, seconds
 from mellea_like.report.icons import swatch
 from mellea_like.report.iterations import (
     FATES,
@@ -19,6 +18,7 @@ from mellea_like.report.iterations import (
 )
 from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.models import share_rows
+from mellea_like.report.numbers import amount, count, moment, money, percent, plural, seconds
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import Capacity, block, conversation, decided, panels, tool_calls
 from mellea_like.report.statistics import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.report.charts import ticks
-from mellea_like.report.format import plural, seconds
 from mellea_like.report.icons import box, mark
 from mellea_like.report.iterations import problems_of, winners_of
 from mellea_like.report.markup import Html, clip, html, joined
+from mellea_like.report.numbers import plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mellea_like.report.format import amount, moment, money, percent, seconds
+from mellea_like.report.numbers import amount, moment, money, percent, seconds
 
 
 @pytest.mark.parametrize(
