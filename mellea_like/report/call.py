@@ -18,7 +18,7 @@ from mellea_like.report.iterations import (
     winners_of,
 )
 from mellea_like.report.markup import Html, clip, joined, text_block
-from mellea_like.report.models import Shares, add_shares, share_rows
+from mellea_like.report.model_shares import Shares, add_shares, share_rows
 from mellea_like.report.numbers import amount, count, moment, percent, plural, seconds
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import FULL, conversation, decided, panels, tool_calls

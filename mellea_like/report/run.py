@@ -17,7 +17,7 @@ from mellea_like.report.iterations import (
     winner_of,
 )
 from mellea_like.report.markup import Html, clip, html, joined, text_block
-from mellea_like.report.models import share_rows
+from mellea_like.report.model_shares import share_rows
 from mellea_like.report.numbers import amount, count, moment, money, percent, plural, seconds
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import Capacity, block, conversation, decided, panels, tool_calls

@@ -28,7 +28,7 @@ from mellea_like.report.iterations import (
     usage_of,
     winner_of,
 )
-from mellea_like.report.models import Shares, add_shares, models_in
+from mellea_like.report.model_shares import Shares, add_shares, models_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -16,7 +16,7 @@ from mellea_like.core.generation import Usage
 from mellea_like.core.trace import usage_to_dict
 from mellea_like.report import call_report, call_text, figures_of, run_report, run_text
 from mellea_like.report.iterations import cut, problems_of
-from mellea_like.report.models import MOST_MODELS, share_rows
+from mellea_like.report.model_shares import MOST_MODELS, share_rows
 from mellea_like.report.run import statuses_of
 from mellea_like.report.statistics import (
     LISTED,
