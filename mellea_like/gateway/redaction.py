@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from mellea_like import errors
 from mellea_like.core.backend import BackendWrapper
 from mellea_like.errors import BackendError, MelleaError
-from mellea_like.gateway.current import CURRENT
+from mellea_like.gateway.current_request import CURRENT
 from mellea_like.runtime.logs import logger as engine
 
 if TYPE_CHECKING:

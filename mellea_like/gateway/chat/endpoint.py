@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import anyio
 
 from mellea_like.gateway.chat.request import model_of
-from mellea_like.gateway.current import CURRENT
+from mellea_like.gateway.current_request import CURRENT
 from mellea_like.gateway.http.keys import admitted
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.web import while_here

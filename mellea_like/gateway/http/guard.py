@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
-from mellea_like.gateway.current import CURRENT, REQUEST_ID, CurrentRequest, request_id_of
+from mellea_like.gateway.current_request import CURRENT, REQUEST_ID, CurrentRequest, request_id_of
 from mellea_like.gateway.http.keys import (
     IN_SCOPE,
     METRICS_KEY,
