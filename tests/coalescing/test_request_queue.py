@@ -12,7 +12,7 @@ from joint_kit import ask
 
 from mellea_like.coalescing.coordinator.joint_prompt import share_key
 from mellea_like.coalescing.coordinator.request_queue import RequestQueue
-from mellea_like.coalescing.gathering import GatheringWindow
+from mellea_like.coalescing.gathering_window import GatheringWindow
 from mellea_like.core.backend import Request, RequestMeta
 from mellea_like.core.conversation import Message
 from mellea_like.core.parts import Image

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mellea_like.coalescing.chat.session import ChatPhase, Rules, Session, Submission
-from mellea_like.coalescing.gathering import GatheringWindow
+from mellea_like.coalescing.gathering_window import GatheringWindow
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.errors import QueueFull
 

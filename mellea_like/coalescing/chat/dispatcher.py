@@ -13,7 +13,7 @@ from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 from mellea_like.coalescing.chat.runs import ChatRun
 from mellea_like.coalescing.chat.session import ChatPhase, Rules, Session, Submission
 from mellea_like.coalescing.component import Component
-from mellea_like.coalescing.gathering import GatheringWindow
+from mellea_like.coalescing.gathering_window import GatheringWindow
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.errors import CoalescingError, Expired, QueueFull, ShutdownError, Stopped

@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
-from mellea_like.coalescing.gathering import GatheringWindow, due_at
+from mellea_like.coalescing.gathering_window import GatheringWindow, due_at
 from mellea_like.errors import QueueFull, Refused
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from mellea_like.coalescing.coordinator.request_batch import (
     own_copy,
 )
 from mellea_like.coalescing.coordinator.request_queue import RequestQueue
-from mellea_like.coalescing.gathering import GatheringWindow
+from mellea_like.coalescing.gathering_window import GatheringWindow
 from mellea_like.core.argument_checks import check_plain, real_number, whole_number
 from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.display import error_text

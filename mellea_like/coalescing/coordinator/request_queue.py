@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from mellea_like.coalescing.gathering import GatheringWindow, due_at
+from mellea_like.coalescing.gathering_window import GatheringWindow, due_at
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
