@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.batch.journal.records import standing
 from mellea_like.core.conversation import Context
+from mellea_like.core.serialization import recorded_requirement, slice_from_dict
 from mellea_like.core.slice import Outcome
-from mellea_like.core.trace import recorded_requirement, slice_from_dict
 from mellea_like.errors import JournalError
 from mellea_like.sampling.giving_up import may_go_on
 from mellea_like.sampling.selections import Collect, Vote

@@ -245,9 +245,9 @@ class SamplingResult(Generic[T]):
         """Write the record as plain data, for a file, a database or a report.
 
         Returns:
-            What `json.dumps` takes; `mellea_like.core.trace` describes it.
+            What `json.dumps` takes; `mellea_like.core.serialization` describes it.
         """
-        from mellea_like.core.trace import to_dict  # noqa: PLC0415 (few programs need it)
+        from mellea_like.core.serialization import to_dict  # noqa: PLC0415 (few programs need it)
 
         return to_dict(self)
 
@@ -270,13 +270,13 @@ class SamplingResult(Generic[T]):
 
         Returns:
             The result. What can't be written down is described: its actions are
-            `mellea_like.core.trace.RecordedAction`, its requirements can't be checked again,
-            and errors of foreign types are `mellea_like.core.trace.RecordedError`.
+            `mellea_like.core.serialization.RecordedAction`, its requirements can't be checked again,
+            and errors of foreign types are `mellea_like.core.serialization.RecordedError`.
 
         Raises:
             ValueError: it isn't such a record, or its values aren't of the format.
         """
-        from mellea_like.core.trace import from_dict  # noqa: PLC0415 (few programs need it)
+        from mellea_like.core.serialization import from_dict  # noqa: PLC0415 (few programs need it)
 
         def made(stop_reason: str, **fields: Any) -> SamplingResult[Any]:
             return SamplingResult(stop_reason=StopReason(stop_reason), **fields)
@@ -284,7 +284,7 @@ class SamplingResult(Generic[T]):
         return from_dict(data, format, made)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from mellea_like.core.trace import picklable  # noqa: PLC0415 (few programs need it)
+        from mellea_like.core.serialization import picklable  # noqa: PLC0415 (few programs need it)
 
         left = {"slices", "toolbox"}  # Tools may be functions of a function, which don't pickle.
         given = (getattr(self, f.name) for f in fields(self) if f.name not in left)

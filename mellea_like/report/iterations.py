@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import Price, cost, currency_of, price_for
-from mellea_like.core.trace import decision_from_dict, usage_from_dict
+from mellea_like.core.serialization import decision_from_dict, usage_from_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence

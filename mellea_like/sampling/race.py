@@ -376,7 +376,7 @@ def _replayed(slice_: Slice, call: CallContext, action: Action[Any], context: Co
     now, the words are those of the record.
     """
     # Imported lazily: most programs don't need it.
-    from mellea_like.core.trace import RecordedAction  # noqa: PLC0415
+    from mellea_like.core.serialization import RecordedAction  # noqa: PLC0415
 
     if not isinstance(slice_.action, RecordedAction):
         return slice_  # It was never out of memory.

@@ -33,7 +33,7 @@ from mellea_like.batch.journal.writer import JournalFile
 from mellea_like.cli.batch.progress import summary
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.result import SamplingResult
-from mellea_like.core.trace import usage_from_dict
+from mellea_like.core.serialization import usage_from_dict
 from mellea_like.errors import BackendUnavailable, JournalError, SamplingTimeout
 from mellea_like.limits import Price
 from mellea_like.report.run import run_report, run_text

@@ -17,7 +17,7 @@ from mellea_like import (
     RepairTemplateStrategy,
     hook,
 )
-from mellea_like.core.trace import recorded_requirement, slice_from_dict, slice_to_dict
+from mellea_like.core.serialization import recorded_requirement, slice_from_dict, slice_to_dict
 from mellea_like.errors import BackendUnavailable, LimitExceeded
 from mellea_like.hooks import HookType
 from mellea_like.limits import Budget

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from report_kit import BEGUN, calls, decision, item, run_of, trace_of
 
 from mellea_like.core.generation import Usage
-from mellea_like.core.trace import usage_to_dict
+from mellea_like.core.serialization import usage_to_dict
 from mellea_like.report import call_report, call_text, figures_of, run_report, run_text
 from mellea_like.report.iterations import cut, problems_of
 from mellea_like.report.model_shares import MOST_MODELS, share_rows

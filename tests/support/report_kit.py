@@ -12,7 +12,7 @@ from mellea_like import Message, RepairTemplateStrategy, Requirement
 from mellea_like.backends import SimulatedBackend
 from mellea_like.backends.simulated import passes
 from mellea_like.core.decision import Decision
-from mellea_like.core.trace import decision_to_dict
+from mellea_like.core.serialization import decision_to_dict
 from mellea_like.errors import BackendError
 from mellea_like.testing import run_virtual
 

@@ -11,7 +11,7 @@ from mellea_like.batch.identity import label_of
 from mellea_like.batch.item import record_of
 from mellea_like.batch.journal.large_data import LARGE, LargeParts, restored
 from mellea_like.core.generation import USAGE, USAGE_DETAILS, Usage
-from mellea_like.core.trace import (
+from mellea_like.core.serialization import (
     FORMAT,
     VERSION,
     decision_to_dict,

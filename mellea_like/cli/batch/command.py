@@ -27,7 +27,7 @@ from mellea_like.cli.option_fields import option_names
 from mellea_like.cli.streams import is_terminal, warn
 from mellea_like.core.format import strip_fence
 from mellea_like.core.generation import Usage
-from mellea_like.core.trace import usage_to_dict
+from mellea_like.core.serialization import usage_to_dict
 from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.runtime.garbage_collector import relaxed_gc
 

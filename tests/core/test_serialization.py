@@ -37,7 +37,7 @@ from mellea_like import (
     requirement,
 )
 from mellea_like.backends import FunctionBackend, ScriptedBackend
-from mellea_like.core.trace import (
+from mellea_like.core.serialization import (
     RecordedAction,
     RecordedError,
     error_from_dict,
