@@ -50,7 +50,7 @@ from mellea_like.hooks.types import HookType
 from mellea_like.requirements.checklist import Checklist, errored
 from mellea_like.requirements.judge import judge_messages, read_verdict
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
-from mellea_like.sampling.early import EarlyRejection
+from mellea_like.sampling.early_rejection import EarlyRejection
 from mellea_like.sampling.sender import Sender
 from mellea_like.sampling.tools import use_tools
 

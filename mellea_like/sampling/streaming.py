@@ -21,7 +21,7 @@ from mellea_like.errors import BackendError, ReplyBroken
 from mellea_like.hooks.types import HookType
 from mellea_like.runtime.task_scope import task_scope
 from mellea_like.sampling.call import Call
-from mellea_like.sampling.early import EarlyWatch
+from mellea_like.sampling.early_rejection import EarlyWatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
