@@ -271,7 +271,7 @@ class Call:
         comparisons: Callable[[], Awaitable[None]] | None = None
         if not isinstance(selection, str):
             # Imported lazily: most programs don't need it.
-            from mellea_like.sampling.comparing import begin_selection, compare  # noqa: PLC0415
+            from mellea_like.sampling.selection_runner import begin_selection, compare  # noqa: PLC0415
 
             turns = loop_budget * self._settings.concurrency_budget
             state = begin_selection(selection, self._plan, self._settings, turns)
