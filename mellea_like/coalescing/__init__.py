@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from mellea_like.coalescing.chat.chat_run import joined
     from mellea_like.coalescing.chat.dispatcher import ChatDispatcher, ChatStatistics, StopReport
-    from mellea_like.coalescing.chat.runs import joined
     from mellea_like.coalescing.chat.session import ChatPhase
     from mellea_like.coalescing.choices import ChoicesBackend, ChoicesStatistics
     from mellea_like.coalescing.coordinator.audit import AuditRecord, RequestStatus
@@ -73,7 +73,7 @@ __getattr__, __dir__ = lazy_exports(
         "StopReport": "mellea_like.coalescing.chat.dispatcher",
         "Tick": "mellea_like.coalescing.rerun.gate",
         "Ticket": "mellea_like.coalescing.ticket",
-        "joined": "mellea_like.coalescing.chat.runs",
+        "joined": "mellea_like.coalescing.chat.chat_run",
         "watch": "mellea_like.coalescing.rerun.watch",
     },
     globals(),

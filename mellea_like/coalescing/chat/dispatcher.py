@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self, TypeVar, g
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
-from mellea_like.coalescing.chat.runs import ChatRun
+from mellea_like.coalescing.chat.chat_run import ChatRun
 from mellea_like.coalescing.chat.session import ChatPhase, Rules, Session, Submission
 from mellea_like.coalescing.component import Component
 from mellea_like.coalescing.gathering_window import GatheringWindow
