@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from mellea_like.cli.exits import Problem
+from mellea_like.cli.exit_codes import Problem
 
 if TYPE_CHECKING:
     from mellea_like.cli.batch.options import BatchOptions

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import core_schema
 
 from mellea_like.backends.server_address import OFFICIAL_URL
-from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option_names, read_section
 from mellea_like.cli.streams import warn
 from mellea_like.core.backend import Options

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Any, Literal
 
-from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
 from mellea_like.requirements.expressions import ALLOWED

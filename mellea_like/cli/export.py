@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
 from mellea_like.cli.streams import is_terminal, one_line, printable, silence, warn
 from mellea_like.errors import JournalError

@@ -11,7 +11,7 @@ import typer
 from pydantic import ValidationError
 from typer.models import ArgumentInfo, ParameterInfo
 
-from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.streams import one_line
 from mellea_like.specification.section import Section, message_of
 

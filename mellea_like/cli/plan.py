@@ -8,7 +8,7 @@ from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING
 
 from mellea_like.cli.errors import reading
-from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.streams import printable, write_output
 

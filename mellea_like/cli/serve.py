@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, option
 from mellea_like.cli.streams import one_line, warn, write
 from mellea_like.errors import MelleaError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import anyio
 from anyio.lowlevel import current_token
 
-from mellea_like.cli.exits import Exit
+from mellea_like.cli.exit_codes import Exit
 from mellea_like.cli.streams import is_terminal, warn, write
 from mellea_like.runtime.event_loops import call_soon
 

@@ -9,7 +9,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from mellea_like.cli.exits import Problem
+from mellea_like.cli.exit_codes import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

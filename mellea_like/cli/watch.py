@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 from typer.core import TyperCommand
 
-from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.streams import one_line, warn
 from mellea_like.errors import CoalescingError

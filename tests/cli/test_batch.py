@@ -19,7 +19,7 @@ from rows_kit import asked, echo, records, write_rows
 from mellea_like.batch import read_items, read_run
 from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.batch.source import RowSource
-from mellea_like.cli.exits import Problem
+from mellea_like.cli.exit_codes import Problem
 
 
 @pytest.fixture

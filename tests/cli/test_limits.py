@@ -11,7 +11,7 @@ from http_server import Answer, OpenAIServer
 from mellea_like.cli.backends import Backends
 from mellea_like.cli.draw_options import DrawOptions, parse_budget
 from mellea_like.cli.errors import in_options
-from mellea_like.cli.exits import Problem
+from mellea_like.cli.exit_codes import Problem
 from mellea_like.limits import Price
 from mellea_like.requirements.expressions import ALLOWED, parse_check
 from mellea_like.sampling.giving_up import PerRequirement

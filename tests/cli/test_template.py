@@ -6,7 +6,7 @@ import pytest
 
 from mellea_like.batch.rows.formats import BadRow, Row
 from mellea_like.cli.batch.prompt import PromptTemplate
-from mellea_like.cli.exits import Problem
+from mellea_like.cli.exit_codes import Problem
 
 ROW = Row(
     {

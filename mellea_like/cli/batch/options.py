@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from mellea_like.batch.batch_run import Order  # noqa: TC001 (typer reads the annotations)
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
 from mellea_like.cli.draw_options import DRAWS, LOOP, PANELS, DrawOptions
-from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 
 __all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine"]

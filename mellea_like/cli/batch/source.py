@@ -22,7 +22,7 @@ from mellea_like.batch.rows.formats import (
     of_results,
 )
 from mellea_like.cli.batch.options import STANDARD
-from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.streams import is_terminal, one_line, warn
 from mellea_like.runtime.threads import run_in_thread
 

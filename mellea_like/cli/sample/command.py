@@ -16,7 +16,7 @@ from mellea_like.cli.backends import Backends
 from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import OUTPUT, DrawOptions
 from mellea_like.cli.errors import code_of, logs, report
-from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.sample.output import (
     as_record,
