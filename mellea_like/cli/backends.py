@@ -12,7 +12,7 @@ from pydantic_core import core_schema
 from mellea_like.backends.server_address import OFFICIAL_URL
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option_names, read_section
-from mellea_like.cli.streams import warn
+from mellea_like.cli.standard_streams import warn
 from mellea_like.core.backend import Options
 from mellea_like.core.format import check_format
 from mellea_like.core.prices import is_version

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.live import Live
 
-from mellea_like.cli.streams import is_terminal
+from mellea_like.cli.standard_streams import is_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

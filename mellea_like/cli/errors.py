@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mellea_like.cli.draw_options import BUDGETS
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.streams import one_line, warn
+from mellea_like.cli.standard_streams import one_line, warn
 from mellea_like.core.generation import REJECTED
 from mellea_like.errors import (
     BackendError,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
-from mellea_like.cli.streams import is_terminal, one_line, printable, silence, warn
+from mellea_like.cli.standard_streams import is_terminal, one_line, printable, silence, warn
 from mellea_like.errors import JournalError
 
 # typer reads the annotations.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.signals import SignalHandler, terminable
-from mellea_like.cli.streams import ready_streams, silence, warn
+from mellea_like.cli.standard_streams import ready_streams, silence, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from mellea_like.cli.errors import reading
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
-from mellea_like.cli.streams import printable, warn, write_output
+from mellea_like.cli.standard_streams import printable, warn, write_output
 from mellea_like.core.conversation import Message
 from mellea_like.core.result import SamplingResult
 from mellea_like.report.numbers import plural

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, option
-from mellea_like.cli.streams import one_line, warn, write
+from mellea_like.cli.standard_streams import one_line, warn, write
 from mellea_like.errors import MelleaError
 from mellea_like.report.numbers import plural
 

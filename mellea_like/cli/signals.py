@@ -18,7 +18,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from mellea_like.cli.exit_codes import Exit
-from mellea_like.cli.streams import is_terminal, warn, write
+from mellea_like.cli.standard_streams import is_terminal, warn, write
 from mellea_like.runtime.event_loops import call_soon
 
 if TYPE_CHECKING:

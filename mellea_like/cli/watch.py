@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
-from mellea_like.cli.streams import one_line, warn
+from mellea_like.cli.standard_streams import one_line, warn
 from mellea_like.errors import CoalescingError
 
 if TYPE_CHECKING:

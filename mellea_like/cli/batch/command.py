@@ -24,7 +24,7 @@ from mellea_like.cli.batch.source import RowSource, digest_of
 from mellea_like.cli.errors import code_of, in_options, logs, problems_of, report, sentence
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option_names
-from mellea_like.cli.streams import is_terminal, warn
+from mellea_like.cli.standard_streams import is_terminal, warn
 from mellea_like.core.format import strip_fence
 from mellea_like.core.generation import Usage
 from mellea_like.core.serialization import usage_to_dict

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mellea_like.batch.progress import Progress
 from mellea_like.cli.console import live_view
-from mellea_like.cli.streams import one_line, warn
+from mellea_like.cli.standard_streams import one_line, warn
 from mellea_like.report.numbers import amount, money, percent, plural, seconds
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from jinja2 import UndefinedError
 from mellea_like.batch.rows.formats import BadRow
 from mellea_like.batch.rows.template import RowTemplate
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.streams import one_line
+from mellea_like.cli.standard_streams import one_line
 
 if TYPE_CHECKING:
     from mellea_like.batch.rows.formats import Row

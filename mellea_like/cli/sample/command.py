@@ -27,7 +27,7 @@ from mellea_like.cli.sample.output import (
     write_text,
 )
 from mellea_like.cli.sample.progress import Progress, render
-from mellea_like.cli.streams import is_terminal, one_line, silence, warn
+from mellea_like.cli.standard_streams import is_terminal, one_line, silence, warn
 from mellea_like.core.serialization import FORMAT, to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
 from mellea_like.report.numbers import plural

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mellea_like.cli.errors import problems_of, rejected_early
-from mellea_like.cli.streams import one_line
+from mellea_like.cli.standard_streams import one_line
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.hooks.plugins import Plugin, hook
