@@ -13,7 +13,8 @@ from mellea_like.core.argument_checks import LARGEST, real_number, whole_number
 from mellea_like.core.backend import BackendWrapper, estimate_input_tokens
 from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.errors import LimitExceeded
-from mellea_like.limits.accounts import (
+from mellea_like.limits.base import LimitedBackend
+from mellea_like.limits.budget_accounts import (
     MONEY,
     Account,
     Amounts,
@@ -22,7 +23,6 @@ from mellea_like.limits.accounts import (
     charged_tokens,
     in_money,
 )
-from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.fallback import FallbackBackend, models_of
 from mellea_like.runtime.timeline import Timeline
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import Backend, Options, Request
     from mellea_like.core.prices import Price
-    from mellea_like.limits.accounts import Rate
     from mellea_like.limits.base import Permit, RequestEnd
+    from mellea_like.limits.budget_accounts import Rate
 
 __all__ = [
     "Budget",

@@ -18,9 +18,9 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.prices import Price
 from mellea_like.errors import BackendUnavailable, LimitExceeded
-from mellea_like.limits.accounts import Amounts, Claim
 from mellea_like.limits.base import LimitedBackend, RequestEnd
 from mellea_like.limits.budget import Budget
+from mellea_like.limits.budget_accounts import Amounts, Claim
 from mellea_like.testing import run_virtual
 
 PRICES = {"scripted": Price(1_000_000, 2_000_000), "m": Price(10, 10)}  # 1 and 2 a token

@@ -17,8 +17,8 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.limits.accounts import Account, Amounts, Claim, charged_tokens
 from mellea_like.limits.base import RequestEnd
+from mellea_like.limits.budget_accounts import Account, Amounts, Claim, charged_tokens
 
 FREE = (inf, inf, inf, inf)
 
