@@ -270,8 +270,8 @@ class SamplingResult(Generic[T]):
 
         Returns:
             The result. What can't be written down is described: its actions are
-            `mellea_like.core.serialization.RecordedAction`, its requirements can't be checked again,
-            and errors of foreign types are `mellea_like.core.serialization.RecordedError`.
+            `mellea_like.core.serialization.RecordedAction`, its requirements can't be checked
+            again, and errors of foreign types are `mellea_like.core.serialization.RecordedError`.
 
         Raises:
             ValueError: it isn't such a record, or its values aren't of the format.

@@ -45,7 +45,7 @@ module.serve(given["settings"])
 """
 """What an interpreter is started with; the server comes after it."""
 
-PARTS = ("channel", "guest", "server")
+PARTS = ("channel", "guest", "fork_server")
 
 SECONDS_TO_START = 30.0
 
