@@ -12,7 +12,7 @@ from mellea_like.batch.item import Work
 from mellea_like.batch.rounds import why_not_in_rounds
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.sampling.base import BaseSamplingStrategy
-from mellea_like.sampling.prepare import plan_call
+from mellea_like.sampling.prepare import prepare_call
 from mellea_like.sampling.tools import ROUNDS
 
 if TYPE_CHECKING:
@@ -252,14 +252,14 @@ def sample_many(
     given: dict[str, Any] = {"format": format, "options": options, "budget": budget}
     if tools or tool_choice is not None:
         given |= {"tools": tuple(tools), "tool_choice": tool_choice, "tool_rounds": tool_rounds}
-    plan = plan_call(strategy.settings, "an item", requirements, **given)
+    inputs = prepare_call(strategy.settings, "an item", requirements, **given)
     draws = 1 if order == "breadth" else None
-    work = Work(strategy, tuple(requirements), action, given, replies, draws, plan.tools)
+    work = Work(strategy, tuple(requirements), action, given, replies, draws, inputs.tools)
     identity: Mapping[str, Any] = {}
     if journal is not None:
         identity = identity_of(strategy, requirements, action, format, options, settings)
-        if plan.tools is not None:
-            identity = {**identity, "tools": plan.tools.described()}
+        if inputs.tools is not None:
+            identity = {**identity, "tools": inputs.tools.described()}
     return BatchRun(
         work,
         items,

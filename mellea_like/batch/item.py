@@ -15,7 +15,7 @@ from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.limits.backoff_gate import PATIENT
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.sampling.call import Call
-from mellea_like.sampling.prepare import plan_call
+from mellea_like.sampling.prepare import prepare_call
 from mellea_like.sampling.recorder import SliceListener
 
 if TYPE_CHECKING:
@@ -212,8 +212,8 @@ class Work(NamedTuple):
     async def _go_on(
         self, job: Job, action: Action[Any], on_slice: Callable[[Slice], None] | None
     ) -> SamplingResult[Any] | Paused:
-        plan = plan_call(self.strategy.settings, action, self.requirements, **self.given)
-        call = Call(self.strategy, plan, on_slice, job.earlier, self.draws)
+        inputs = prepare_call(self.strategy.settings, action, self.requirements, **self.given)
+        call = Call(self.strategy, inputs, on_slice, job.earlier, self.draws)
         result = await call.run()
         if call.paused:
             return Paused(result)

@@ -19,7 +19,7 @@ from mellea_like.sampling.prepare import (
     check_retry,
     check_schedule,
     check_selection,
-    plan_call,
+    prepare_call,
 )
 from mellea_like.sampling.recorder import SliceListener
 from mellea_like.sampling.sync import judges_of, run_once
@@ -346,7 +346,7 @@ class BaseSamplingStrategy:
             Exception: the same, where the backend's first error is of another type; what a
                 validator raised whose ``on_error`` is ``"raise"``; and what `repair` raised.
         """
-        plan = plan_call(
+        inputs = prepare_call(
             self.__settings,
             action,
             requirements,
@@ -361,7 +361,7 @@ class BaseSamplingStrategy:
             tool_rounds=tool_rounds,
         )
         _check_on_slice(on_slice)
-        return await Call(self, plan, on_slice).run()
+        return await Call(self, inputs, on_slice).run()
 
     @overload
     def stream(
@@ -449,9 +449,9 @@ class BaseSamplingStrategy:
         # Imported lazily: most calls are not streamed.
         from mellea_like.sampling.streaming import StreamedReply  # noqa: PLC0415
 
-        plan = plan_call(self.__settings, action, requirements, **arguments)
+        inputs = prepare_call(self.__settings, action, requirements, **arguments)
         _check_on_slice(on_slice)
-        return StreamedReply(self, plan, on_slice, release)
+        return StreamedReply(self, inputs, on_slice, release)
 
     @overload
     def sample_sync(

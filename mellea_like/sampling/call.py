@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.escalate import StageAtWork
-    from mellea_like.sampling.prepare import Plan, Settings
+    from mellea_like.sampling.prepare import CallInputs, Settings
     from mellea_like.sampling.scheduler import Scheduler
     from mellea_like.telemetry.call import CallTelemetry
 
@@ -69,17 +69,17 @@ class Call:
     def __init__(
         self,
         strategy: BaseSamplingStrategy,
-        plan: Plan,
+        inputs: CallInputs,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None,
         earlier: Sequence[Slice] = (),
         draws: int | None = None,
     ) -> None:
         self._strategy = strategy
         self._settings = strategy.settings
-        self._plan = plan
+        self._inputs = inputs
         self._on_slice = None if isinstance(on_slice, SliceListener) else on_slice
         self._before = earlier[-1].ended_at if earlier else 0.0
-        self.context = self._context(self._settings, plan)
+        self.context = self._context(self._settings, inputs)
         self._recorder = self.context.recorder
         self._recorder.draws_left = draws
         if isinstance(on_slice, SliceListener):
@@ -92,7 +92,7 @@ class Call:
         if self._inside is not None:
             self._inside.add(self._recorder)
 
-    def _context(self, settings: Settings, plan: Plan) -> CallContext:
+    def _context(self, settings: Settings, inputs: CallInputs) -> CallContext:
         """Build the state that all iterations share."""
         sampling_id = os.urandom(16).hex()
         name = type(self._strategy).__name__
@@ -103,12 +103,12 @@ class Call:
         events = Events(hooks, telemetry, name, recorder)
         every = settings.validate_all
         every = self._strategy.needs_all_reasons if every is None else every
-        sender, checklist, watched, messages = _asking(plan, settings, events, every=every)
+        sender, checklist, watched, messages = _asking(inputs, settings, events, every=every)
         now = clock()
         started = now() - self._before
         call = CallContext(
             sampling_id,
-            plan,
+            inputs,
             settings,
             self._strategy.repair,
             recorder,
@@ -128,23 +128,23 @@ class Call:
             now,
             started,
             self._deadline(started, sampling_id),
-            plan.model,
+            inputs.model,
         )
-        return call._replace(stages=self._stages(call)) if plan.stages else call
+        return call._replace(stages=self._stages(call)) if inputs.stages else call
 
     def _stages(self, call: CallContext) -> tuple[CallContext, ...]:
         """Return what the turns of each depth go by."""
         escalate: Any = self._strategy  # No other has stages.
-        plan = self._plan
+        inputs = self._inputs
         by_depth: list[CallContext] = []
         for stage, its, at_work in zip(
-            call.settings.stages, plan.stages, escalate.begin(plan), strict=True
+            call.settings.stages, inputs.stages, escalate.begin(inputs), strict=True
         ):
             sender, checklist, watched, messages = _asking(
                 its, call.settings, call.events, at_work, every=call.check_all
             )
             context = call._replace(
-                plan=its,
+                inputs=its,
                 repair=partial(stage.repair, its),
                 sender=sender,
                 checklist=checklist,
@@ -164,7 +164,7 @@ class Call:
         if schedule is not None and schedule.seconds is not None:
             due = started + schedule.seconds
             deadline = due if deadline is None else min(deadline, due)
-        for budget in self._plan.budgets:
+        for budget in self._inputs.budgets:
             left = budget.seconds_left()
             up = None if left is None else started + self._before + left
             if up is not None and (deadline is None or up < deadline):
@@ -245,7 +245,7 @@ class Call:
                 self._begun = True
                 loop_budget = self._settings.loop_budget
                 if HookType.SAMPLING_LOOP_START in self._hooks:
-                    loop_budget = await events.loop_start(self._plan, self._settings)
+                    loop_budget = await events.loop_start(self._inputs, self._settings)
                 await self._race(loop_budget)
                 cancelled = False
             except anyio.get_cancelled_exc_class() as exc:
@@ -274,7 +274,7 @@ class Call:
             from mellea_like.sampling.selection_runner import begin_selection, compare  # noqa: PLC0415
 
             turns = loop_budget * self._settings.concurrency_budget
-            state = begin_selection(selection, self._plan, self._settings, turns)
+            state = begin_selection(selection, self._inputs, self._settings, turns)
             self._recorder.selection = state
             comparisons = partial(compare, self.context, state)
         scheduler = self._scheduler(loop_budget)
@@ -290,12 +290,12 @@ class Call:
     def _can_fail(self) -> bool:
         """Tell whether a draw may fail otherwise than by its backend, or by being cut off."""
         return bool(
-            self._plan.requirements
-            or self._plan.format is not None
-            or self._plan.tools is not None
+            self._inputs.requirements
+            or self._inputs.format is not None
+            or self._inputs.tools is not None
             or self._hooks.decides(HookType.VALIDATION_PRE_CHECK)
             or self._hooks.decides(HookType.VALIDATION_POST_CHECK)
-            or getattr(type(self._plan.action), "parse", None) not in _TEXT
+            or getattr(type(self._inputs.action), "parse", None) not in _TEXT
         )
 
     def _scheduler(self, loop_budget: int) -> Scheduler | None:
@@ -314,8 +314,8 @@ class Call:
         if schedule is None or (selection is not None and isinstance(schedule, Eager)):
             schedule = Eager(pool=True)
 
-        plan = self._plan
-        facts = CallFacts(plan.action, plan.requirements, width, loop_budget, plan.model)
+        inputs = self._inputs
+        facts = CallFacts(inputs.action, inputs.requirements, width, loop_budget, inputs.model)
         planned = schedule.begin(facts)
         if planned is None:
             return None
@@ -369,7 +369,7 @@ class Call:
             undelivered=self._undelivered,
             stop_detail=ending.stop_detail,
             decision=ending.decision,
-            toolbox=self._plan.tools,
+            toolbox=self._inputs.tools,
         )
 
     async def _close(self, cancelled: bool) -> None:  # noqa: FBT001
@@ -409,38 +409,40 @@ class Call:
 
 
 def _asking(
-    plan: Plan,
+    inputs: CallInputs,
     settings: Settings,
     events: Events,
     stage: StageAtWork | None = None,
     *,
     every: bool,
 ) -> tuple[Sender, Checklist, bool, tuple[Message, ...] | None]:
-    """Return what sends a plan's requests and checks the replies; see `CallContext`."""
-    streams = hasattr(plan.backend, "stream")
+    """Return what sends a call's requests and checks the replies; see `CallContext`."""
+    streams = hasattr(inputs.backend, "stream")
     # With tools, a reply may begin with words and go on with a call: nothing can be said of its
     # value then, nor of its text where the draw itself goes on after that.
-    tools = plan.tools
+    tools = inputs.tools
     checked = (tools is None or not tools.run_in_draws) and any(
-        r.streams for r in plan.requirements
+        r.streams for r in inputs.requirements
     )
-    checked_early = plan.requirements if checked else ()
+    checked_early = inputs.requirements if checked else ()
     # Where all reasons are wanted, the first wrong field isn't enough.
-    by_format = plan.format is not None and not every and (tools is None or tools.choice == "none")
+    by_format = (
+        inputs.format is not None and not every and (tools is None or tools.choice == "none")
+    )
     watched = streams and bool(checked_early or by_format)
     # A user's `render` may depend on anything; for these two classes it can run once, now.
-    known = type(plan.action) in (Instruction, Message)
+    known = type(inputs.action) in (Instruction, Message)
     return (
         Sender(
-            plan.backend,
+            inputs.backend,
             settings.retry,
-            plan.budgets,
+            inputs.budgets,
             events,
             checked_early if streams else (),
             stage,
             by_format=by_format and streams,
         ),
-        Checklist(plan.requirements),
+        Checklist(inputs.requirements),
         watched,
-        tuple(plan.action.render(plan.context)) if known else None,
+        tuple(inputs.action.render(inputs.context)) if known else None,
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.base import Permit
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.retry import Retry
-    from mellea_like.sampling.prepare import Plan
+    from mellea_like.sampling.prepare import CallInputs
     from mellea_like.sampling.schedules.base import BaseSchedule
     from mellea_like.sampling.schedules.learned import Beta, RateKey
     from mellea_like.telemetry import Telemetry
@@ -92,24 +92,24 @@ class Stage:
         checked = check_requirements(self.requirements, "a stage's requirements")
         object.__setattr__(self, "requirements", checked)
 
-    def repair(self, plan: Plan, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
+    def repair(self, inputs: CallInputs, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
         """Choose what this stage's model is asked after some failures. Pure.
 
         Args:
-            plan: what the stage does.
+            inputs: what the stage asks.
             history: the failed slices of the subsample, oldest first, at least one.
 
         Returns:
             The action to ask, and the conversation to ask it in.
         """
         if self.carry == "nothing":
-            return plan.action, plan.context
+            return inputs.action, inputs.context
         if self.carry == "best":
             best = history[best_failure(history)]
             said = "" if best.generation is None else best.context_after.messages[-1].text
-            return _Retold(plan.action, said, best.problems), plan.context
+            return _Retold(inputs.action, said, best.problems), inputs.context
         told = [r if isinstance(r, str) else r.description for r in self.requirements]
-        return followed_up(plan.action, history[-1], told)
+        return followed_up(inputs.action, history[-1], told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,19 +386,19 @@ class Escalate(BaseSamplingStrategy):
         turns = sum(stage.turns for stage in self._stages)
         super().__init__(self._stages[0].backend, loop_budget=turns, **arguments)
 
-    def begin(self, plan: Plan) -> list[StageAtWork]:
+    def begin(self, inputs: CallInputs) -> list[StageAtWork]:
         """Return the stages' states in a call."""
         costs = None
         if self._after is not None:
             settings = self.settings
             facts = CallFacts(
-                plan.action,
-                plan.requirements,
+                inputs.action,
+                inputs.requirements,
                 settings.concurrency_budget,
                 settings.loop_budget,
-                plan.model,
+                inputs.model,
             )
-            costs = self._after.begin(facts, [stage.model for stage in plan.stages])
+            costs = self._after.begin(facts, [stage.model for stage in inputs.stages])
         depths = accumulate((stage.turns for stage in self._stages), initial=0)
         last = len(self._stages) - 1
         return [

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     )
     from mellea_like.sampling.ending import Ending
     from mellea_like.sampling.iteration import Turn
-    from mellea_like.sampling.prepare import Plan, Settings
+    from mellea_like.sampling.prepare import CallInputs, Settings
     from mellea_like.sampling.recorder import Recorder
     from mellea_like.telemetry.call import CallTelemetry
 
@@ -95,7 +95,7 @@ class Events:
             **fields,
         )
 
-    async def loop_start(self, plan: Plan, settings: Settings) -> int:
+    async def loop_start(self, inputs: CallInputs, settings: Settings) -> int:
         """Tell that a call begins; return the loop budget that plugins want."""
 
         def amend(_before: Any, after: Any, plugin: str) -> Any:
@@ -106,9 +106,9 @@ class Events:
             HookType.SAMPLING_LOOP_START,
             None,
             amend,
-            action=plan.action,
-            context=plan.context,
-            requirements=plan.requirements,
+            action=inputs.action,
+            context=inputs.context,
+            requirements=inputs.requirements,
             loop_budget=settings.loop_budget,
             concurrency_budget=settings.concurrency_budget,
         )

@@ -236,28 +236,32 @@ class Iteration:
             self.error = RequirementError(f"iteration {self.turn.iteration}: a validator {what}")
         else:
             self.error = BackendUnavailable(
-                f"iteration {self.turn.iteration}: {type(self.call.plan.backend).__name__} {what}"
+                f"iteration {self.turn.iteration}: {type(self.call.inputs.backend).__name__} {what}"
             )
         self.error.__cause__ = exc
 
     async def _attempt(self) -> None:  # noqa: C901, PLR0912, PLR0915 (the hot path: no calls for parts)
         call = self.call
-        plan = call.plan
+        inputs = call.inputs
         messages = call.messages
-        if messages is None or self.action is not plan.action or self.context is not plan.context:
+        if (
+            messages is None
+            or self.action is not inputs.action
+            or self.context is not inputs.context
+        ):
             messages = tuple(self.action.render(self.context))
         self.messages = messages
         self.meter = meter = Meter()
-        options = plan.options
+        options = inputs.options
         if options.seed is not None:
             options = options.with_seed(derive_seed(options.seed, self.turn.iteration))
         request: Any = _RequestDraft()
         request.messages = messages
         request.options = options
-        request.format = plan.format
+        request.format = inputs.format
         request.meta = self.meta
         request.meter = meter
-        tools = plan.tools
+        tools = inputs.tools
         request.tools = () if tools is None else tools.tools
         request.tool_choice = None if tools is None else tools.choice
         request.__class__ = Request
@@ -269,7 +273,7 @@ class Iteration:
             send = partial(self._send_impatiently, scheduler)
         generation = await send(request, failed)
         if not isinstance(generation, Generation):
-            checked_reply(plan.backend, generation)
+            checked_reply(inputs.backend, generation)
         if tools is not None:
             ask = partial(send, failed=failed)
             last = await use_tools(tools, self, request, generation, ask)
@@ -296,7 +300,7 @@ class Iteration:
                 answer: Any = call.mark(candidate)
                 # Most are pairs, and to ask whether they can be awaited costs a microsecond.
                 if not isinstance(answer, tuple) and isawaitable(answer):
-                    within = BUDGETS.set(plan.budgets)
+                    within = BUDGETS.set(inputs.budgets)
                     try:
                         answer = await answer
                     finally:
@@ -312,7 +316,7 @@ class Iteration:
         # Imported lazily: few schedules draw anew.
         from mellea_like.limits.budget import room_to_restart  # noqa: PLC0415
 
-        call, meter, seed = self.call, request.meter, self.call.plan.options.seed
+        call, meter, seed = self.call, request.meter, self.call.inputs.options.seed
         reply, restarts = None, 0
         while reply is None:
             seconds = scheduler.patience(self.chain, restarts, call.model)
@@ -324,7 +328,7 @@ class Iteration:
             try:
                 with scheduler.waiting_in(scope, self.chain), scope:
                     reply = checked_reply(
-                        call.plan.backend, await call.sender.send(request, failed)
+                        call.inputs.backend, await call.sender.send(request, failed)
                     )
             except anyio.get_cancelled_exc_class():
                 # A backend may answer its cancellation with another, which no scope takes for its
@@ -356,7 +360,7 @@ class Iteration:
 
     def _read(self, generation: Generation) -> Candidate | None:
         """Parse a reply; None where it isn't a whole answer, or does not parse."""
-        call, plan = self.call, self.call.plan
+        call, inputs = self.call, self.call.inputs
         self.generation = generation
         if call.watched and generation.finish_reason == REJECTED and self._reject(generation):
             return None
@@ -368,12 +372,12 @@ class Iteration:
             self.fail(why)
             return None
         try:
-            if generation.tool_calls and plan.tools is not None:
+            if generation.tool_calls and inputs.tools is not None:
                 value = None  # It isn't an answer yet.
-            elif plan.format is None and not (generation.parsed or generation.value is not None):
+            elif inputs.format is None and not (generation.parsed or generation.value is not None):
                 value = self.action.parse(generation.text)
             else:
-                value = _given_value(generation, plan.format)
+                value = _given_value(generation, inputs.format)
         except ValueError as exc:
             self.fail(why_unread(exc))
             return None
@@ -391,7 +395,7 @@ class Iteration:
                 refusal=generation.refusal,
                 reasoning=generation.reasoning,
             )
-        seen = self.context if plan.validation_context is None else plan.validation_context
+        seen = self.context if inputs.validation_context is None else inputs.validation_context
         draft: Any = _CandidateDraft()
         draft.text = text
         draft.value = value
@@ -411,11 +415,11 @@ class Iteration:
         """Say why a reply isn't a whole answer; empty for one that is, or that is accepted."""
         if self.call.settings.accept_incomplete:
             return ""
-        plan = self.call.plan
-        asked = (plan.options, getattr(innermost(plan.backend), "defaults", None))
+        inputs = self.call.inputs
+        asked = (inputs.options, getattr(innermost(inputs.backend), "defaults", None))
         extras = [options.extra for options in asked if isinstance(options, Options)]
         tools = any(extra.get("tools") or extra.get("functions") for extra in extras)
-        return why_incomplete(reply, tools=tools or plan.tools is not None)
+        return why_incomplete(reply, tools=tools or inputs.tools is not None)
 
     def _reject(self, rejection: Generation) -> bool:
         """Conclude from the verdict of an incremental check, if that is what it is."""
@@ -427,14 +431,14 @@ class Iteration:
         self.validating = True
         if rejection.fault is not None:
             raise rejection.fault
-        self._conclude(self.call.plan.requirements, rejection.verdicts)
+        self._conclude(self.call.inputs.requirements, rejection.verdicts)
         return True
 
     async def _validate_observed(self, candidate: Candidate) -> None:
         call, checklist = self.call, self.call.checklist
         if HookType.VALIDATION_PRE_CHECK in call.events.hooks:
             wanted = await call.events.before_validation(
-                self.turn, candidate, checklist.requirements, call.plan.judge
+                self.turn, candidate, checklist.requirements, call.inputs.judge
             )
             if len(wanted) > len(checklist.requirements):
                 checklist = Checklist(wanted)
@@ -460,23 +464,23 @@ class Iteration:
         """Ask a judge whether a candidate meets a requirement that has no validator."""
         # A backend that ignores its cancellation may reply after a sibling has won.
         await checkpoint_if_cancelled()
-        call, plan = self.call, self.call.plan
-        options, seed = call.settings.judge_options, plan.options.seed
+        call, inputs = self.call, self.call.inputs
+        options, seed = call.settings.judge_options, inputs.options.seed
         if seed is not None:
             purpose = f"judge {requirement.name}"
             options = options.with_seed(derive_seed(seed, self.turn.iteration, purpose))
         meter = Meter()
         meta = replace(self.meta, purpose="judge")
         # What was sent, also by an action that renders otherwise the next time.
-        sent = self.messages if plan.validation_context is None else ()
+        sent = self.messages if inputs.validation_context is None else ()
         messages = judge_messages(requirement, candidate, sent)
         request = Request(messages, options, None, meta, meter)
         if self.judged is None:
             self.judged = []
         position = len(self.judged)
         self.judged.append((meter, None))
-        judge = plan.judge if requirement.judge is None else requirement.judge
-        sender = Sender(judge, call.settings.retry, plan.budgets, call.events, stage=call.stage)
+        judge = inputs.judge if requirement.judge is None else requirement.judge
+        sender = Sender(judge, call.settings.retry, inputs.budgets, call.events, stage=call.stage)
         reply = checked_reply(judge, await sender.send(request))
         self.judged[position] = (meter, reply)
         if why := why_incomplete(reply):

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from mellea_like.telemetry import Telemetry
 
 __all__ = [
+    "CallInputs",
     "CheckedSelection",
-    "Plan",
     "Selection",
     "Settings",
     "as_backend",
@@ -48,7 +48,7 @@ __all__ = [
     "check_schedule",
     "check_selection",
     "merge_requirements",
-    "plan_call",
+    "prepare_call",
 ]
 
 CheckedSelection: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
@@ -181,8 +181,8 @@ def check_schedule(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What one call does, checked and complete; the fields are the arguments of `sample`."""
+class CallInputs:
+    """What one call is about, checked and complete; the fields are the arguments of `sample`."""
 
     action: Action[Any]
     context: Context
@@ -193,7 +193,7 @@ class Plan:
     options: Options
     validation_context: Context | None
     budgets: tuple[Budget, ...] = ()
-    stages: tuple[Plan, ...] = ()
+    stages: tuple[CallInputs, ...] = ()
     tools: Toolbox | None = None
 
     @property
@@ -202,7 +202,7 @@ class Plan:
         return self.options.model or getattr(self.backend, "model", None)
 
 
-def plan_call(
+def prepare_call(
     settings: Settings,
     action: Asked | Action[Any],
     requirements: Sequence[Requirement | str],
@@ -216,7 +216,7 @@ def plan_call(
     tools: Sequence[ToolSource] = (),
     tool_choice: str | None = None,
     tool_rounds: int = ROUNDS,
-) -> Plan:
+) -> CallInputs:
     """Check the arguments of a call, and complete them by the strategy's."""
     asked = as_action(action)
     before = Context() if context is None else as_context(context)
@@ -229,7 +229,7 @@ def plan_call(
         if backend is not None:
             msg = "a call of Escalate takes no backend: its stages name theirs"
             raise ValueError(msg)
-        return _plan_stages(
+        return _prepare_stages(
             settings,
             action=asked,
             requirements=check_requirements(requirements, "requirements"),
@@ -255,7 +255,7 @@ def plan_call(
     judge = generator if settings.judge is None else settings.judge
     for requirement in merged:
         check_judge(requirement, judge)
-    plan = Plan(
+    inputs = CallInputs(
         action=asked,
         context=before,
         requirements=merged,
@@ -267,30 +267,30 @@ def plan_call(
         budgets=tuple(check_budget(b) for b in (settings.budget, budget) if b is not None),
         tools=toolbox_of(tools, tool_choice, tool_rounds, settings.telemetry),
     )
-    for spent in plan.budgets:
-        _check_spending(spent, plan, settings)
-    return plan
+    for spent in inputs.budgets:
+        _check_spending(spent, inputs, settings)
+    return inputs
 
 
-def _plan_stages(settings: Settings, **given: Any) -> Plan:
-    """Return the first stage's plan, with those of all stages in it."""
-    plans: list[Plan] = []
+def _prepare_stages(settings: Settings, **given: Any) -> CallInputs:
+    """Return the first stage's inputs, with those of all stages in them."""
+    stages: list[CallInputs] = []
     for stage in settings.stages:
-        plan = plan_call(settings.at(stage), **given)
+        inputs = prepare_call(settings.at(stage), **given)
         if stage.budget is not None:
-            _check_spending(stage.budget, plan, settings)
-        plans.append(plan)
-    return replace(plans[0], stages=tuple(plans))
+            _check_spending(stage.budget, inputs, settings)
+        stages.append(inputs)
+    return replace(stages[0], stages=tuple(stages))
 
 
-def _check_spending(budget: Budget, plan: Plan, settings: Settings) -> None:
+def _check_spending(budget: Budget, inputs: CallInputs, settings: Settings) -> None:
     # Imported lazily: most programs don't need it.
     from mellea_like.limits.fallback import models_of  # noqa: PLC0415
 
-    for model in models_of(plan.backend):
-        budget.check(plan.options, model)
-    for requirement in plan.requirements:
-        _check_judges_budget(budget, requirement, plan.judge, settings.judge_options)
+    for model in models_of(inputs.backend):
+        budget.check(inputs.options, model)
+    for requirement in inputs.requirements:
+        _check_judges_budget(budget, requirement, inputs.judge, settings.judge_options)
 
 
 def check_budget(budget: object) -> Budget:

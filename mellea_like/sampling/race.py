@@ -271,7 +271,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
     recorder, scheduler = call.recorder, call.recorder.scheduler
     stages: tuple[CallContext, ...] = call.stages
     broken: CallContext | None = None
-    action, context = call.plan.action, call.plan.context
+    action, context = call.inputs.action, call.inputs.context
     failed: list[Slice] = []
     to_repair: Slice | None = None
     begin = 0
@@ -294,7 +294,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
                 continue
             if call is not before and to_repair is None:
                 # The turn before has errored, or there was none; what failed earlier is carried on.
-                action, context = call.plan.action, call.plan.context
+                action, context = call.inputs.action, call.inputs.context
                 to_repair = _last(failed)
         if recorder.draws_left == 0:
             recorder.paused = not recorder.stopping
@@ -340,7 +340,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
             if call.tally is not None:
                 call.tally.add(slice_)
             # More are wanted: the next one is a draw of its own.
-            action, context, failed = call.plan.action, call.plan.context, []
+            action, context, failed = call.inputs.action, call.inputs.context, []
         elif cancel_requested():  # A backend may turn a cancellation into an error.
             recorder.cut_short = True
             return False
@@ -381,14 +381,16 @@ def _replayed(slice_: Slice, call: CallContext, action: Action[Any], context: Co
     if not isinstance(slice_.action, RecordedAction):
         return slice_  # It was never out of memory.
     reply = slice_.generation
-    if reply is not None and reply.tool_calls and call.plan.tools is not None:
+    if reply is not None and reply.tool_calls and call.inputs.tools is not None:
         with suppress(ValueError):  # A call that didn't fit: it has failed for that.
-            reply = call.plan.tools.checked(reply, 1)
-    elif reply is not None and reply.parsed and call.plan.format is None:
+            reply = call.inputs.tools.checked(reply, 1)
+    elif reply is not None and reply.parsed and call.inputs.format is None:
         with suppress(Exception):  # It read the reply once: this is not the same text.
             reply = replace(reply, value=action.parse(reply.text))
     asked = slice_.action.text
-    if action is not call.plan.action and asked:  # Journals may keep no words of what has errored.
+    if (
+        action is not call.inputs.action and asked
+    ):  # Journals may keep no words of what has errored.
         if type(action) is Instruction and action.description != asked:
             action = replace(action, description=asked)
         elif (
@@ -421,8 +423,8 @@ def _replay(
     Returns:
         The depth that it goes on at, and what its chain knows there.
     """
-    recorder, tally, plan = call.recorder, call.tally, call.plan
-    action, context = plan.action, plan.context
+    recorder, tally, inputs = call.recorder, call.tally, call.inputs
+    action, context = inputs.action, inputs.context
     failed: list[Slice] = []
     to_repair: Slice | None = None
     for depth in range(loop_budget):
@@ -440,7 +442,7 @@ def _replay(
         if slice_.outcome is _FAILED:
             to_repair = slice_
         elif slice_.passed:
-            action, context, failed = plan.action, plan.context, []
+            action, context, failed = inputs.action, inputs.context, []
     return loop_budget, action, context, failed, to_repair
 
 
@@ -448,7 +450,7 @@ def _mark_of(slice_: Slice, call: CallContext) -> Any:
     """Return once more what the selection made of a slice that passed: a key, no score."""
     if call.mark is None or not slice_.passed or slice_.generation is None:
         return None
-    seen = call.plan.validation_context
+    seen = call.inputs.validation_context
     return call.mark(
         Candidate(
             slice_.generation.text,

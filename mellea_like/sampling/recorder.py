@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.events import Events
     from mellea_like.sampling.giving_up import Tally
     from mellea_like.sampling.iteration import Turn
-    from mellea_like.sampling.prepare import Plan, Settings
+    from mellea_like.sampling.prepare import CallInputs, Settings
     from mellea_like.sampling.scheduler import Scheduler
     from mellea_like.sampling.selections.base import SelectionState
     from mellea_like.sampling.sender import Sender
@@ -311,7 +311,7 @@ class CallContext(NamedTuple):
     """What is fixed for the length of a call."""
 
     sampling_id: str
-    plan: Plan
+    inputs: CallInputs
     settings: Settings
     repair: Callable[[Sequence[Slice]], tuple[Action[Any], Context]]
     recorder: Recorder
@@ -331,7 +331,7 @@ class CallContext(NamedTuple):
     mark: Callable[[Candidate], Any] | None
     """What the selection asks of each candidate that passes."""
     messages: tuple[Message, ...] | None
-    """What the plan's action asks in the plan's context, where that is known beforehand."""
+    """What the call's action asks in the call's context, where that is known beforehand."""
     clock: Callable[[], float]
     started: float
     deadline: float | None

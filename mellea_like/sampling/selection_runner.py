@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.prepare import Plan, Settings
+    from mellea_like.sampling.prepare import CallInputs, Settings
     from mellea_like.sampling.recorder import CallContext
     from mellea_like.sampling.selections.base import BaseSelection
 
@@ -74,25 +74,25 @@ Answer with one JSON object and nothing else: {"better": "a"}, {"better": "b"}, 
 
 
 def begin_selection(
-    selection: BaseSelection, plan: Plan, settings: Settings, turns: int
+    selection: BaseSelection, inputs: CallInputs, settings: Settings, turns: int
 ) -> SelectionState:
     """Begin a selection; refuse or say in the log what it can't work with."""
     name, state = type(selection).__name__, selection.begin(SelectionFacts(turns))
     if type(state).pairs is not SelectionState.pairs:
-        _check_judge(name, plan, settings, state.judge)
+        _check_judge(name, inputs, settings, state.judge)
     n = state.asked
     if n is not None and n > turns:
         what = f"{name} wants {n} draws that pass, and the call has {turns} turns in all"
         _warn_once(settings, what)
-    if turns > 1 and n != 1 and _temperature(plan) == 0:
+    if turns > 1 and n != 1 and _temperature(inputs) == 0:
         what = f"{name} chooses among draws, and at temperature 0 they are all alike"
         _warn_once(settings, what)
     return state
 
 
-def _check_judge(name: str, plan: Plan, settings: Settings, own: Backend | None) -> None:
+def _check_judge(name: str, inputs: CallInputs, settings: Settings, own: Backend | None) -> None:
     """Make sure, before the first draw, that a judge can compare them within the budgets."""
-    judge = plan.judge if own is None else own
+    judge = inputs.judge if own is None else own
     if own is None and not can_judge(judge):
         msg = (
             f"{name} has a judge compare draws, and {type(judge).__name__} can't judge: give"
@@ -100,7 +100,7 @@ def _check_judge(name: str, plan: Plan, settings: Settings, own: Backend | None)
         )
         raise ValueError(msg)
     options = settings.judge_options
-    for budget in plan.budgets:
+    for budget in inputs.budgets:
         try:
             budget.check(options, options.model or getattr(judge, "model", None))
         except ValueError as exc:
@@ -109,9 +109,9 @@ def _check_judge(name: str, plan: Plan, settings: Settings, own: Backend | None)
             raise
 
 
-def _temperature(plan: Plan) -> float | None:
-    given = plan.options.temperature
-    defaults = getattr(innermost(plan.backend), "defaults", None)
+def _temperature(inputs: CallInputs) -> float | None:
+    given = inputs.options.temperature
+    defaults = getattr(innermost(inputs.backend), "defaults", None)
     return defaults.temperature if given is None and isinstance(defaults, Options) else given
 
 
@@ -125,13 +125,13 @@ def _warn_once(settings: Settings, message: str) -> None:
 def _warn_where_all_are_alike(call: CallContext) -> None:
     """Say in the log where a backend seems to ignore seeds and temperature."""
     texts = (s.text for s in call.recorder.slices if s.generation is not None)
-    if len(first := next(texts, "")) < LONG or _temperature(call.plan) == 0:
+    if len(first := next(texts, "")) < LONG or _temperature(call.inputs) == 0:
         return
     others = list(texts)
     if len(others) >= ALIKE - 1 and all(text == first for text in others):
         what = (
             f"{type(call.settings.selection).__name__} chooses among draws, and all that it got"
-            f" from {type(innermost(call.plan.backend)).__name__} are the same text, as if seeds"
+            f" from {type(innermost(call.inputs.backend)).__name__} are the same text, as if seeds"
             " and temperature were ignored"
         )
         _warn_once(call.settings, what)
@@ -159,10 +159,10 @@ class _Comparisons:
     """The comparisons of one call."""
 
     def __init__(self, call: CallContext, selection: SelectionState) -> None:
-        judge = call.plan.judge if selection.judge is None else selection.judge
+        judge = call.inputs.judge if selection.judge is None else selection.judge
         self._call = call
         self._selection = selection
-        self._sender = Sender(judge, call.settings.retry, call.plan.budgets, call.events)
+        self._sender = Sender(judge, call.settings.retry, call.inputs.budgets, call.events)
         self._won: dict[tuple[int, int], float] = {}
         self._halted = False
         self._at_work = 0
@@ -287,7 +287,7 @@ class _Comparisons:
 
     async def _answer(self, one: Slice, other: Slice) -> float:
         call, selection = self._call, self._selection
-        options, seed = call.settings.judge_options, call.plan.options.seed
+        options, seed = call.settings.judge_options, call.inputs.options.seed
         if seed is not None:
             purpose = f"against {other.iteration}"
             options = options.with_seed(derive_seed(seed, one.iteration, purpose))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.base import BaseSamplingStrategy
-    from mellea_like.sampling.prepare import Plan
+    from mellea_like.sampling.prepare import CallInputs
     from mellea_like.sampling.recorder import Recorder
 
 __all__ = ["Release", "StreamedReply"]
@@ -56,7 +56,7 @@ class StreamedReply(Generic[T]):
     def __init__(
         self,
         strategy: BaseSamplingStrategy,
-        plan: Plan,
+        inputs: CallInputs,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None,
         release: Release,
     ) -> None:
@@ -70,7 +70,7 @@ class StreamedReply(Generic[T]):
             msg = "a stream has one reply, and Collect selects several: use sample()"
             raise ValueError(msg)  # noqa: TRY004 (its type is right)
         self._strategy = strategy
-        self._plan = plan
+        self._inputs = inputs
         self._on_slice = on_slice
         self._release: Release = release
         self._pieces: deque[str] = deque()
@@ -105,13 +105,13 @@ class StreamedReply(Generic[T]):
         if self._scope is not None:
             msg = "a reply is entered once: make another one with stream(...)"
             raise RuntimeError(msg)
-        strategy, plan = self._strategy, self._plan
+        strategy, inputs = self._strategy, self._inputs
         draws = None
-        if self._release == "prefix" and hasattr(plan.backend, "stream"):
-            draws = ShownDraws(plan.backend, plan.requirements, self._take)
-            plan = replace(plan, backend=draws)
-        call = Call(strategy, plan, self._on_slice)
-        if draws is not None and may_show(call, plan):
+        if self._release == "prefix" and hasattr(inputs.backend, "stream"):
+            draws = ShownDraws(inputs.backend, inputs.requirements, self._take)
+            inputs = replace(inputs, backend=draws)
+        call = Call(strategy, inputs, self._on_slice)
+        if draws is not None and may_show(call, inputs):
             draws.recorder = call.context.recorder
             draws.recorder.streams = True
         self._scope = task_scope()
@@ -200,22 +200,22 @@ class StreamedReply(Generic[T]):
         return error
 
 
-def may_show(call: Call, plan: Plan) -> bool:
+def may_show(call: Call, inputs: CallInputs) -> bool:
     """Tell whether a draw of a call may be certain to pass before it has ended.
 
     It never is where something looks at the whole reply: a format, a parser, tools, a judge, a
     plugin; nor where draws are compared, or others may take their places for other reasons.
     """
     settings, hooks = call.context.settings, call.context.events.hooks
-    parse = getattr(type(plan.action), "parse", None)
+    parse = getattr(type(inputs.action), "parse", None)
     return (
         settings.selection == "first"
         and settings.schedule is None
-        and not plan.stages
-        and plan.format is None
-        and plan.tools is None
+        and not inputs.stages
+        and inputs.format is None
+        and inputs.tools is None
         and parse in (Instruction.parse, Message.parse)
-        and all(_certain_in_time(requirement) for requirement in plan.requirements)
+        and all(_certain_in_time(requirement) for requirement in inputs.requirements)
         and not hooks.decides(HookType.VALIDATION_PRE_CHECK)
         and not hooks.decides(HookType.VALIDATION_POST_CHECK)
     )

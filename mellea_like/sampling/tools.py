@@ -239,7 +239,7 @@ async def use_tools(
         )
         replied: Generation | None = None
         try:
-            reply = replied = checked_reply(iteration.call.plan.backend, await ask(again))
+            reply = replied = checked_reply(iteration.call.inputs.backend, await ask(again))
         finally:
             again.meter.finish(replied)
 

@@ -22,7 +22,7 @@ from mellea_like.errors import BackendUnavailable, LimitExceeded
 from mellea_like.hooks import HookType
 from mellea_like.limits import Budget
 from mellea_like.sampling.call import Call
-from mellea_like.sampling.prepare import plan_call
+from mellea_like.sampling.prepare import prepare_call
 from mellea_like.sampling.schedules import PerRequirement
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +47,7 @@ async def in_rounds(strategy, action, requirements=(), *, budget=None):
     """Run a call a draw at a time; each round knows of those before by their records."""
     earlier, seen = (), []
     while True:
-        plan = plan_call(strategy.settings, action, requirements, budget=budget)
+        plan = prepare_call(strategy.settings, action, requirements, budget=budget)
         call = Call(strategy, plan, seen.append, earlier, draws=1)
         result = await call.run()
         assert len(result.slices) <= len(earlier) + 1

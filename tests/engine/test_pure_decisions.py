@@ -27,7 +27,7 @@ from mellea_like.sampling.iteration import turn_of
 from mellea_like.sampling.prepare import (
     check_judge,
     check_requirements,
-    plan_call,
+    prepare_call,
 )
 
 P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
@@ -209,7 +209,7 @@ def test_a_timeout_names_the_call_and_comes_from_the_first_error():
 
 
 def plan(action, requirements=()):
-    return plan_call(RejectionSamplingStrategy(by_iteration({})).settings, action, requirements)
+    return prepare_call(RejectionSamplingStrategy(by_iteration({})).settings, action, requirements)
 
 
 def test_an_instruction_that_has_all_requirements_stays_the_same_object():

@@ -13,14 +13,14 @@ from engine_kit import Unmetered, by_iteration, yes
 from mellea_like import Generation, HookType, RejectionSamplingStrategy
 from mellea_like.sampling.call import Call
 from mellea_like.sampling.events import ObservedBackend
-from mellea_like.sampling.prepare import plan_call
+from mellea_like.sampling.prepare import prepare_call
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = pytest.mark.anyio
 
 
 def call_of(strategy, backend):
-    plan = plan_call(strategy.settings, "do", [yes], backend=backend)
+    plan = prepare_call(strategy.settings, "do", [yes], backend=backend)
     return Call(strategy, plan, None).context
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.generation import Generation, TokenLogprob
     from mellea_like.core.slice import Slice
-    from mellea_like.gateway.chat.served_model import Choice, PlannedRequest, ReplyOutcome
+    from mellea_like.gateway.chat.served_model import Choice, PreparedRequest, ReplyOutcome
 
 __all__ = [
     "Answer",
@@ -60,13 +60,17 @@ class Answer(ABC):
     """What comes after the last event."""
 
     # Raises a Refusal where there is none to show.
-    def __init__(self, model: str, plan: PlannedRequest, outcomes: Sequence[ReplyOutcome]) -> None:
-        most = plan.n if plan.collects else 1
+    def __init__(
+        self, model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]
+    ) -> None:
+        most = prepared.n if prepared.collects else 1
         self.shown: list[Choice] = [
-            choice for outcome in outcomes for choice in outcome.choices(most, failures=plan.best)
+            choice
+            for outcome in outcomes
+            for choice in outcome.choices(most, failures=prepared.best)
         ]
         if not self.shown:
-            raise refusal_of(outcomes, retried=plan.retried)
+            raise refusal_of(outcomes, retried=prepared.retried)
         self.model = model
         self.created = int(time.time())
         self.summary = _summary(outcomes)

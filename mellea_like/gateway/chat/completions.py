@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.fields import FieldRules
-    from mellea_like.gateway.chat.served_model import PlannedRequest, ReplyOutcome
+    from mellea_like.gateway.chat.served_model import PreparedRequest, ReplyOutcome
     from mellea_like.gateway.refusal import Refusal
 
 __all__ = ["ChatCompletions", "Completion", "LiveCompletion"]
@@ -120,9 +120,9 @@ class LiveCompletion:
         self.begun = True
         return event_of(_chunk(self._frame, 0, {**role, "content": text}))
 
-    def end(self, plan: PlannedRequest, outcomes: Sequence[ReplyOutcome]) -> bytes:
+    def end(self, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> bytes:
         """Write all that comes after the text, or raise a Refusal."""
-        given = (self._model, plan, outcomes)
+        given = (self._model, prepared, outcomes)
         answer = Completion(*given, include_usage=self._include_usage, frame=self._frame)
         return b"".join(answer.rest()) + answer.end
 

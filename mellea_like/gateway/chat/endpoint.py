@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from mellea_like.gateway.chat.caller_checks import Workers
     from mellea_like.gateway.chat.fields import FieldRules
     from mellea_like.gateway.chat.request import ChatRequest
-    from mellea_like.gateway.chat.served_model import PlannedRequest, ReplyOutcome, ServedModel
+    from mellea_like.gateway.chat.served_model import PreparedRequest, ReplyOutcome, ServedModel
     from mellea_like.gateway.config.gateway_config import StreamingConfig
     from mellea_like.gateway.http.guard import Receive, Scope, Send
     from mellea_like.gateway.http.metrics import Metrics
 
-    Write = Callable[[str, PlannedRequest, Sequence[ReplyOutcome]], Answer]
+    Write = Callable[[str, PreparedRequest, Sequence[ReplyOutcome]], Answer]
 
 __all__ = ["Endpoint", "EventStream", "LiveAnswer", "Reading", "event_of", "unknown_model"]
 
@@ -41,7 +41,7 @@ class LiveAnswer(Protocol):
         """Write the events of a piece of the text."""
         ...
 
-    def end(self, plan: PlannedRequest, outcomes: Sequence[ReplyOutcome]) -> bytes:
+    def end(self, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> bytes:
         """Write all that comes after the text, or raise a Refusal."""
         ...
 
@@ -90,41 +90,49 @@ class Endpoint(ABC):
 
         async def answer() -> None:
             try:
-                plan = await model.plan(reading.request, caller, self._workers)
+                prepared = await model.prepare(reading.request, caller, self._workers)
             except Refusal as refusal:
                 refusal.rename(reading.named)
                 raise
             if reading.request.stream:
-                await self._stream(name, plan, reading, send)
+                await self._stream(name, prepared, reading, send)
             else:
-                await self._whole(name, plan, reading, send)
+                await self._whole(name, prepared, reading, send)
 
         await while_here(receive, answer)
 
-    async def _whole(self, name: str, plan: PlannedRequest, reading: Reading, send: Send) -> None:
-        answer = reading.write(name, plan, await self._sample(name, plan))
+    async def _whole(
+        self, name: str, prepared: PreparedRequest, reading: Reading, send: Send
+    ) -> None:
+        answer = reading.write(name, prepared, await self._sample(name, prepared))
         body = json.dumps(answer.whole()).encode("ascii")
         fields = {"content-type": "application/json", "content-length": str(len(body))}
         await _start(send, {**fields, **answer.headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _stream(self, name: str, plan: PlannedRequest, reading: Reading, send: Send) -> None:
+    async def _stream(
+        self, name: str, prepared: PreparedRequest, reading: Reading, send: Send
+    ) -> None:
         events = EventStream(send)
-        if self._streaming.release == "prefix" and reading.begin is not None and plan.may_stream:
+        if (
+            self._streaming.release == "prefix"
+            and reading.begin is not None
+            and prepared.may_stream
+        ):
             live = reading.begin(name)
-            outcomes = await self._send_live(name, plan, live, events)
+            outcomes = await self._send_live(name, prepared, live, events)
             if live.begun:
                 try:
-                    end = live.end(plan, outcomes)
+                    end = live.end(prepared, outcomes)
                 except Refusal as refusal:
                     end = reading.failed(refusal)
                 await events.write(end, more=False)
                 return
         else:
             async with events.kept_alive(self._streaming.keep_alive):
-                outcomes = await self._sample(name, plan)
+                outcomes = await self._sample(name, prepared)
         try:
-            answer = reading.write(name, plan, outcomes)
+            answer = reading.write(name, prepared, outcomes)
         except Refusal as refusal:
             if not events.begun:
                 raise
@@ -135,11 +143,11 @@ class Endpoint(ABC):
         await events.write(b"".join(answer.events()) + answer.end, more=False)
 
     async def _send_live(
-        self, name: str, plan: PlannedRequest, live: LiveAnswer, events: EventStream
+        self, name: str, prepared: PreparedRequest, live: LiveAnswer, events: EventStream
     ) -> Sequence[ReplyOutcome]:
         """Send a reply's text as soon as it is certain to pass; return how the call ended."""
         with self._counted(name) as outcomes:
-            async with plan.stream() as reply:
+            async with prepared.stream() as reply:
                 async with events.kept_alive(self._streaming.keep_alive):
                     piece = await reply.next()
                 while piece:
@@ -148,9 +156,9 @@ class Endpoint(ABC):
             outcomes.append(reply.outcome)
         return outcomes
 
-    async def _sample(self, name: str, plan: PlannedRequest) -> Sequence[ReplyOutcome]:
+    async def _sample(self, name: str, prepared: PreparedRequest) -> Sequence[ReplyOutcome]:
         with self._counted(name) as outcomes:
-            outcomes.extend(await plan.sample())
+            outcomes.extend(await prepared.sample())
         return outcomes
 
     @contextmanager

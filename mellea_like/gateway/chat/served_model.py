@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.escalate import Stage
     from mellea_like.sampling.streaming import StreamedReply
 
-__all__ = ["CALL", "Choice", "PlannedRequest", "ReplyOutcome", "ServedModel", "warm_up"]
+__all__ = ["CALL", "Choice", "PreparedRequest", "ReplyOutcome", "ServedModel", "warm_up"]
 
 CALL = "this call"
 """The name of a call's own budget, in errors."""
@@ -132,7 +132,7 @@ def _failed(error: Exception) -> ReplyOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRequest:
+class PreparedRequest:
     """A request, ready to be sampled."""
 
     strategy: BaseSamplingStrategy
@@ -266,9 +266,9 @@ class ServedModel:
         )
         """What becomes of a request's fields."""
 
-    async def plan(
+    async def prepare(
         self, request: ChatRequest, caller: Admitted, workers: Workers
-    ) -> PlannedRequest:
+    ) -> PreparedRequest:
         """Make a request ready to be sampled, within what the model and its sender may."""
         config, asked, limits = self.config, request.mellea_like, caller.limits
         for name, given, most in (
@@ -294,7 +294,7 @@ class ServedModel:
         collected = request.n if collects else None
         longest = limits.max_tokens if config.escalate else None
         shape = _Shape(loop, concurrency, timeout, bare, collected, longest, bool(tools))
-        return PlannedRequest(
+        return PreparedRequest(
             strategy=self._strategy(shape),
             action=action,
             context=context,
