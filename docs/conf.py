@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING
 
@@ -18,18 +19,54 @@ author = "The mellea_like maintainers"
 project_copyright = author
 release = version = installed_version("mellea-like")
 
+repository = "https://github.com/mellea-like/mellea-like"
+sentence = (
+    "Ask a language model several times at once, keep the first reply that meets your"
+    " requirements, and stop paying for the rest."
+)
+
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinxext.opengraph",
 ]
 root_doc = "index"
 exclude_patterns = ["_build"]
 
-html_theme = "furo"
+html_theme = "shibuya"
 html_title = project
 html_static_path = ["_static"]
-html_css_files = ["examples.css"]
+html_css_files = ["site.css"]
+html_baseurl = os.environ.get("DOCS_URL", "https://mellea-like.github.io/mellea-like/")
+html_copy_source = False
+html_theme_options = {
+    "accent_color": "green",
+    "show_ai_links": False,
+    "nav_links": [
+        {"title": "Tutorial", "url": "tutorial/index"},
+        {"title": "How-to", "url": "howto/index"},
+        {"title": "Concepts", "url": "concepts"},
+        {"title": "API", "url": "api/index"},
+        {"title": "Benchmarks", "url": "benchmarks"},
+        {"title": "GitHub", "url": repository, "external": True},
+    ],
+}
+
+# Descriptions and cards for search engines and for links in chats.
+ogp_site_url = html_baseurl
+ogp_site_name = project
+ogp_image = f"{html_baseurl}_static/card.png"
+ogp_image_alt = sentence
+ogp_enable_meta_description = True
+ogp_social_cards = {"enable": False}  # They need matplotlib: one card for all pages is drawn.
+
+copybutton_selector = ".highlight-python pre, .highlight-bash pre, .highlight-yaml pre"
+maximum_signature_line_length = 60
+toc_object_entries_show_parents = "hide"
+python_trailing_comma_in_multi_line_signatures = False
 
 # Docstrings write `Name` where they mean the thing of that name.
 default_role = "py:obj"
