@@ -230,6 +230,15 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def peers(session: nox.Session) -> None:
+    """Measure this library beside its peers, each in an environment of its own; ``-- --write``."""
+    environment = Environment(session, "test")
+    script = ROOT / "benchmarks" / "peers.py"
+    environment.run("python", script, "--install")
+    environment.run("python", script, *session.posargs)
+
+
+@nox.session
 def demo(session: nox.Session) -> None:
     """Show a sampling run live on the terminal, with the backend that needs nothing."""
     environment = Environment(session, "test")
