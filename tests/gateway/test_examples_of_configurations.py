@@ -10,8 +10,9 @@ import pytest
 from mellea_like.gateway import make_app, read_config
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "howto" / "gateway.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```yaml\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "docs" / "howto" / page for page in ("gateway.md", "deploy.md")]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+BLOCKS = re.findall(r"^```yaml\n(upstreams:.+?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("text", BLOCKS, ids=range(len(BLOCKS)))
