@@ -59,7 +59,8 @@ def test_it_prints_a_text_of_the_servers_model(server):
     reply = re.search(r"^harbour: (.+)$", done.stdout, re.MULTILINE)
     assert reply is not None, done.stdout
     assert table.allows(reply[1])
-    assert re.search(r"^\d+ requests?, \d+ \+ \d+ tokens", done.stdout, re.MULTILINE), done.stdout
+    usage = r"^\d+ requests?, \d+ tokens in, \d+ out"
+    assert re.search(usage, done.stdout, re.MULTILINE), done.stdout
 
 
 def test_a_wrong_key_ends_in_one_sentence_on_stderr(server):

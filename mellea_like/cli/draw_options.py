@@ -94,8 +94,9 @@ class DrawOptions:
     escalate: list[str] = option(
         list,
         "A bigger model that goes on where the draws of the one before have failed, as in"
-        " gpt-4.1,turns=2,carry=best: its name, and its turns (1), what it sees of the failures"
-        " (carry: nothing, best or chat), its price (IN,OUT) and its base-url. Repeatable.",
+        " gpt-4.1,turns=2,carry=best: its name, and its turns (attempts in each lane,"
+        " 1), what it sees of the failures (carry: nothing, best or chat), its price (IN,OUT) and"
+        " its base-url. Repeatable.",
         metavar="MODEL,...",
         panel=DRAWS,
     )

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_note",
+    "attempt_name",
+    "attempt_names",
     "bounded",
     "error_text",
     "excerpt",
@@ -63,6 +65,34 @@ def fields_shown(self: Any) -> str:
     """Return the `repr` of a dataclass, with each field shortened; it is used as ``__repr__``."""
     inside = ", ".join(f"{f.name}={shown(getattr(self, f.name))}" for f in fields(self) if f.repr)
     return f"{type(self).__name__}({inside})"
+
+
+def attempt_name(number: int, lane: int | None = None, of: int | None = None) -> str:
+    """Name a draw as people read it, as in "attempt 2 of 8, lane 3": all numbers are 1-based."""
+    name = f"attempt {number}" if of is None else f"attempt {number} of {of}"
+    return name if lane is None else f"{name}, lane {lane}"
+
+
+def attempt_names(turns: Iterable[tuple[int, int, int]]) -> dict[int, str]:
+    """Name the draws of a call, by their ids.
+
+    Args:
+        turns: of each draw of the call its iteration, subsample and depth.
+
+    Returns:
+        The names. Where there is but one lane, it is left out, and so is how many attempts it has:
+        that follows from the ids of the others.
+    """
+    known = list(turns)
+    others = [turn for turn in known if turn[1]]
+    of = None
+    if others:
+        iteration, subsample, depth = others[0]
+        of = (iteration - 1 - depth) // subsample
+    return {
+        iteration: attempt_name(depth + 1, subsample + 1 if others else None, of)
+        for iteration, subsample, depth in known
+    }
 
 
 def safe_repr(value: object) -> str:

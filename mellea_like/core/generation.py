@@ -109,7 +109,7 @@ class Usage:
             )
             if n
         ]
-        known = f"{requests}, {self.input_tokens} + {self.output_tokens} tokens"
+        known = f"{requests}, {self.input_tokens} tokens in, {self.output_tokens} out"
         return f"{known} ({', '.join(details)})" if details else known
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from mellea_like.core.display import attempt_names
 from mellea_like.core.generation import REJECTED, USAGE_DETAILS, Usage
 from mellea_like.core.prices import cost, currency_of, price_for
 
@@ -159,10 +160,11 @@ class Ledger:
             shown.append("cost")
         heads = [n.removesuffix("_tokens").replace("_", " ") for n in shown]
         heads = [f"cost {self.currency}" if name == "cost" else name for name in heads]
-        lines = [["iteration", "outcome", *heads]]
+        names = attempt_names((row.iteration, row.subsample, row.depth) for row in self.rows)
+        lines = [["draw", "outcome", *heads]]
         for index, row in enumerate(self.rows):
             mark = "*" if index in self.winners else ""
-            lines.append([f"{row.iteration}{mark}", row.outcome, *_cells(row, shown)])
+            lines.append([names[row.iteration] + mark, row.outcome, *_cells(row, shown)])
         by_stage = self.by_stage
         if len(by_stage) > 1:
             # A model that stands in one stage only says which stage that is.

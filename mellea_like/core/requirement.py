@@ -354,7 +354,7 @@ def _check_stream(description: str, stream: object) -> None:
         copy.deepcopy(stream)
     except Exception as exc:
         msg = (
-            f"{which} can't be copied, and each iteration needs its own: {exc}; give it a"
+            f"{which} can't be copied, and each draw needs its own: {exc}; give it a"
             " __deepcopy__ that returns a fresh one"
         )
         raise TypeError(msg) from exc

@@ -8,7 +8,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
-from mellea_like.core.display import bounded
+from mellea_like.core.display import attempt_names, bounded
 from mellea_like.core.generation import Usage
 from mellea_like.errors import SamplingFailed
 
@@ -109,7 +109,7 @@ class SamplingResult(Generic[T]):
                 record that an error carries can lack one.
         """
         if self.best_index is None:
-            msg = f"sampling {self.sampling_id}: no slice was judged, so there is no best one"
+            msg = f"sampling {self.sampling_id}: no draw was judged, so there is no best one"
             raise ValueError(msg)
         return self.slices[self.best_index]
 
@@ -117,6 +117,14 @@ class SamplingResult(Generic[T]):
     def value(self) -> T | None:
         """The winner's parsed value, which may be None; None too unless a slice passed."""
         return cast("T", self.best.value) if self.success else None
+
+    @property
+    def text(self) -> str | None:
+        """The winner's text; None unless a draw passed, as with `value`.
+
+        ``best.text`` is there beside a failure, too: it is the best failure's then.
+        """
+        return self.best.text if self.success else None
 
     @property
     def candidates(self) -> tuple[Slice, ...]:
@@ -300,12 +308,13 @@ class SamplingResult(Generic[T]):
         return SamplingResult(*(deepcopy(getattr(self, f.name), memo) for f in fields(self)))
 
     def _why(self) -> str:
-        tried = f"none of {len(self.slices)} iterations passed (stopped: {self.stop_reason})"
+        tried = f"none of {_draws(len(self.slices))} passed (stopped: {self.stop_reason})"
         if self.best_index is not None and self.decision is None:
             lacks = bounded("; ".join(self.best.problems))
-            tried += f"; the best, iteration {self.best.iteration}: {lacks}"
+            names = attempt_names((s.iteration, s.subsample, s.depth) for s in self.slices)
+            tried += f"; the best, {names[self.best.iteration]}: {lacks}"
         elif self.best_index is not None and self.decision is not None:
-            few = f"too few of {len(self.slices)} iterations count"
+            few = f"too few of {_draws(len(self.slices))} count"
             tried = f"{few}, {self.decision.reason} (stopped: {self.stop_reason})"
         if not (errors := self.errors):
             return tried
@@ -322,4 +331,9 @@ class SamplingResult(Generic[T]):
         how = "success" if self.success else f"no success ({self.stop_reason})"
         if (decided := self.decision) is not None:
             how += f", {decided.kind} chose {len(decided.winners)} of {len(self.candidates)}"
-        return f"<SamplingResult: {how}, {len(self.slices)} slices, {self.usage}>"
+        passed = len(self.candidates)
+        return f"<SamplingResult: {how}, {_draws(len(self.slices))}, {passed} passed, {self.usage}>"
+
+
+def _draws(n: int) -> str:
+    return "1 draw" if n == 1 else f"{n} draws"

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.conversation import Context, Message, reply_message
-from mellea_like.core.display import fields_shown, first_few
+from mellea_like.core.display import attempt_name, first_few, shown
 from mellea_like.core.generation import Usage
 from mellea_like.core.validation import ValidationStatus
 
@@ -22,7 +22,7 @@ __all__ = ["Outcome", "Slice"]
 
 
 class Outcome(StrEnum):
-    """How an iteration ended."""
+    """How a draw ended."""
 
     PASSED = "passed"
     """Every requirement was met."""
@@ -81,7 +81,21 @@ class Slice:
     stage: int | None = None
     asked: str | None = None
 
-    __repr__ = fields_shown
+    def __repr__(self) -> str:
+        name = attempt_name(self.attempt, self.lane)
+        problems = shown("; ".join(self.problems)) if self.problems else ""
+        parts = (str(self.outcome), shown(self.text), problems, self.error and shown(self.error))
+        return f"<Slice: {name}, {', '.join(part for part in parts if part)}>"
+
+    @property
+    def attempt(self) -> int:
+        """Which of its lane's ``loop_budget`` attempts it is, 1-based."""
+        return self.depth + 1
+
+    @property
+    def lane(self) -> int:
+        """Which of the ``concurrency_budget`` lanes it belongs to, 1-based."""
+        return self.subsample + 1
 
     @property
     def validations(self) -> tuple[tuple[Requirement, ValidationResult], ...]:

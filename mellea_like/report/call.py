@@ -13,6 +13,7 @@ from mellea_like.report.iterations import (
     cut,
     damage,
     fates_in,
+    names_of,
     problems_of,
     usage_of,
     winners_of,
@@ -31,10 +32,10 @@ __all__ = ["call_report", "call_text", "headline", "stopped"]
 
 _STOPPED = {
     "passed": "Passed",
-    "exhausted": "Nothing passed: all turns are spent",
+    "exhausted": "Nothing passed: all attempts are spent",
     "timeout": "Nothing passed: the time was up",
     "budget": "Nothing passed: a budget is spent",
-    "hopeless": "Nothing passed: more turns would not help",
+    "hopeless": "Nothing passed: more draws would not help",
     "error": "Ended by an error",
     "hook": "Stopped by a plugin",
     "cancelled": "Cancelled",
@@ -43,11 +44,9 @@ _STOPPED = {
 
 def stopped(trace: Mapping[str, Any]) -> str:
     """Say how a call ended."""
-    won = [str(s["iteration"]) for s in winners_of(trace)]
-    if len(won) == 1:
-        return f"Passed: iteration {won[0]} won"
-    if won:
-        return f"Passed: iterations {', '.join(won[:-1])} and {won[-1]} won"
+    if won := winners_of(trace):
+        names = names_of(trace)
+        return f"Passed: {'; '.join(names[s['iteration']] for s in won)}"
     words = _STOPPED.get(trace["stop_reason"], f"Stopped: {trace['stop_reason']}")
     if trace.get("decision") is not None:
         words = words.replace("Nothing", "Too few")
@@ -58,8 +57,8 @@ def headline(trace: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Choose the figures that come first."""
     usage = usage_of(trace["usage"])
     facts = {
-        "iteration": len(trace["slices"]),
-        "subsample": len({s["chain"] for s in trace["slices"]}),
+        "draw": len(trace["slices"]),
+        "lane": len({s["chain"] for s in trace["slices"]}),
         "request": usage.requests,
     }
     return [
@@ -70,7 +69,7 @@ def headline(trace: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def outcomes_of(trace: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Count a call's iterations by their outcome."""
+    """Count a call's draws by their outcome."""
     counts = Counter(str(s["outcome"]) for s in trace["slices"])
     return [(str(outcome), counts[outcome]) for outcome in Outcome if counts[outcome]]
 
@@ -111,10 +110,10 @@ def call_text(trace: Mapping[str, Any]) -> str:
     best = trace["best_index"]
     if not trace["success"] and best is not None and decision is None:
         slice_ = trace["slices"][best]
-        lines.append(f"The best failure, iteration {slice_['iteration']}, lacks:")
+        lines.append(f"The best failure, {names_of(trace)[slice_['iteration']]}, lacks:")
         lines += [f"  - {' '.join(problem.split())}" for problem in problems_of(slice_)]
     errors = Counter(s["error"]["type"] for s in trace["slices"] if s["error"] is not None)
-    lines += [f"{plural(number, 'iteration')} with {kind}" for kind, number in errors.items()]
+    lines += [f"{plural(number, 'draw')} with {kind}" for kind, number in errors.items()]
     return "\n".join(line for line in lines if line)
 
 
@@ -122,7 +121,7 @@ _MESSAGE, _RESULTS = 20_000, 100
 
 
 def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
-    """Make a page about a call: a waterfall of its iterations, and all that is known of each.
+    """Make a page about a call: a waterfall of its draws, and all that is known of each.
 
     Args:
         trace: the call's record, as ``result.to_dict()`` gives it.
@@ -190,11 +189,10 @@ def _title(trace: Mapping[str, Any]) -> str:
 
 def _note(trace: Mapping[str, Any], winners: Sequence[Mapping[str, Any]]) -> str:
     if not winners:
-        few = "No iteration" if trace.get("decision") is None else "Too few iterations"
+        few = "No draw" if trace.get("decision") is None else "Too few draws"
         return f"{few} passed in {seconds(trace['elapsed'])}."
     cancelled = any(s["outcome"] == "cancelled" for s in trace["slices"])
     rest = ", and what still ran was cancelled" if cancelled else ""
     if trace.get("decision") is not None:
         return f"Decided after {seconds(trace['elapsed'])}{rest}."
-    after = seconds(winners[0]["ended_at"])
-    return f"Iteration {winners[0]['iteration']} passed after {after}{rest}."
+    return f"Passed after {seconds(winners[0]['ended_at'])}{rest}."

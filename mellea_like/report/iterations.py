@@ -1,4 +1,4 @@
-"""What a call's trace says about its iterations: who won, and what each of them cost."""
+"""What a call's trace says about its draws: who won, and what each of them cost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mellea_like.core.display import attempt_names
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import Price, cost, currency_of, price_for
 from mellea_like.core.serialization import decision_from_dict, usage_from_dict
@@ -23,6 +24,7 @@ __all__ = [
     "decision_of",
     "fates_in",
     "independent_draws",
+    "names_of",
     "passes_of",
     "prices_of",
     "problems_of",
@@ -39,10 +41,10 @@ FATES: dict[str, str] = {
     "heard": "in replies that passed and had a say, and did not win",
     "late": "in replies that passed, after another had won",
     "rejected": "in replies that failed",
-    "cancelled": "in iterations that were cancelled",
-    "errored": "in iterations that ended in an error",
+    "cancelled": "in draws that were cancelled",
+    "errored": "in draws that ended in an error",
     "compared": "in comparisons of replies that passed",
-    "other": "in requests whose iteration is not recorded",
+    "other": "in requests whose draw is not recorded",
 }
 """Where tokens go, each in words."""
 
@@ -98,6 +100,11 @@ def tokens_of(usage: Usage, written: Callable[[float], str]) -> tuple[str, str]:
         f"{written(usage.input_tokens)} tokens in" + f" ({written(cached)} cached)" * bool(cached),
         f"{written(usage.output_tokens)} out" + f" ({written(thought)} reasoning)" * bool(thought),
     )
+
+
+def names_of(trace: Mapping[str, Any]) -> dict[int, str]:
+    """Name a call's draws by their ids, as in "attempt 2 of 8, lane 3"."""
+    return attempt_names((s["iteration"], s["subsample"], s["depth"]) for s in trace["slices"])
 
 
 def winner_of(trace: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -188,7 +195,7 @@ def cut(trace: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:
 
 
 def fates_in(trace: Mapping[str, Any]) -> list[tuple[str, Usage]]:
-    """Say where the tokens of each iteration went, and those of comparisons."""
+    """Say where the tokens of each draw went, and those of comparisons."""
     decision, won = decision_of(trace), (s["iteration"] for s in winners_of(trace))
     heard = () if decision is None else decision.heard
     fates = {"passed": "late", "failed": "rejected", "errored": "errored"}
@@ -201,7 +208,7 @@ def fates_in(trace: Mapping[str, Any]) -> list[tuple[str, Usage]]:
 
 
 def problems_of(slice_: Mapping[str, Any]) -> list[str]:
-    """Say what was wrong with an iteration."""
+    """Say what was wrong with a draw."""
     lines: list[str] = []
     error = slice_["error"]
     if error is not None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from mellea_like.core.prices import with_currency
 
-__all__ = ["amount", "count", "moment", "money", "percent", "plural", "seconds"]
+__all__ = ["amount", "capital", "count", "moment", "money", "percent", "plural", "seconds"]
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _SMALL, _TEN = 0.0095, 10
@@ -26,6 +26,11 @@ def amount(number: float) -> str:
             scaled = number / (1e3 if name == "k" else unit)
             return f"{scaled:.3g} {name}" if scaled < 1000 else f"{scaled:,.0f} {name}"  # noqa: PLR2004
     return count(number)
+
+
+def capital(text: str) -> str:
+    """Begin a text with a capital letter."""
+    return text[:1].upper() + text[1:]
 
 
 def plural(number: int, thing: str) -> str:

@@ -1,4 +1,4 @@
-"""What is known of each iteration of a call, and what was asked: for reading."""
+"""What is known of each draw of a call, and what was asked: for reading."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from mellea_like.report.icons import swatch
 from mellea_like.report.iterations import (
     cut,
     decision_of,
+    names_of,
     problems_of,
     tokens_of,
     usage_of,
     winners_of,
 )
 from mellea_like.report.markup import Html, clip, html, joined, text_block
-from mellea_like.report.numbers import count, percent, plural, seconds
+from mellea_like.report.numbers import capital, count, percent, plural, seconds
 from mellea_like.report.waterfall import anchor
 
 if TYPE_CHECKING:
@@ -43,17 +44,26 @@ _REASON = 1000
 
 
 def panels(trace: Mapping[str, Any], scope: str, room: Capacity) -> Html:
-    """Write what is known of each iteration, in the order they ended; each opens by itself."""
+    """Write what is known of each draw, in the order they ended; each opens by itself."""
     drawn, left_out = cut(trace, room.panels)
     shown: Sequence[Mapping[str, Any]] = drawn["slices"]
-    winners = winners_of(drawn)
+    winners, names = winners_of(drawn), names_of(trace)
     common = shown[0]["prompt"] if shown else None
     # A text of average length has room; what the short ones leave is not handed on.
     limit = min(room.text, max(room.texts // max(len(shown), 1), 200))
     made = [
-        _panel(s, trace, scope, limit, won=s in winners, same=s["prompt"] == common) for s in shown
+        _panel(
+            s,
+            trace,
+            names[s["iteration"]],
+            scope,
+            limit,
+            won=s in winners,
+            same=s["prompt"] == common,
+        )
+        for s in shown
     ]
-    more = html('<p class="note">{} not shown.</p>', plural(left_out, "more iteration"))
+    more = html('<p class="note">{} not shown.</p>', plural(left_out, "more draw"))
     return html('<div class="panels">{}{}</div>', joined(*made), more if left_out else None)
 
 
@@ -81,8 +91,9 @@ def decided(trace: Mapping[str, Any]) -> Html | None:
         pairs and f"{plural(pairs, 'pair')} compared in both orders, {tokens} tokens",
         decision.errors and f"{plural(len(decision.errors), 'error')}: {decision.errors[0][:200]}",
     ]
+    names = names_of(trace)
     bars = [(key, n, "", not place) for place, (key, n) in enumerate(votes.items())] or [
-        (f"Iteration {i}", scores[i], decision.notes.get(i, ""), i in won)
+        (capital(names[i]), scores[i], decision.notes.get(i, ""), i in won)
         for i in sorted(scores, key=lambda i: (-scores[i], i not in won))
     ]
     finite = [0.0, *(value for _, value, _, _ in bars if math.isfinite(value))]
@@ -182,6 +193,7 @@ def _placeholder(part: Mapping[str, Any]) -> str:
 def _panel(
     slice_: Mapping[str, Any],
     trace: Mapping[str, Any],
+    name: str,
     scope: str,
     limit: int,
     *,
@@ -191,13 +203,13 @@ def _panel(
     outcome = "won" if won else slice_["outcome"]
     # A link that leads into what is closed opens it.
     return html(
-        '<details class="panel {}"><summary>{}<span class="which">Iteration {}</span>'
+        '<details class="panel {}"><summary>{}<span class="which">{}</span>'
         '<span class="how">{}</span><span class="took">{}</span>'
         '<span class="why" dir="auto">{}</span></summary>'
         '<div class="inside" id="{}">{}</div></details>',
         outcome,
         swatch(outcome),
-        slice_["iteration"],
+        capital(name),
         "passed, won" if won else slice_["outcome"],
         seconds(slice_["ended_at"] - slice_["started_at"]),
         clip("; ".join(problems_of(slice_)), 200),
@@ -264,11 +276,11 @@ def _validations(validations: Sequence[Mapping[str, Any]]) -> Html:
 
 def _facts(slice_: Mapping[str, Any]) -> Html:
     usage = usage_of(slice_["usage"])
-    chain = "" if slice_["chain"] == slice_["subsample"] else f" (run by {slice_['chain']})"
+    borrowed = slice_["chain"] != slice_["subsample"]
     unknown = f", {count(usage.unknown)} of unknown cost" if usage.unknown else ""
-    stage = "" if slice_.get("stage") is None else f", stage {slice_['stage']}"
     facts = [
-        f"subsample {slice_['subsample']}{chain}, depth {slice_['depth']}{stage}",
+        f"run in lane {slice_['chain'] + 1}" if borrowed else "",
+        "" if slice_.get("stage") is None else f"stage {slice_['stage']}",
         f"{seconds(slice_['started_at'])} to {seconds(slice_['ended_at'])}",
         ", ".join(tokens_of(usage, count)),
         f"{plural(usage.requests, 'request')}{unknown}",

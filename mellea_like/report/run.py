@@ -53,7 +53,7 @@ _LINES = 5
 
 def statuses_of(figures: RunFigures) -> list[tuple[str, str, int]]:
     """Count a run's items by how they ended, in a word and in words."""
-    none, few = "no iteration", "too few iterations"
+    none, few = "no draw", "too few draws"
     passed = f"{none}, or {few},"
     if figures.too_few in (0, figures.statuses["failed"]):
         passed = few if figures.too_few else none
@@ -116,12 +116,12 @@ def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
 
 
 def until_words(figures: RunFigures) -> str:
-    """Say how many iterations it took until one passed."""
+    """Say how many draws it took until one passed."""
     until = figures.until_passed
     if not until.values:
         return "No item passed."
     first = percent(until.values.count(1), len(until.values))
-    late = plural(round(until.quantile(0.95)), "iteration")
+    late = plural(round(until.quantile(0.95)), "draw")
     return f"{first} of those that passed did so at once, 95 % within {late}."
 
 
@@ -355,9 +355,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         **_causes(figures),
         **_depths(figures),
         "until_note": until_words(figures),
-        "until_chart": columns(
-            numbers(figures.until_passed), "item", "iterations until one passed"
-        ),
+        "until_chart": columns(numbers(figures.until_passed), "item", "draws until one passed"),
         **_coverage(figures),
         "latency_note": latency_words(figures),
         "latency_chart": columns(sizes(figures.latency, seconds), "item", "time per item, up to"),
@@ -366,7 +364,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
             (clip(kind, 200), count(n)) for kind, n in figures.errors.most_common(MOST_ERRORS)
         ],
         "models": _models(figures),
-        "errors_note": f"{plural(figures.errors.total(), 'error')} in iterations and items.",
+        "errors_note": f"{plural(figures.errors.total(), 'error')} in draws and items.",
         "failed": failed,
         "failed_note": f"{plural(failures, 'item')}{which}."
         " Open one to see what was asked, what came, and what was wrong with it.",
@@ -445,7 +443,7 @@ def _rates(figures: RunFigures) -> dict[str, Any]:
             "besides": "".join(besides),
             "bar": rate_bar(passed / judged),
         })  # fmt: skip
-    note = "How often a reply met it, over all iterations that were judged."
+    note = "How often a reply met it, over all draws that were judged."
     if not rates:
         note = "No requirement was judged."
     elif len(by_requirement) > MOST_RATES:
@@ -524,7 +522,7 @@ class _Detail:
             "label": clip(item["label"], _LABEL),
             "why": f"see above: {_how(item)}" if item["id"] in self.opened else _how(item),
             "took": seconds(item["elapsed"]),
-            "iterations": plural(len(slices), "iteration"),
+            "draws": plural(len(slices), "draw"),
             "inside": joined(
                 _gist(item) if gist else None,
                 self._call(item, f"{scope}{item['id']}") if slices else None,
@@ -578,4 +576,4 @@ def _how(item: Mapping[str, Any]) -> str:
     if trace is None or winner_of(trace) is None:
         return "passed"
     number = iterations_until(trace)
-    return "passed at once" if number == 1 else f"passed after {number} iterations"
+    return "passed at once" if number == 1 else f"passed after {number} draws"

@@ -1,4 +1,4 @@
-"""The waterfall of a call: its subsamples over time, and how each iteration ended."""
+"""The waterfall of a call: its lanes over time, and how each draw ended."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.report.charts import ticks
 from mellea_like.report.icons import box, mark
-from mellea_like.report.iterations import problems_of, winners_of
+from mellea_like.report.iterations import names_of, problems_of, winners_of
 from mellea_like.report.markup import Html, clip, html, joined
-from mellea_like.report.numbers import plural, seconds
+from mellea_like.report.numbers import capital, plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,30 +16,32 @@ if TYPE_CHECKING:
 __all__ = ["MOST_ROWS", "anchor", "waterfall"]
 
 MOST_ROWS = 200
-"""Subsamples that are drawn; beyond that a picture doesn't help."""
+"""Lanes that are drawn; beyond that a picture doesn't help."""
 
 _ROW, _BAR = 34, 28
 _AXIS = 24
 _TICKS = 5
 _THINNEST = 0.6
-"""Per cent of the width: so thin is an iteration that took no time at all."""
+"""Per cent of the width: so thin is a draw that took no time at all."""
 
 _ROOMY, _SLIM = 11, 4
 """Per cent of the width from which a bar has room for its number, or for its mark, on a phone."""
 
 
 class _Paint(NamedTuple):
-    """How long the time axis is, and the ids of the panels (None for no links) and patterns."""
+    """How long the time axis is, what draws are called, and the ids of panels and patterns."""
 
     reach: float
+    names: Mapping[int, str]
     panels: str | None
+    """None for no links."""
     patterns: str
 
 
 def waterfall(
     trace: Mapping[str, Any], scope: str, *, links: bool, patterns: str | None = None
 ) -> Html:
-    """Draw a call's iterations over time, a row for each subsample."""
+    """Draw a call's draws over time, a row for each lane."""
     slices: Sequence[Mapping[str, Any]] = trace["slices"]
     chains = sorted({s["chain"] for s in slices})
     reach = span_of(trace)
@@ -48,15 +50,15 @@ def waterfall(
     for s in slices:
         if s["chain"] in of_chain:
             of_chain[s["chain"]].append(s)
-    paint = _Paint(reach, scope if links else None, patterns or scope)
+    paint = _Paint(reach, names_of(trace), scope if links else None, patterns or scope)
     rows = [_row(chain, some, winners, paint) for chain, some in of_chain.items()]
     left_out = len(chains) - MOST_ROWS
-    note = html('<p class="note">{} not drawn.</p>', plural(left_out, "more subsample"))
+    note = html('<p class="note">{} not drawn.</p>', plural(left_out, "more lane"))
     return html(
         '<div class="waterfall" role="group" aria-label="{} over {}">'
-        '<div class="wf-head" aria-hidden="true">subsample</div>{}'
+        '<div class="wf-head" aria-hidden="true">lane</div>{}'
         '<div class="wf-row wf-axis"><div class="wf-name"></div>{}</div>{}</div>',
-        plural(len(slices), "iteration"),
+        plural(len(slices), "draw"),
         seconds(reach),
         joined(*rows),
         _axis(reach),
@@ -72,17 +74,17 @@ def span_of(trace: Mapping[str, Any]) -> float:
 
 
 def anchor(scope: str, slice_: Mapping[str, Any]) -> str:
-    """Return the id of an iteration's panel."""
+    """Return the id of a draw's panel."""
     return f"{scope}-{slice_['iteration']}"
 
 
-def iteration_in_words(slice_: Mapping[str, Any], *, won: bool) -> str:
-    """Say in a line how an iteration went."""
+def draw_in_words(slice_: Mapping[str, Any], name: str, *, won: bool) -> str:
+    """Say in a line how a draw went."""
     outcome = "passed and won" if won else slice_["outcome"]
     when = f"{seconds(slice_['started_at'])} to {seconds(slice_['ended_at'])}"
     problems = problems_of(slice_)
     what = f": {clip('; '.join(problems), 160)}" if problems else ""
-    return f"Iteration {slice_['iteration']} {outcome}, {when}{what}"
+    return f"{capital(name)}: {outcome}, {when}{what}"
 
 
 def _row(
@@ -98,9 +100,9 @@ def _row(
     bars = [_bar(s, paint, won=s in winners) for s in sorted(slices, key=lambda s: s["started_at"])]
     return html(
         '<div class="wf-row"><div class="wf-name" aria-hidden="true">{0}</div>'
-        '<svg class="wf-track" width="100%" height="{1}" role="group" aria-label="subsample {0}">'
+        '<svg class="wf-track" width="100%" height="{1}" role="group" aria-label="lane {0}">'
         "{2}{3}</svg></div>",
-        chain,
+        chain + 1,
         _ROW,
         joined(*lines),
         joined(*bars),
@@ -117,7 +119,7 @@ def _bar(slice_: Mapping[str, Any], paint: _Paint, *, won: bool) -> Html:
     width = max(100 * slice_["ended_at"] / paint.reach - start, _THINNEST)
     start = min(start, 100 - width)
     outcome = "won" if won else slice_["outcome"]
-    words = iteration_in_words(slice_, won=won)
+    words = draw_in_words(slice_, paint.names[slice_["iteration"]], won=won)
     size = "roomy" if width >= _ROOMY else "slim" if width >= _SLIM else "thin"
     inside = html(
         '<title>{}</title>{}<svg x="{}%" width="{}%" height="{}" aria-hidden="true">{}'
@@ -128,7 +130,7 @@ def _bar(slice_: Mapping[str, Any], paint: _Paint, *, won: bool) -> Html:
         f"{width:.5g}",
         _ROW,
         mark(outcome, 6, 8),
-        slice_["iteration"],
+        slice_["depth"] + 1,
     )
     name = f"bar {size} {outcome}"
     if paint.panels is None:

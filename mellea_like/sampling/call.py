@@ -398,7 +398,7 @@ class Call:
             unfinished = hooks.stop()
         if self._undelivered or unfinished:
             self._warn(
-                "gave up after %g s: %d slices not handed to hooks, %d background hooks cut short",
+                "gave up after %g s: %d draws not handed to hooks, %d background hooks cut short",
                 DRAIN_SECONDS,
                 self._undelivered,
                 unfinished,

@@ -82,7 +82,7 @@ def conclude(
     if stopped is None and timed_out:
         stopped = Stop(StopReason.TIMEOUT, "", _late(sampling_id))
     if not slices and stopped is None:
-        unasked = f"sampling {sampling_id}: the schedule let no iteration start"
+        unasked = f"sampling {sampling_id}: the schedule let no draw start"
         return Ending(None, StopReason.ERROR, SamplingFailed(unasked))
     return _without_a_pass(best, stopped, errors, sampling_id)._replace(decision=decision)
 
@@ -103,7 +103,7 @@ def _decision(selected: SelectionState, stopped: Stop | None, *, timed_out: bool
         raise TypeError(msg)
     reason = decision.reason
     if not reason or not decision.complete:
-        ended = "the time was up" if timed_out else "all turns are spent"
+        ended = "the time was up" if timed_out else "all attempts are spent"
         if stopped is not None and stopped.detail:
             ended = stopped.detail
         reason = f"{reason}: {ended}" if reason else ended
@@ -160,7 +160,7 @@ def _behind(error: BaseException, other: BaseException) -> bool:
 
 def _late(sampling_id: str) -> SamplingTimeout:
     return SamplingTimeout(
-        f"sampling {sampling_id}: time ran out before any slice was judged;"
+        f"sampling {sampling_id}: time ran out before any draw was judged;"
         " give the call a longer timeout"
     )
 
@@ -181,7 +181,7 @@ def _best_failure(
     if not 0 <= position < len(failed):
         msg = (
             f"{strategy}.select_from_failure returned {chosen}, which isn't a position among"
-            f" {len(failed)} failed slices: 0 to {len(failed) - 1}"
+            f" {len(failed)} failed draws: 0 to {len(failed) - 1}"
         )
         raise ValueError(msg)
     return failed[position]
@@ -190,13 +190,13 @@ def _best_failure(
 def _noted(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
     """Return the first error with a note on what happened to the call."""
     if not errors:
-        stopped = f"sampling {sampling_id}: its iterations were cancelled, though nobody left"
+        stopped = f"sampling {sampling_id}: its draws were cancelled, though nobody left"
         return SamplingFailed(stopped)
     first = errors[0]
-    count = "1 iteration" if len(errors) == 1 else f"{len(errors)} iterations"
+    count = "1 draw" if len(errors) == 1 else f"{len(errors)} draws"
     add_note(
         first,
-        f"sampling {sampling_id}: no slice was judged; {count} errored,"
+        f"sampling {sampling_id}: no draw was judged; {count} errored,"
         " and this was the first error",
     )
     notes = first.__notes__  # Put the note about the call before those on where a validator raised.

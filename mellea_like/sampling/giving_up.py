@@ -103,7 +103,7 @@ class Tally:
     @staticmethod
     def _sentence(what: str, count: _Count) -> str:
         replies = count.passed + count.failed
-        return f"{what} in {count.passed} of {replies} replies: further turns are unlikely to help"
+        return f"{what} in {count.passed} of {replies} replies: further draws are unlikely to help"
 
 
 @lru_cache(maxsize=4096)

@@ -218,7 +218,7 @@ class Iteration:
         finally:
             tried, self.tried = self.tried, None  # Its traceback refers to this iteration.
         if late:
-            what = f"iteration {self.turn.iteration} took longer than {seconds:g} s"
+            what = f"the draw took longer than {seconds:g} s"
             if self.generation is None:
                 self.error = BackendTimeout(f"{what}: no reply by then")
                 # What it was being tried again for would be lost otherwise.
@@ -233,11 +233,9 @@ class Iteration:
     def _fail_on_stray_cancellation(self, exc: BaseException) -> None:
         what = "raised a cancellation that no one asked for"
         if self.validating:
-            self.error = RequirementError(f"iteration {self.turn.iteration}: a validator {what}")
+            self.error = RequirementError(f"a validator {what}")
         else:
-            self.error = BackendUnavailable(
-                f"iteration {self.turn.iteration}: {type(self.call.inputs.backend).__name__} {what}"
-            )
+            self.error = BackendUnavailable(f"{type(self.call.inputs.backend).__name__} {what}")
         self.error.__cause__ = exc
 
     async def _attempt(self) -> None:  # noqa: C901, PLR0912, PLR0915 (the hot path: no calls for parts)

@@ -167,7 +167,7 @@ class Race:
     def _open(self, producers: TaskGroup, chain: int) -> None:
         """Start the producer of a chain."""
         self._recorder.active += 1
-        name = _task_name(self._recorder.sampling_id, chain)
+        name = _task_name(self._recorder.sampling_id, chain + 1)
         producers.start_soon(produce, self._call, self._loop_budget, chain, chain, name=name)
 
     async def _keep_time(self, scheduler: Scheduler) -> None:
@@ -214,8 +214,8 @@ def first_in(error: BaseException) -> BaseException:
     return first_in(inside[0]) if inside else error
 
 
-def _task_name(sampling_id: str, chain: int | str) -> str:
-    return f"mellea_like {sampling_id} subsample {chain}"
+def _task_name(sampling_id: str, lane: int | str) -> str:
+    return f"mellea_like {sampling_id} lane {lane}"
 
 
 def _log_stuck_tasks(sampling_id: str, grace: float) -> None:

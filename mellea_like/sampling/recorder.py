@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from mellea_like.core.display import bounded, error_text
+from mellea_like.core.display import attempt_names, bounded, error_text
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome, Slice
@@ -290,14 +290,15 @@ class Recorder:
                 text = NUMBER.sub("0", bounded(error_text(error)))
                 kind = (type(error), getattr(error, "status", None), text)
                 kinds.setdefault(kind, []).append(slice_)
+        names = attempt_names((s.iteration, s.subsample, s.depth) for s in self.slices)
         for alike in kinds.values():
             first = alike[0]
             what: tuple[object, ...] = (type(first.error).__name__, first.error)
             if len(alike) == 1:
-                message, what = "iteration %d errored: %s: %s", (first.iteration, *what)
+                message = f"error in {names[first.iteration]}: %s: %s"
             else:
-                message = "%d iterations errored alike, iteration %d first: %s: %s"
-                what = (len(alike), first.iteration, *what)
+                message = f"%d errors alike, the first in {names[first.iteration]}: %s: %s"
+                what = (len(alike), *what)
             warn(
                 message,
                 *what,

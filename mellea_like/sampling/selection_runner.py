@@ -82,7 +82,7 @@ def begin_selection(
         _check_judge(name, inputs, settings, state.judge)
     n = state.asked
     if n is not None and n > turns:
-        what = f"{name} wants {n} draws that pass, and the call has {turns} turns in all"
+        what = f"{name} wants {n} draws that pass, and the call makes at most {turns}"
         _warn_once(settings, what)
     if turns > 1 and n != 1 and _temperature(inputs) == 0:
         what = f"{name} chooses among draws, and at temperature 0 they are all alike"
@@ -312,7 +312,7 @@ class _Comparisons:
         finally:
             selection.usage += cost_of(meter, reply)
         if reply is None:
-            msg = f"comparing {one.iteration} and {other.iteration} took longer than {seconds:g} s"
+            msg = f"comparing two draws took longer than {seconds:g} s"
             raise BackendTimeout(msg)
         selection.model = reply.model or selection.model
         return _read(reply.text)

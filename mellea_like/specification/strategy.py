@@ -294,10 +294,10 @@ class StrategySpec(Section):
         loop, concurrency = self._most()
         further = sum(stage.turns for stage in self.escalate)
         if (loop + further) * concurrency > MAX_ITERATIONS:
-            more = f" and {further} more turns" if further else ""
+            more = f" and {further} more attempts" if further else ""
             msg = (
                 f"loop {loop}{more} times concurrency {concurrency} is more than {MAX_ITERATIONS}"
-                " iterations, the most that one call may run: write smaller numbers"
+                " draws, the most that one call may make: write smaller numbers"
             )
             raise ValueError(msg)
         return self

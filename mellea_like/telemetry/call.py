@@ -186,10 +186,10 @@ class Instruments:
             explicit_bucket_boundaries_advisory=names.TOKEN_BUCKETS,
         )
         self.slices = meter.create_counter(
-            names.SLICES, unit="{slice}", description="Iterations by outcome"
+            names.SLICES, unit="{slice}", description="Draws by outcome"
         )
         self.failures = meter.create_counter(
             names.REQUIREMENT_FAILURES,
             unit="{failure}",
-            description="Verdicts against a slice, by requirement",
+            description="Verdicts against a draw, by requirement",
         )

@@ -35,7 +35,7 @@ MARKOV = ("--backend", "markov")
         (("-", *BASE[1:], "--order", "breadth"), 2, "does not go with INPUT -"),
         ((*BASE, "--first", "0"), 2, "Invalid value for '--first'"),
         ((*BASE, "--on-bad-line", "cry"), 2, "'cry' is not one of 'stop', 'skip'"),
-        ((*BASE, "--loop", "500", "--concurrency", "3"), 2, "is more than 1000 iterations"),
+        ((*BASE, "--loop", "500", "--concurrency", "3"), 2, "is more than 1000 draws"),
         ((*BASE, "--check", "word<=5"), 2, "did you mean words<=5"),
         ((*BASE, "--budget", "cost=1"), 2, "--budget cost needs the price of tokens: add --price"),
         ((*BASE, "--model", " "), 2, "--model goes with --backend openai"),

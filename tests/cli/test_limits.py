@@ -212,7 +212,7 @@ def test_a_reply_is_rejected_while_it_arrives(command):
     assert (code, record["text"]) == (0, "Leaves fall")
     assert server.disconnected == 1
     assert [piece["finish_reason"] for piece in record["slices"]] == ["rejected", "stop"]
-    assert "iteration 1 (subsample 0): failed early after" in err
+    assert "attempt 1 of 5: failed early after" in err
     assert record["ledger"]["rows"][0]["saved_tokens"] == 1
     assert record["ledger"]["total"]["saved_tokens"] == 1
 
@@ -278,8 +278,8 @@ def test_the_ledger_is_a_table_on_standard_error(command):
     assert code == 0
     assert "wasted" not in out
     heads, row, total = err.splitlines()
-    assert heads.split() == ["iteration", "outcome", *_COLUMNS]
-    assert row.split()[:2] == ["1*", "passed"]
+    assert heads.split() == ["draw", "outcome", *_COLUMNS]
+    assert row.split()[:3] == ["attempt", "1*", "passed"]
     assert total.split()[0] == "total"
 
 
@@ -370,4 +370,4 @@ def test_every_schedule_uses_all_turns_and_no_more(command, schedule):
     record = json.loads(out)
     assert (code, record["stop_reason"]) == (1, "exhausted")
     assert sorted(piece["iteration"] for piece in record["slices"]) == list(range(1, 13))
-    assert sum(line.startswith("iteration ") for line in err.splitlines()) == 12
+    assert sum(line.startswith("attempt ") for line in err.splitlines()) == 12

@@ -28,6 +28,7 @@ def make_slice(
     error=None,
     chain=0,
     subsample=None,
+    depth=0,
     finish_reason=None,
 ):
     verdicts = ()
@@ -37,7 +38,7 @@ def make_slice(
     return Slice(
         iteration=iteration,
         subsample=chain if subsample is None else subsample,
-        depth=0,
+        depth=depth,
         chain=chain,
         action=Instruction("x"),
         context=Context(),
@@ -69,8 +70,8 @@ def test_a_row_shows_how_its_latest_iteration_ended():
     assert [row.state for row in progress.rows] == ["waiting", "failed"]
     shown = drawn(progress, columns=120)
     assert "words<=1 some text: it has 2 words; at most 1 is allowed" in shown
-    assert "1/3" in shown
-    assert "1 of 6 done" in shown
+    assert "1 of 3" in shown
+    assert "1 of at most 6 draws" in shown
 
 
 def test_a_row_does_not_go_back_to_an_iteration_that_is_over():
@@ -86,13 +87,13 @@ def test_lines_name_the_iteration_its_outcome_and_why():
     lines = []
     progress = Progress(3, 1, lines.append)
     progress.on_slice(make_slice(1))
-    progress.on_slice(make_slice(2, Outcome.ERRORED, error=RuntimeError("broken")))
-    progress.on_slice(make_slice(3, Outcome.PASSED))
+    progress.on_slice(make_slice(2, Outcome.ERRORED, error=RuntimeError("broken"), depth=1))
+    progress.on_slice(make_slice(3, Outcome.PASSED, depth=2))
     why = "words<=1 some text: it has 2 words; at most 1 is allowed"
     assert lines == [
-        f"iteration 1 (subsample 0): failed after 0.25 s: {why}",
-        "iteration 2 (subsample 0): errored after 0.25 s: broken",
-        "iteration 3 (subsample 0): passed after 0.25 s",
+        f"attempt 1 of 3: failed after 0.25 s: {why}",
+        "attempt 2 of 3: errored after 0.25 s: broken",
+        "attempt 3 of 3: passed after 0.25 s",
     ]
 
 
@@ -105,7 +106,7 @@ def test_a_borrowed_turn_has_a_row_of_its_own_until_it_ends():
     progress._move(0, 1, "generating")
     progress._move(0, 2, "judging")  # a fresh chain, while the first one lags
     assert states(progress) == [(0, 1, "generating"), (0, 2, "judging"), (1, None, "waiting")]
-    assert "0 of 6 done" in drawn(progress)
+    assert "0 of at most 6 draws" in drawn(progress)
     progress.on_slice(make_slice(2, chain=7, subsample=0))
     assert states(progress) == [(0, 1, "generating"), (1, None, "waiting")]
     progress.on_slice(make_slice(1))
@@ -117,7 +118,7 @@ def test_a_reply_that_was_rejected_early_is_marked():
     lines = []
     slice_ = make_slice(1, finish_reason="rejected")
     Progress(3, 1, lines.append).on_slice(slice_)
-    assert lines[0].startswith("iteration 1 (subsample 0): failed early after 0.25 s: words<=1")
+    assert lines[0].startswith("attempt 1 of 3: failed early after 0.25 s: words<=1")
     console = Console(file=io.StringIO(), width=120)
     console.print(slices_table((slice_,), console))
     assert "some text … (rejected early)" in console.file.getvalue()
@@ -172,10 +173,10 @@ def test_a_terminal_gets_a_live_view_and_the_pipe_the_result_alone():
         terminal.wait_for("generating")
         code, out = terminal.finish()
     assert (code, out) == (0, "two words\n")
-    assert "subsample iteration state" in terminal.plain
+    assert "lane attempt state" in terminal.plain
     assert "words<=2: it has 6 words" in terminal.plain
-    assert "Passed: iteration" in terminal.plain
-    assert "iteration 1 (subsample 0)" not in terminal.plain
+    assert "Passed: attempt" in terminal.plain
+    assert "attempt 1 of 5, lane 1" not in terminal.plain
 
 
 @pytest.mark.parametrize("size", [(40, 10), (20, 4)])
@@ -192,7 +193,7 @@ def test_a_small_terminal_does_not_break_the_view(size):
         code, out = terminal.finish()
     assert (code, out) == (1, "one two three four five six\n")
     assert "Traceback" not in terminal.seen
-    view = terminal.plain.split("Slices")[0].splitlines()[2:]
+    view = terminal.plain.split("Draws,")[0].splitlines()[2:]
     assert all(len(line) <= size[0] for line in view)
 
 
@@ -215,11 +216,11 @@ def test_the_view_copes_with_chains_that_open_late_and_borrow_turns(size, schedu
         code, out = terminal.finish()
     assert (code, out) == (1, "one two three four\n")
     assert "Traceback" not in terminal.seen
-    assert "of 18 done" in terminal.plain
-    view, _, rest = terminal.plain.rpartition(" done, ")
+    assert "of at most 18 draws" in terminal.plain
+    view, _, rest = terminal.plain.rpartition(" of at most 18 draws, ")
     assert all(len(line) <= size[0] for line in view.splitlines()[2:])
     assert "wasted" in rest
-    assert "18 iterations run" in rest
+    assert "18 draws" in rest
 
 
 def test_a_request_that_is_tried_again_says_why_it_waits():
@@ -238,7 +239,7 @@ def test_a_dumb_terminal_gets_plain_lines():
     with Terminal("sample", "Write.", "--loop", "1", TERM="dumb") as terminal:
         code, _ = terminal.finish()
     assert code == 0
-    assert "iteration 1 (subsample 0): " in terminal.seen
+    assert "attempt 1 of 1, lane 1: " in terminal.seen
     assert "\x1b" not in terminal.seen
 
 

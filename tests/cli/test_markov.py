@@ -25,7 +25,7 @@ def test_without_a_terminal_progress_is_plain_lines(command):
     code, _, err = command("sample", "Write.", "--check", "chars<1", "--loop", "2", "--seed", "1")
     assert code == 1
     lines = err.splitlines()
-    assert sum(line.startswith("iteration ") for line in lines) == 8
+    assert sum(line.startswith("attempt ") for line in lines) == 8
     assert "\x1b" not in err
     assert any("failed after" in line and ": chars<1: it has" in line for line in lines)
 
@@ -53,7 +53,7 @@ def test_nothing_passed_exits_with_1_the_best_failure_and_why(command):
     )
     assert code == 1
     assert out.strip()
-    assert err.splitlines()[0].startswith("Nothing passed: all turns are spent; 4 iterations run")
+    assert err.splitlines()[0].startswith("Nothing passed: all attempts are spent; 4 draws")
     assert err.splitlines()[2] == '  - contains:\u2603: it does not contain "\u2603"'
 
 
@@ -88,13 +88,13 @@ def test_json_of_a_failure_has_the_reasons(command):
     assert "it has" in record["slices"][0]["validations"][0]["reason"]
 
 
-def test_explain_shows_a_table_of_all_slices_on_standard_error(command):
+def test_explain_shows_a_table_of_all_draws_on_standard_error(command):
     code, out, err = command(
         "sample", "Write.", "--check", "chars<1", "--explain", "--loop=2", "-q", "--backend=markov"
     )
     assert code == 1
     assert "outcome" not in out
-    assert err.splitlines()[0].startswith("Slices, in the order they ended")
+    assert err.splitlines()[0].startswith("Draws, in the order they ended")
     assert err.count("   failed   ") == 8
 
 

@@ -32,7 +32,7 @@ def trace(tmp_path):
 def test_without_an_output_it_prints_a_few_lines(command, trace):
     code, out, err = command("report", str(trace))
     assert (code, err) == (0, "")
-    assert out.startswith("Passed: iteration 2 won.\n2 iterations, 1 subsample, 2 requests")
+    assert out.startswith("Passed: attempt 2.\n2 draws, 1 lane, 2 requests")
     assert len(out.splitlines()) < 12
 
 
@@ -41,7 +41,7 @@ def test_with_an_output_it_writes_a_page_and_says_what_and_where(command, trace,
     code, out, err = command("report", str(trace), "-o", str(page))
     assert (code, out) == (0, "")
     assert err == f"Wrote {page}: a call, {round(page.stat().st_size / 1000)} KB.\n"
-    assert "Passed: iteration 2 won" in HtmlPage(page.read_text(encoding="utf-8")).text
+    assert "Passed: attempt 2" in HtmlPage(page.read_text(encoding="utf-8")).text
 
 
 @pytest.mark.parametrize("text", [text for text in NASTY if len(text) < 1000])
@@ -60,7 +60,7 @@ def test_dashes_are_standard_input_and_output(trace, tmp_path):
     def report(*arguments, stdin=trace):
         return run("report", *arguments, stdin=stdin.read_bytes(), cwd=tmp_path)
 
-    assert report("-").stdout.startswith("Passed: iteration 2 won.")
+    assert report("-").stdout.startswith("Passed: attempt 2.")
     page = report("-", "-o", "-")
     assert (page.returncode, page.stderr) == (0, "")
     assert page.stdout.startswith("<!doctype html>")
@@ -123,7 +123,7 @@ def test_an_item_of_a_journal_has_a_report_of_its_own(command, journal, tmp_path
     page = tmp_path / "item.html"
     assert command("report", str(journal), "--item", "7", "-o", str(page))[0] == 0
     assert "<h1>Harbour 7.</h1>" in page.read_text(encoding="utf-8")
-    assert command("report", str(journal), "--item", "7")[1].startswith("Passed: iteration ")
+    assert command("report", str(journal), "--item", "7")[1].startswith("Passed: attempt ")
 
 
 def test_an_item_that_is_not_there_is_bad_usage(command, journal):

@@ -33,7 +33,7 @@ def test_the_best_wins_and_its_score_is_told(sample):
         "--select", "best:length", "--n", "3", *ONE, replies=["ab", "abcd", "abc", "abcdef"]
     )
     assert (code, out, asked) == (0, "abcd\n", 3)
-    assert err.splitlines()[-1] == ("Decided by best-of: iteration 2, score 4 of 3; 3 passed.")
+    assert err.splitlines()[-1] == ("Decided by best-of: attempt 2 of 5, score 4 of 3; 3 passed.")
 
 
 def test_a_vote_is_told_and_draws_that_failed_are_abstentions(sample):
@@ -43,21 +43,24 @@ def test_a_vote_is_told_and_draws_that_failed_are_abstentions(sample):
     )
     assert (code, out, asked) == (0, "Yes\n", 4)
     assert err.splitlines()[-1] == (
-        "Decided by vote: iteration 1, votes yes: 2, no: 1, 1 abstention; 3 passed."
+        "Decided by vote: attempt 1 of 5, votes yes: 2, no: 1, 1 abstention; 3 passed."
     )
 
 
 def test_each_reply_that_is_collected_is_printed(sample):
     code, out, err, asked = sample("--select", "collect:2", *ONE, replies=["a", "b", "c"])
     assert (code, out, asked) == (0, "a\nb\n", 2)
-    assert err.splitlines()[-1] == "Decided by collect: iterations 1, 2; 2 passed."
+    assert err.splitlines()[-1] == "Decided by collect: attempt 1 of 5; attempt 2 of 5; 2 passed."
 
 
 def test_replies_are_collected_that_differ_by_their_key(sample):
     drawn = ["Yes", "yes", "No", "no", "Maybe"]
     code, out, err, asked = sample("--select", "collect:3:lower", *ONE, replies=drawn)
     assert (code, out, asked) == (0, "Yes\nNo\nMaybe\n", 5)
-    assert err.splitlines()[-1] == "Decided by collect: iterations 1, 3, 5; 3 passed."
+    assert (
+        err.splitlines()[-1]
+        == "Decided by collect: attempt 1 of 5; attempt 3 of 5; attempt 5 of 5; 3 passed."
+    )
 
 
 def test_fewer_than_are_to_be_collected_are_printed_and_no_success(sample):
@@ -66,7 +69,7 @@ def test_fewer_than_are_to_be_collected_are_printed_and_no_success(sample):
         replies=["a b", "c"],
     )
     assert (code, out) == (1, "c\n")
-    assert err.startswith("Only 1 passed: all turns are spent; 2 iterations run")
+    assert err.startswith("Only 1 passed: all attempts are spent; 2 draws")
 
 
 def test_each_draw_is_asked_for_with_a_temperature(command):
@@ -129,7 +132,7 @@ def test_the_model_judges_where_no_other_one_is_named(sample, select, said):
     )
     assert (code, out, asked) == (0, "reply 2\n", 4)
     assert err.splitlines()[-1].endswith(said)
-    assert err.splitlines()[-2].startswith("Passed: iteration 2, 2 iterations run, 4 requests")
+    assert err.splitlines()[-2].startswith("Passed: attempt 2 of 5; 2 draws, 4 requests")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_the_model_judges_where_no_other_one_is_named(sample, select, said):
             "'vote' wants 9 replies that pass, and --loop 2 times --concurrency 4 makes 8",
         ),
         (["--select", "collect:9", "--loop", "2"], "'collect:9' wants 9 replies that pass"),
-        (["--select", "best:words", "--n", "1001"], "is more than 1000 iterations"),
+        (["--select", "best:words", "--n", "1001"], "is more than 1000 draws"),
         (["--select", "ordered", "--schedule", "hedged"], "schedule hedged does: leave one"),
         (
             ["--select", "ordered", "--give-up"],

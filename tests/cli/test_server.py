@@ -60,7 +60,7 @@ def test_an_error_beside_failures_is_told_with_the_best_failure(command):
             *("--loop", "2", "--concurrency", "1", "-q"),
         )
     assert (code, out) == (1, "long enough\n")
-    assert "1 iteration ended in an error, the first with: " in err
+    assert "1 draw ended in an error, the first with: " in err
 
 
 def test_the_seed_is_sent(command):
@@ -132,7 +132,7 @@ def test_a_call_whose_time_is_up_is_a_record_too(command):
         code, out, err = command(
             *("sample", "x", "--base-url", server.url, "--model", "m", "--timeout", "0.3"), "--json"
         )
-    assert "Nothing passed: the time was up; 1 iteration run" in err
+    assert "Nothing passed: the time was up; 1 draw," in err
     record = json.loads(out)
     assert (code, record["stop_reason"], record["text"]) == (1, "timeout", None)
     assert {piece["outcome"] for piece in record["slices"]} == {"cancelled"}

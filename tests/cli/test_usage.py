@@ -35,7 +35,7 @@ from mellea_like.cli.app import command as command_of
         ),
         (
             ["--concurrency", "100000000"],
-            "--concurrency 100000000 is more than 1000 iterations",
+            "--concurrency 100000000 is more than 1000 draws",
         ),
         (["--escalate-when", "cheaper"], "--escalate-when says when a bigger model goes on"),
         (["--escalate", "big", "--give-up"], "--give-up would end a call before the bigger"),
@@ -45,7 +45,7 @@ from mellea_like.cli.app import command as command_of
         (["--concurrency", "0"], "--concurrency takes 1 at least, not 0"),
         (
             ["--loop", "100", "--concurrency", "11"],
-            "--loop 100 times --concurrency 11 is more than 1000 iterations",
+            "--loop 100 times --concurrency 11 is more than 1000 draws",
         ),
         (["--timeout", "0"], "--timeout takes a number above 0, not 0"),
         (

@@ -21,11 +21,11 @@ def test_usages_add_like_numbers(a, b, c):
 
 
 def test_a_usage_reads_well():
-    assert str(Usage(2, 10, 5)) == "2 requests, 10 + 5 tokens"
-    assert str(Usage(2, 10, 5, unknown=1)) == "2 requests, 10 + 5 tokens (1 of unknown cost)"
+    assert str(Usage(2, 10, 5)) == "2 requests, 10 tokens in, 5 out"
+    assert str(Usage(2, 10, 5, unknown=1)) == "2 requests, 10 tokens in, 5 out (1 of unknown cost)"
     details = "(8 input tokens cached, 3 output tokens of reasoning)"
-    assert str(Usage(1, 10, 5, 0, 8, 3)) == f"1 request, 10 + 5 tokens {details}"
-    assert str(Usage(cache_hits=2)) == "0 requests and 2 from the cache, 0 + 0 tokens"
+    assert str(Usage(1, 10, 5, 0, 8, 3)) == f"1 request, 10 tokens in, 5 out {details}"
+    assert str(Usage(cache_hits=2)) == "0 requests and 2 from the cache, 0 tokens in, 0 out"
     assert repr(Usage(1, 2, 3)) == "Usage(requests=1, input_tokens=2, output_tokens=3, unknown=0)"
     assert repr(Usage(reasoning_tokens=6)).endswith("unknown=0, reasoning_tokens=6)")
 

@@ -156,17 +156,23 @@ def test_cached_and_reasoning_tokens_have_columns_and_their_price_where_there_ar
 
 def test_an_empty_ledger_sums_to_nothing():
     assert Ledger(()).total == LedgerTotal(0, 0, 0, 0, 0, 0, 0.0)
-    assert str(Ledger(())).split()[:2] == ["iteration", "outcome"]
+    assert str(Ledger(())).split()[:2] == ["draw", "outcome"]
+
+
+PRINTED = """\
+                   draw  outcome  requests  input  output  wasted  unknown  saved  cost EUR
+ attempt 2 of 3, lane 2  failed          1     10      20      30        0      0  0.000050
+attempt 3 of 3, lane 2*  passed          1     10      20       0        0      0  0.000050
+                  total                  2     20      40      30        0      0  0.000100\
+"""
 
 
 def test_it_prints_as_an_aligned_table_with_the_winner_marked():
-    slices = [cut(Outcome.FAILED, iteration=11), cut(Outcome.PASSED, iteration=2)]
-    assert str(ledger(slices, 1, EUROS)).splitlines() == [
-        "iteration  outcome  requests  input  output  wasted  unknown  saved  cost EUR",
-        "       11  failed          1     10      20      30        0      0  0.000050",
-        "       2*  passed          1     10      20       0        0      0  0.000050",
-        "    total                  2     20      40      30        0      0  0.000100",
+    slices = [
+        cut(Outcome.FAILED, iteration=5, depth=1),
+        cut(Outcome.PASSED, iteration=6, depth=2),
     ]
+    assert str(ledger(slices, 1, EUROS)) == PRINTED
 
 
 def test_without_prices_the_table_has_no_costs_and_what_is_not_known_is_a_question_mark():

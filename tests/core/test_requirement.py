@@ -313,7 +313,7 @@ def test_a_stream_check_takes_the_text_and_its_newest_piece(stream):
         (watches_later, "is async"),
         (functools.partial(watches_later), "is async"),
         (AsyncWatcher(), "is async"),
-        (Locked(), "can't be copied, and each iteration needs its own: .*__deepcopy__"),
+        (Locked(), "can't be copied, and each draw needs its own: .*__deepcopy__"),
     ],
 )
 def test_a_wrong_stream_check_is_refused(stream, message):

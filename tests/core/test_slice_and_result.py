@@ -119,7 +119,7 @@ def test_unwrapping_a_failure_says_what_the_best_one_lacked():
     with pytest.raises(SamplingFailed) as caught:
         lost.unwrap()
     assert str(caught.value) == (
-        "none of 2 iterations passed (stopped: exhausted); the best, iteration 2:"
+        "none of 2 draws passed (stopped: exhausted); the best, attempt 2:"
         " it is short: it is long; 1 ended in an error, the first: slow down"
     )
     assert caught.value.result is lost
@@ -130,7 +130,7 @@ def test_a_record_without_a_judged_slice_has_no_best_one():
     record = result(cut(Outcome.CANCELLED), reason=StopReason.CANCELLED)
     assert not record.success
     assert record.value is None
-    with pytest.raises(ValueError, match="sampling id7: no slice was judged"):
+    with pytest.raises(ValueError, match="sampling id7: no draw was judged"):
         _ = record.best
     with pytest.raises(SamplingFailed, match=r"stopped: cancelled\)$"):
         record.unwrap()
@@ -155,6 +155,25 @@ def test_a_results_usage_is_that_of_all_slices():
 
 def test_a_result_reads_well():
     assert repr(result(cut(Outcome.PASSED), best=0)) == (
-        "<SamplingResult: success, 1 slices, 0 requests, 0 + 0 tokens>"
+        "<SamplingResult: success, 1 draw, 1 passed, 0 requests, 0 tokens in, 0 out>"
     )
     assert "no success (timeout)" in repr(result(cut(), best=0, reason=StopReason.TIMEOUT))
+
+
+def test_a_draw_is_named_as_an_attempt_of_its_lane():
+    third = cut(iteration=18, subsample=2, depth=1, generation=Generation("so long"))
+    assert (third.attempt, third.lane) == (2, 3)
+    assert repr(third) == "<Slice: attempt 2, lane 3, failed, 'so long'>"
+    alone = cut(iteration=2, depth=1)
+    with pytest.raises(SamplingFailed, match="the best, attempt 2:"):
+        result(cut(), alone, best=1).unwrap()
+    with pytest.raises(SamplingFailed, match="; the best, attempt 2 of 8, lane 3:"):
+        result(cut(), third, best=1).unwrap()
+
+
+def test_the_text_is_the_winners():
+    won = cut(Outcome.PASSED, generation=Generation('{"n": 1}', {"n": 1}))
+    assert result(cut(), won, best=1).text == '{"n": 1}'
+    lost = result(cut(generation=Generation("no")), best=0)
+    assert (lost.text, lost.value, lost.best.text) == (None, None, "no")
+    assert result(cut(outcome=Outcome.ERRORED)).text is None

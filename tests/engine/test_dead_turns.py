@@ -116,7 +116,7 @@ async def test_the_same_bug_ends_the_call_after_as_many_slices_as_subsamples(
         await strategy.sample("do", [Requirement("broken", **check)])
     assert len(backend.requests) == slices
     notes = caught.value.__notes__
-    assert f"{slices} iterations errored" in notes[0]
+    assert f"{slices} draws errored" in notes[0]
     assert notes[1] == f"raised at {__file__}:{BUG}"
 
 
@@ -191,6 +191,6 @@ async def test_errors_that_are_alike_are_one_warning_with_their_count(caplog):
         await strategy.sample("do", [yes])
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert sorted(said) == [
-        "19 iterations errored alike, iteration 1 first: AuthenticationFailed: request 1",
-        "iteration 20 errored: TypeError: bug",
+        "19 errors alike, the first in attempt 1 of 1, lane 1: AuthenticationFailed: request 1",
+        "error in attempt 1 of 1, lane 20: TypeError: bug",
     ]

@@ -20,8 +20,9 @@ async def test_rule_07_every_error_is_logged_as_a_warning_with_its_ids(caplog):
     result = await strategy.sample("do", [yes])
     warnings = {r.iteration: r for r in caplog.records if r.levelno == logging.WARNING}
     assert sorted(warnings) == [1, 3]
-    assert warnings[1].getMessage() == "iteration 1 errored: RateLimited: slow down"
-    assert warnings[3].getMessage() == "iteration 3 errored: InvalidRequest: no such model"
+    assert warnings[1].getMessage() == "error in attempt 1 of 2, lane 1: RateLimited: slow down"
+    second = "error in attempt 1 of 2, lane 2: InvalidRequest: no such model"
+    assert warnings[3].getMessage() == second
     assert [warnings[i].subsample for i in (1, 3)] == [0, 1]
     assert {w.sampling_id for w in warnings.values()} == {result.sampling_id}
     assert {w.name for w in warnings.values()} == {"mellea_like"}
@@ -63,7 +64,7 @@ async def test_rule_07_a_note_names_the_sampling_id_and_counts_the_errors(caplog
         await strategy.sample("do", [yes])
     [note] = caught.value.__notes__
     assert caplog.records[0].sampling_id in note
-    assert "4 iterations errored" in note
+    assert "4 draws errored" in note
 
 
 async def test_rule_07_a_failure_beside_errors_gives_a_result_and_unwrap_raises_from_the_first():
@@ -75,11 +76,11 @@ async def test_rule_07_a_failure_beside_errors_gives_a_result_and_unwrap_raises_
     assert result.value is None
     assert result.best.iteration == 2
     assert result.stop_reason is StopReason.EXHAUSTED
-    with pytest.raises(SamplingFailed, match="none of 2 iterations passed") as caught:
+    with pytest.raises(SamplingFailed, match="none of 2 draws passed") as caught:
         result.unwrap()
     assert caught.value.__cause__ is error
     assert caught.value.result is result
-    assert "iteration 2: say yes: it lacks yes" in str(caught.value)
+    assert "attempt 2: say yes: it lacks yes" in str(caught.value)
 
 
 async def test_rule_07_without_any_error_unwrap_raises_from_nothing():
@@ -100,4 +101,4 @@ async def test_rule_07_a_validators_errors_alone_are_raised_too():
     with pytest.raises(RequirementError, match="ZeroDivisionError: bug") as caught:
         await strategy.sample("do", [Requirement("broken", broken, inline=True)])
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert "2 iterations errored" in caught.value.__notes__[0]
+    assert "2 draws errored" in caught.value.__notes__[0]

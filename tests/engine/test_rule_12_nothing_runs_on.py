@@ -92,7 +92,7 @@ async def test_rule_12_a_backend_that_ignores_cancellation_is_waited_for_and_its
     message = record.getMessage()
     assert record.levelno == logging.WARNING
     assert record.sampling_id == result.sampling_id
-    assert "subsample 1 was cancelled 3 s ago" in message
+    assert "lane 2 was cancelled 3 s ago" in message
     assert "stubborn_request" in message
     assert __file__.rsplit("/", 1)[-1] in message
     assert "await anyio.sleep(30" in message

@@ -141,7 +141,7 @@ async def test_rule_17_a_cancellation_that_no_one_asked_for_is_an_errored_slice(
     assert outcomes(result) == {1: "errored", 2: "passed"}
     error = result.slices[0].error
     assert isinstance(error, BackendUnavailable)
-    assert "iteration 1: Unmetered raised a cancellation that no one asked for" in str(error)
+    assert "Unmetered raised a cancellation that no one asked for" in str(error)
     assert isinstance(error.__cause__, anyio.get_cancelled_exc_class())
 
 
@@ -229,8 +229,8 @@ async def test_rule_17_a_stray_cancellation_in_repair_leaves_as_an_error(anyio_b
 @pytest.mark.parametrize(
     ("how", "error", "message"),
     [
-        ({"iteration_timeout": 0.5}, BackendTimeout, r"iteration 1 took longer than 0\.5 s"),
-        ({"timeout": 0.5}, SamplingTimeout, "time ran out before any slice was judged"),
+        ({"iteration_timeout": 0.5}, BackendTimeout, r"the draw took longer than 0\.5 s"),
+        ({"timeout": 0.5}, SamplingTimeout, "time ran out before any draw was judged"),
         ({"timeout": 0.5, "concurrency_budget": 2}, SamplingTimeout, "time ran out"),
     ],
 )
@@ -287,7 +287,7 @@ async def test_rule_17_an_exception_that_takes_no_notes_or_has_no_text_comes_out
     kind = type(error)
     with pytest.raises(kind) as backends:
         await RejectionSamplingStrategy(FunctionBackend(raising(error))).sample("do")
-    assert any("no slice was judged" in note for note in backends.value.__notes__)
+    assert any("no draw was judged" in note for note in backends.value.__notes__)
     strategy = RejectionSamplingStrategy(by_iteration({}), loop_budget=1)
 
     async def with_check(on_error):

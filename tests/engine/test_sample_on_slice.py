@@ -104,7 +104,7 @@ async def test_a_slow_one_is_given_up_after_two_seconds_and_counted(caplog):
     )
     assert result.undelivered == 2
     assert result.stop_reason is StopReason.EXHAUSTED
-    assert "2 slices not handed to hooks" in caplog.text
+    assert "2 draws not handed to hooks" in caplog.text
 
 
 async def test_it_is_told_of_the_slices_of_a_call_whose_caller_leaves():

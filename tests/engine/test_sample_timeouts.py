@@ -34,7 +34,7 @@ async def test_a_slow_reply_costs_its_turn_and_the_subsample_goes_on():
     assert outcomes(result) == {1: "errored", 2: "passed"}
     error = result.slices[0].error
     assert isinstance(error, BackendTimeout)
-    assert str(error) == "iteration 1 took longer than 2 s: no reply by then"
+    assert str(error) == "the draw took longer than 2 s: no reply by then"
     assert result.elapsed == pytest.approx(3)
     assert backend.statistics().cancelled == 1
 
@@ -59,7 +59,7 @@ async def test_a_slow_validation_is_an_error_that_says_so():
     assert outcomes(result) == {1: "errored", 2: "passed"}
     error = result.slices[0].error
     assert isinstance(error, RequirementError)
-    assert str(error) == "iteration 1 took longer than 2 s: its validation had not ended by then"
+    assert str(error) == "the draw took longer than 2 s: its validation had not ended by then"
     assert result.slices[0].text == "no"
 
 
@@ -113,9 +113,9 @@ async def test_when_nothing_was_judged_by_then_it_is_a_sampling_timeout_with_the
     result = caught.value.result
     assert result.stop_reason is StopReason.TIMEOUT
     assert outcomes(result) == {1: "errored", 2: "cancelled", 4: "cancelled"}
-    with pytest.raises(ValueError, match="no slice was judged"):
+    with pytest.raises(ValueError, match="no draw was judged"):
         _ = result.best
-    with pytest.raises(SamplingFailed, match="none of 3 iterations passed"):
+    with pytest.raises(SamplingFailed, match="none of 3 draws passed"):
         result.unwrap()
 
 

@@ -317,7 +317,7 @@ async def test_a_schedule_that_never_wants_to_be_asked_again_is_not_waited_for()
 
 async def test_a_schedule_that_lets_nothing_start_is_named_in_the_error():
     backend = by_iteration({}, "yes")
-    with pytest.raises(SamplingFailed, match="the schedule let no iteration start") as caught:
+    with pytest.raises(SamplingFailed, match="the schedule let no draw start") as caught:
         await strategy(backend, Planned(lambda _: Go(0))).sample("do", [yes])
     assert caught.value.result.slices == ()
     assert backend.statistics().started == 0

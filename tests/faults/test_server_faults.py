@@ -123,7 +123,7 @@ async def test_after_a_503_without_end_the_circuit_breaker_ends_the_call():
         assert caught.value is after.slices[0].error
         assert isinstance(after.slices[-1].error, CircuitOpen)
     assert server.started == QUICK.trip_after < 2 * 2 * QUICK.attempts
-    assert any("iterations errored" in note for note in caught.value.__notes__)
+    assert any("draws errored" in note for note in caught.value.__notes__)
 
 
 async def test_retries_of_siblings_within_a_limit_and_a_budget_are_all_paid_for():

@@ -134,7 +134,11 @@ CANT = {"big": {"kind": "markov"}}
         ({"upstream": "big", "checks": ["wrds<2"]}, {}, "models.mine.escalate.0.checks"),
         ({"upstream": "big"}, {"select": "vote"}, "would choose among draws of different models"),
         ({"upstream": "big"}, {"give_up": True}, "would end a call before the bigger model"),
-        ({"upstream": "big", "turns": 999}, {"loop": 2}, "and 999 more turns times concurrency 1"),
+        (
+            {"upstream": "big", "turns": 999},
+            {"loop": 2},
+            "and 999 more attempts times",
+        ),
         (
             {"upstream": "big"},
             {"escalate_when": "cheaper", "upstreams": NO_PRICE},

@@ -221,7 +221,7 @@ def test_what_others_log_loses_its_texts_at_any_level(caplog):
             raise KeyError(CANARY)
         except KeyError as exc:
             logging.getLogger("uvicorn.error").exception("it failed")
-            warn("iteration %d errored: %s: %s", 3, type(exc).__name__, exc)
+            warn("error in attempt 3: %s: %s", type(exc).__name__, exc)
             warn("requirement %r was abandoned: %s", CANARY, f"so {CANARY}", exc_info_=1)
             inform("it took %g s", 1.5)
             context = {"message": "nobody caught", "exception": exc, "future": [CANARY]}
@@ -240,7 +240,7 @@ def test_what_others_log_loses_its_texts_at_any_level(caplog):
         "it failed",
         "nobody caught",
         "Executing",
-        "iteration 3 errored: KeyError: ***",
+        "error in attempt 3: KeyError: ***",
         "requirement '***' was abandoned: ***",
         "it took 1.5 s",
         "call 1a2b3c4d",

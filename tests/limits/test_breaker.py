@@ -134,7 +134,7 @@ async def test_a_server_that_answers_nothing_but_5xx_gets_eight_requests_and_the
         )
         _, error = await cost(strategy)
         assert server.started <= 8 + 3  # So many may be under way when the eighth fails.
-        assert any("iterations errored" in note for note in error.__notes__)
+        assert any("draws errored" in note for note in error.__notes__)
         before = server.started
         _, error = await cost(strategy)
         assert server.started <= before + 1  # A probe, where the machine is slow.

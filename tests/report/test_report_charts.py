@@ -147,11 +147,11 @@ def test_a_borrowed_turn_stands_in_the_row_of_the_chain_that_ran_it():
     trace = trace_of(("failed", 1), ("failed", 1))
     trace["slices"][1] |= {"subsample": 5, "chain": 0}
     drawn = waterfall(trace, "it", links=False)
-    assert drawn.count('<div class="wf-name" aria-hidden="true">0</div>') == 1
-    assert '<div class="wf-name" aria-hidden="true">5</div>' not in drawn
+    assert drawn.count('<div class="wf-name" aria-hidden="true">1</div>') == 1
+    assert '<div class="wf-name" aria-hidden="true">6</div>' not in drawn
 
 
 def test_each_bar_says_what_happened():
     drawn = waterfall(trace_of(("failed", 1), ("passed", 1), best=1), "it", links=True)
-    assert "<title>Iteration 1 failed, 0 s to 1 s: it says a word: it is missing</title>" in drawn
-    assert "<title>Iteration 2 passed and won, 1 s to 2 s</title>" in drawn
+    assert "<title>Attempt 1: failed, 0 s to 1 s: it says a word: it is missing</title>" in drawn
+    assert "<title>Attempt 2: passed and won, 1 s to 2 s</title>" in drawn

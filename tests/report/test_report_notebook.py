@@ -23,9 +23,9 @@ def result():
     return strategy.sample_sync("Write a word.", [word_count(at_most=1)])
 
 
-def test_a_result_shows_its_iterations(result):
+def test_a_result_shows_its_draws(result):
     page = HtmlPage(result._repr_html_())
-    assert "Passed: iteration 2 won" in page.text
+    assert "Passed: attempt 2" in page.text
     assert "far too long" in page.text
     assert page.tags.count("details") == 2
     assert page.tags.count("g") == 2
@@ -70,8 +70,8 @@ def test_a_long_call_keeps_the_notebook_small():
     for slice_ in trace["slices"]:
         slice_["text"] = "x" * 10_000
     shown = cell(trace)
-    assert f"{1000 - ROOM.panels} more iterations not shown." in shown
-    assert "Passed: iteration 1000 won" in shown
+    assert f"{1000 - ROOM.panels} more draws not shown." in shown
+    assert "Passed: attempt 1000" in shown
     assert len(shown) < 700_000
 
 

@@ -139,12 +139,12 @@ def test_a_page_about_a_call_has_each_iteration_as_a_bar_and_as_a_panel(call_pag
     assert bars == ["#it-1", "#it-2", "#it-3"]
     assert page.tags.count("details") == 3
     for words in (
-        "Passed: iteration 3 won",
+        "Passed: attempt 3",
         "BackendUnavailable: overloaded",
         "it says a word: it is missing",
         "reply 1",
         "Say a word.",
-        "Iteration 3 passed after 3 s.",
+        "Passed after 3 s.",
     ):
         assert words in page.text
 
@@ -152,7 +152,7 @@ def test_a_page_about_a_call_has_each_iteration_as_a_bar_and_as_a_panel(call_pag
 @pytest.mark.parametrize(
     ("outcomes", "best", "note"),
     [
-        (["failed"], 0, "No iteration passed in 1 s."),
+        (["failed"], 0, "No draw passed in 1 s."),
         (["passed", "cancelled"], 0, "1 s, and what still ran was cancelled."),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_page_about_a_call_says_how_it_ended(outcomes, best, note):
 @pytest.mark.parametrize(
     ("reason", "detail", "words"),
     [
-        ("exhausted", "", "Nothing passed: all turns are spent"),
+        ("exhausted", "", "Nothing passed: all attempts are spent"),
         ("budget", "3 requests are spent", "a budget is spent (3 requests are spent)"),
         ("something new", "", "Stopped: something new"),
     ],
@@ -281,7 +281,7 @@ def test_each_item_that_failed_opens_to_what_was_asked_what_came_and_what_was_wr
 
 
 @pytest.mark.parametrize(
-    ("failures", "words"), [(0, "passed at once"), (1, "passed after 2 iterations")]
+    ("failures", "words"), [(0, "passed at once"), (1, "passed after 2 draws")]
 )
 def test_an_item_that_passed_says_after_how_many(failures, words):
     items = [item(0, trace_of(*[("failed", 1)] * failures, ("passed", 1), best=failures))]
@@ -342,8 +342,8 @@ def test_a_call_with_very_many_iterations_is_cut_and_says_so():
     for number, slice_ in enumerate(trace["slices"]):
         slice_ |= {"chain": number % 300, "text": "x" * 5000}
     page = call_report(trace)
-    assert f"{1200 - FULL.panels} more iterations not shown." in page
-    assert f"{300 - MOST_ROWS} more subsamples not drawn." in page
+    assert f"{1200 - FULL.panels} more draws not shown." in page
+    assert f"{300 - MOST_ROWS} more lanes not drawn." in page
     assert len(page) < 4_000_000
 
 
@@ -387,9 +387,7 @@ def test_scores_are_bars_the_winner_first_and_marked_with_their_reasons():
     scores, notes = {1: 2.0, 3: 8.0, 4: -2.0}, {3: "it is <b>polite</b>"}
     trace["decision"] = decision(3, scores=scores, notes=notes, abstentions=1)
     shown = decided(call_report(trace))
-    rows = re.findall(
-        r'<li class="(\w+)">.*?>Iteration (\d)<.*?<strong>(.*?)</strong>(.*?)<', shown
-    )
+    rows = re.findall(r'<li class="(\w+)">.*?>Attempt (\d)<.*?<strong>(.*?)</strong>(.*?)<', shown)
     assert rows == [("won", "3", "8", " won"), ("lost", "1", "2", ""), ("lost", "4", "-2", "")]
     bars = re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', shown)
     assert bars == [("20", "80"), ("20", "20"), ("0", "20")]
@@ -427,7 +425,7 @@ def test_all_that_was_collected_has_won():
     trace["decision"] = decision(1, 3, kind="collect")
     page = call_report(trace)
     assert re.findall(r'<a class="bar \w+ (\w+)"', page) == ["won", "failed", "won", "passed"]
-    assert "Passed: iterations 1 and 3 won" in page
+    assert "Passed: attempt 1; attempt 3" in page
     assert 'class="sign" aria-hidden="true"><rect class="box heard"' in page  # In the legend.
     result = page[page.index('id="h-result"') : page.index('id="h-outcomes"')]
     assert re.findall("<pre.*?>(.*?)</pre>", result) == ["reply 1", "reply 3"]
@@ -437,11 +435,11 @@ def test_too_few_that_passed_are_not_nothing():
     trace = trace_of(("passed", 1), ("failed", 1)) | {"success": False, "stop_reason": "exhausted"}
     trace["decision"] = decision(1, kind="collect", complete=False)
     page = call_report(trace)
-    assert "Too few passed: all turns are spent" in page
-    assert "Too few iterations passed in 2 s." in page
+    assert "Too few passed: all attempts are spent" in page
+    assert "Too few draws passed in 2 s." in page
     assert 'id="h-result"' not in page
     assert call_text(trace).splitlines()[:2] == [
-        "Too few passed: all turns are spent.",
+        "Too few passed: all attempts are spent.",
         "Decided by collect: they passed",
     ]
 

@@ -48,11 +48,11 @@ def test_what_is_no_run_is_a_value_error():
 def test_a_calls_lines_say_how_it_ended_and_what_it_took():
     trace = trace_of(("failed", 30), ("errored", 5), ("passed", 65), best=2)
     assert call_text(trace).splitlines() == [
-        "Passed: iteration 3 won.",
-        "3 iterations, 1 subsample, 3 requests, 103 tokens, 3 s elapsed",
+        "Passed: attempt 3.",
+        "3 draws, 1 lane, 3 requests, 103 tokens, 3 s elapsed",
         "1 passed, 1 failed, 1 errored",
         "    64.1 %  of the tokens in the replies that won",
         "    30.1 %  of the tokens in replies that failed",
-        "    5.83 %  of the tokens in iterations that ended in an error",
-        "1 iteration with BackendUnavailable",
+        "    5.83 %  of the tokens in draws that ended in an error",
+        "1 draw with BackendUnavailable",
     ]

@@ -33,7 +33,7 @@ def added(*slices, **arguments):
 def test_six_failures_without_a_pass_are_enough_and_five_are_not():
     assert added(*[judged(BAD, GOOD)] * 6) == [
         *[None] * 5,
-        "requirement 'says red' was met in 0 of 6 replies: further turns are unlikely to help",
+        "requirement 'says red' was met in 0 of 6 replies: further draws are unlikely to help",
     ]
 
 
@@ -88,7 +88,7 @@ def test_replies_that_do_not_parse_count_as_a_requirement_of_their_own():
     unparsed = a_slice(1, reason="no JSON")
     assert added(*[unparsed] * 6) == [
         *[None] * 5,
-        "a reply was usable in 0 of 6 replies: further turns are unlikely to help",
+        "a reply was usable in 0 of 6 replies: further draws are unlikely to help",
     ]
     assert added(judged(BAD), *[unparsed] * 9)[-1] is None
     assert "in 1 of 11 replies" in added(judged(BAD), *[unparsed] * 10)[-1]

@@ -88,7 +88,7 @@ async def test_the_ledgers_total_is_the_results_usage_comparisons_included():
     assert total.wasted_tokens == 0
     lines = str(made).splitlines()
     assert lines[-2].split()[:4] == ["comparisons", "4", "40", "20"]
-    assert [line.split()[0] for line in lines[1:-2]] == ["1", "2", "3*"]
+    assert [line.split()[5] for line in lines[1:-2]] == ["1", "2", "3*"]
 
 
 @virtual
@@ -136,7 +136,7 @@ async def test_all_that_was_collected_is_marked():
     made = result.ledger()
     assert [made.rows[place].iteration for place in made.winners] == [1, 2]
     assert [s.iteration for s in result.winners] == [1, 2]
-    marks = re.findall(r"^ +(\d\*?)  ", str(made), re.MULTILINE)
+    marks = re.findall(r"^ *attempt 1 of \d, lane (\d\*?)  ", str(made), re.MULTILINE)
     assert {mark for mark in marks if mark.endswith("*")} == {"1*", "2*"}
 
 
@@ -160,9 +160,9 @@ async def test_repr_says_what_was_chosen_of_how_many():
     best = await strategy(spoken(LATE), BestOf(lambda c: len(c.text), inline=True)).sample(
         "", [yes]
     )
-    assert repr(best).startswith("<SamplingResult: success, best-of chose 1 of 3, 4 slices, ")
+    assert repr(best).startswith("<SamplingResult: success, best-of chose 1 of 3, 4 draws, 3 ")
     few = await strategy(spoken(LATE), Collect(4)).sample("", [yes])
-    assert "no success (exhausted), collect chose 3 of 3, 4 slices" in repr(few)
+    assert "no success (exhausted), collect chose 3 of 3, 4 draws, 3 passed" in repr(few)
 
 
 @virtual

@@ -101,10 +101,10 @@ async def test_fewer_than_k_are_no_success_and_say_so():
     assert not result.success
     assert result.stop_reason is StopReason.EXHAUSTED
     assert result.values == ("yes", "yes")
-    assert result.decision.reason == "2 of 3 passed: all turns are spent"
+    assert result.decision.reason == "2 of 3 passed: all attempts are spent"
     with pytest.raises(
         SamplingFailed,
-        match="too few of 3 iterations count, 2 of 3 passed: all",
+        match="too few of 3 draws count, 2 of 3 passed: all",
     ):
         result.unwrap()
 
@@ -129,7 +129,7 @@ async def test_a_scorer_that_always_errs_is_told_beside_the_best_failure():
     chosen = BestOf(lambda candidate: None, inline=True)
     result = await strategy(backend, chosen, width=3).sample("do", [yes])
     with pytest.raises(
-        SamplingFailed, match=r"iteration 1: .*; 2 ended in an error, the first: .*None"
+        SamplingFailed, match=r"attempt 1 of 1, lane 1: .*; 2 ended in an error, the first: .*None"
     ):
         result.unwrap()
 
@@ -292,7 +292,7 @@ async def test_what_is_no_selection_is_refused(selection):
 async def test_too_few_turns_and_temperature_0_are_said(caplog):
     backend = by_iteration({1: "yes", 2: "yes"})
     await strategy(backend, Vote(n=5), width=2).sample("do", options={"temperature": 0})
-    assert "wants 5 draws that pass, and the call has 2 turns in all" in caplog.text
+    assert "wants 5 draws that pass, and the call makes at most 2" in caplog.text
     assert "at temperature 0 they are all alike" in caplog.text
 
 

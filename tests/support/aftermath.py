@@ -239,9 +239,9 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: Mapping[str, Any] = vars(record)
-        if record.msg.startswith("iteration %d errored"):
+        if record.msg.startswith("error in attempt"):
             self.seen[fields["sampling_id"]] += 1
-        elif record.msg.startswith("%d iterations errored alike"):
+        elif record.msg.startswith("%d errors alike"):
             count: Any = record.args
             self.seen[fields["sampling_id"]] += count[0]
 

@@ -74,7 +74,9 @@ class SampleOptions(DrawOptions):
     """The options of ``mellea-like sample``."""
 
     instruction: str = argument("INSTRUCTION", "What to generate; - reads it from standard input.")
-    as_json: bool = option(False, "Print one JSON object with all slices.", "--json", panel=OUTPUT)
+    as_json: bool = option(
+        False, "Print one JSON object with the record of each draw.", "--json", panel=OUTPUT
+    )
     trace: Path | None = option(
         None,
         "Write the record of the call to a file, for mellea-like report; prompts and"
@@ -82,7 +84,7 @@ class SampleOptions(DrawOptions):
         metavar="FILE",
         panel=OUTPUT,
     )
-    explain: bool = option(False, "Show a table of all slices on stderr.", panel=OUTPUT)
+    explain: bool = option(False, "Show a table of all draws on stderr.", panel=OUTPUT)
     ledger: bool = option(
         False, "Show what each draw cost, wasted and saved on stderr.", panel=OUTPUT
     )
@@ -121,7 +123,7 @@ def _run(options: SampleOptions, progress: Progress, signals: SignalHandler) -> 
             raise
         result = timeout.result
     progress.cancelled = 0  # Those that lost were not interrupted.
-    code = _show(options, backends, result)
+    code = _show(options, backends, result, progress)
     if options.trace is not None:
         _write_trace(options.trace, result)
     return code
@@ -182,7 +184,9 @@ def _read_standard_input() -> str:
         raise Problem(msg, Exit.USAGE) from exc
 
 
-def _show(options: SampleOptions, backends: Backends, result: SamplingResult[Any]) -> int:
+def _show(
+    options: SampleOptions, backends: Backends, result: SamplingResult[Any], progress: Progress
+) -> int:
     ledger = result.ledger(backends.prices(s.model for s in result.slices))
     console = make_console(sys.stderr)
     try:
@@ -193,9 +197,9 @@ def _show(options: SampleOptions, backends: Backends, result: SamplingResult[Any
     except OSError:
         silence(sys.stderr)
     if not result.success:
-        warn(why(result, ledger))
+        warn(why(result, ledger, progress.called))
     elif not options.quiet:
-        warn(summary(result, ledger))
+        warn(summary(result, ledger, progress.called))
     if options.as_json:
         about = {"strategy": options.strategy, "backend": str(backends.kind)}
         write_record(as_record(result, ledger, **about))

@@ -17,6 +17,8 @@ from mellea_like.core.serialization import to_dict
 from mellea_like.report.numbers import money, plural, seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from mellea_like.core.decision import Decision
@@ -64,18 +66,18 @@ def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict
     }
 
 
-def summary(result: SamplingResult[Any], ledger: Ledger) -> list[str]:
+def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
     """Say how a call that passed went, and what a selection decided."""
-    lines = [f"Passed: iteration {result.best.iteration}, {_cost(result, ledger)}."]
-    return lines if result.decision is None else [*lines, _decided(result.decision)]
+    lines = [f"Passed: {name(result.best)}; {_cost(result, ledger)}."]
+    if result.decision is not None:
+        lines.append(_decided(result.decision, [name(winner) for winner in result.winners]))
+    return lines
 
 
-def _decided(decision: Decision) -> str:
+def _decided(decision: Decision, names: list[str]) -> str:
     """Say in a line who was chosen, and by what."""
-    won, *others = decision.winners
-    line = f"Decided by {decision.kind}: iteration {won}"
-    if others:
-        line = f"Decided by {decision.kind}: iterations {', '.join(map(str, decision.winners))}"
+    won = decision.winners[0]
+    line = f"Decided by {decision.kind}: {'; '.join(names)}"
     if won in decision.scores:
         line += f", score {decision.scores[won]:.6g} of {len(decision.scores)}"
         line += f" ({one_line(decision.notes[won], 200)})" if won in decision.notes else ""
@@ -95,26 +97,27 @@ def _votes(decision: Decision) -> list[str]:
     return [*shown[:MOST_KEYS], "..."] if len(shown) > MOST_KEYS else shown
 
 
-def why(result: SamplingResult[Any], ledger: Ledger) -> list[str]:
+def why(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
     """Say why nothing passed, or too few."""
-    reason = {"timeout": "the time was up", "exhausted": "all turns are spent"}.get(
+    reason = {"timeout": "the time was up", "exhausted": "all attempts are spent"}.get(
         result.stop_reason, f"stopped: {result.stop_reason}"
     )
     if result.stop_detail:
         reason = one_line(in_options(result.stop_detail))
     if result.decision is not None:
+        names = [name(winner) for winner in result.winners]
         few = f"Only {len(result.decision.winners)} passed"
-        return [f"{few}: {reason}; {_cost(result, ledger)}.", _decided(result.decision)]
+        return [f"{few}: {reason}; {_cost(result, ledger)}.", _decided(result.decision, names)]
     lines = [f"Nothing passed: {reason}; {_cost(result, ledger)}."]
     if result.best_index is None:
         return [*lines, "No reply was judged, so there is none to show."]
     best = result.best
     part = " (rejected before its end)" if rejected_early(best) else ""
-    lines.append(f"The best failure, iteration {best.iteration}{part}, lacks:")
+    lines.append(f"The best failure, {name(best)}{part}, lacks:")
     lines.extend(f"  - {one_line(problem)}" for problem in problems_of(best))
     errors = list(result.errors)
     if errors:
-        some = plural(len(errors), "iteration")
+        some = plural(len(errors), "draw")
         lines.append(f"{some} ended in an error, the first with: {one_line(str(errors[0]))}")
     return lines
 
@@ -122,15 +125,16 @@ def why(result: SamplingResult[Any], ledger: Ledger) -> list[str]:
 def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
     total = ledger.total.cost
     cost = "" if total is None else f", cost {money(total, ledger.currency)}"
-    ran = plural(len(result.slices), "iteration")
-    return f"{ran} run, {result.usage}{cost}, {seconds(result.elapsed)}"
+    return f"{plural(len(result.slices), 'draw')}, {result.usage}{cost}, {seconds(result.elapsed)}"
 
 
 def slices_table(slices: tuple[Slice, ...], console: Console) -> Table:
     """Draw the record of a call."""
-    table = Table(title="Slices, in the order they ended", title_justify="left", box=SIMPLE_HEAD)
-    columns = ["id", "sub", "depth", "model", "outcome", "seconds", "tokens"]
-    shown = ["id", "outcome"] if console.width < NARROW else list(columns)
+    table = Table(title="Draws, in the order they ended", title_justify="left", box=SIMPLE_HEAD)
+    columns = ["lane", "attempt", "model", "outcome", "seconds", "tokens"]
+    shown = ["lane", "attempt", "outcome"] if console.width < NARROW else list(columns)
+    if not any(s.subsample for s in slices):
+        shown.remove("lane")
     if "model" in shown and len({s.model for s in slices}) == 1:
         shown.remove("model")
     for name in shown:
@@ -145,7 +149,7 @@ def slices_table(slices: tuple[Slice, ...], console: Console) -> Table:
         outcome = Text(s.outcome.value, style=STYLES[s.outcome.value])
         tokens = f"{s.usage.input_tokens} + {s.usage.output_tokens}" + "?" * bool(s.usage.unknown)
         cells: tuple[str | Text, ...] = (
-            *(str(s.iteration), str(s.subsample), str(s.depth), one_line(s.model or "?", 30)),
+            *(str(s.lane), str(s.attempt), one_line(s.model or "?", 30)),
             *(outcome, f"{s.duration:.2f}", tokens),
         )
         row = dict(zip(columns, cells, strict=True))

@@ -1,4 +1,4 @@
-"""How far a call is: a row for each iteration in flight, and lines about what ended."""
+"""How far a call is: a row for each draw in flight, and lines about what ended."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from rich.text import Text
 
 from mellea_like.cli.errors import problems_of, rejected_early
 from mellea_like.cli.standard_streams import one_line
+from mellea_like.core.display import attempt_name
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.hooks.plugins import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.report.numbers import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +52,7 @@ NARROW = 60
 
 @dataclass(slots=True)
 class Row:
-    """What an iteration is at, or how it ended."""
+    """What a draw is at, or how it ended."""
 
     subsample: int
     iteration: int | None = None
@@ -61,7 +63,7 @@ class Row:
 
     @property
     def running(self) -> bool:
-        """Whether the iteration is under way."""
+        """Whether the draw is under way."""
         return self.iteration is not None and self.seconds is None
 
 
@@ -78,11 +80,11 @@ class Progress(Plugin):
         self.cancelled = 0
         self.tell = tell
         self._rows: dict[int, Row] = {}  # By iteration: what is in flight, and what ended last.
-        self._errors: dict[str, int] = {}
+        self._errors: dict[str, Slice] = {}
 
     @property
     def rows(self) -> list[Row]:
-        """Each subsample's iterations in flight, else how its latest one ended."""
+        """Each lane's draws in flight, else how its latest one ended."""
         found = list(self._rows.values())
         idle = set(range(self.concurrency)) - {row.subsample for row in found}
         found += map(Row, idle)
@@ -111,7 +113,7 @@ class Progress(Plugin):
             self.cancelled = sum(s.outcome is Outcome.CANCELLED for s in payload.slices)
 
     def on_slice(self, slice_: Slice) -> None:
-        """Take note of an iteration that ended."""
+        """Take note of a draw that ended."""
         self.ended += 1
         why = "; ".join(problems_of(slice_))
         cancelled = slice_.outcome is Outcome.CANCELLED
@@ -125,24 +127,26 @@ class Progress(Plugin):
             rows[0].failed = rows[0].failed or row.failed
         if self.tell is not None:
             early = " early" if rejected_early(slice_) else ""
-            line = (
-                f"iteration {slice_.iteration} (subsample {slice_.subsample}):"
-                f" {slice_.outcome}{early} after {slice_.duration:.2f} s"
-            )
-            first = slice_.iteration
+            line = f"{self.called(slice_)}: {slice_.outcome}{early} after {slice_.duration:.2f} s"
+            first = slice_
             if slice_.error is not None:
                 first = self._errors.setdefault(why, first)
-            if first != slice_.iteration:
-                self.tell(f"{line}, as iteration {first}")
+            if first is not slice_:
+                self.tell(f"{line}, as {self.called(first)}")
             else:
                 self.tell(f"{line}: {why}" if why else line)
+
+    def called(self, slice_: Slice) -> str:
+        """Name a draw, as in "attempt 2 of 8, lane 3"."""
+        lane = slice_.lane if self.concurrency > 1 else None
+        return attempt_name(slice_.attempt, lane, self.loop)
 
     def _move(self, subsample: int | None, iteration: int | None, state: str) -> None:
         if subsample is not None and iteration is not None:
             self._row(subsample, iteration).state = state
 
     def _row(self, subsample: int, iteration: int) -> Row:
-        """Find an iteration's row; a new one takes the place of its subsample's latest."""
+        """Find a draw's row; a new one takes the place of its lane's latest."""
         row = self._rows.get(iteration)
         if row is None:
             row = Row(subsample, iteration, started=time.monotonic())
@@ -158,8 +162,8 @@ def render(progress: Progress, console: Console) -> Group:
     now = time.monotonic()
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, show_edge=False)
     table.show_header = console.width >= NARROW
-    table.add_column("subsample", justify="right", no_wrap=True)
-    table.add_column("iteration", justify="right", no_wrap=True)
+    table.add_column("lane", justify="right", no_wrap=True)
+    table.add_column("attempt", justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True, min_width=10)
     table.add_column("seconds", justify="right", no_wrap=True, min_width=4)
     table.add_column("what failed", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -168,20 +172,21 @@ def render(progress: Progress, console: Console) -> Group:
     # Where not all fit, those at work are worth the room.
     shown = sorted(sorted(range(len(rows)), key=lambda i: not rows[i].running)[:room])
     for row in (rows[i] for i in shown):
-        turn, took = "-", "-"
+        attempt, took = "-", "-"
         if row.iteration is not None:
-            turn = f"{(row.iteration - 1) % progress.loop + 1}/{progress.loop}"
+            attempt = f"{(row.iteration - 1) % progress.loop + 1} of {progress.loop}"
             took = f"{now - row.started if row.seconds is None else row.seconds:.1f}"
         table.add_row(
-            str(row.subsample),
-            turn,
+            str(row.subsample + 1),
+            attempt,
             Text(row.state, style=STYLES[row.state]),
             took,
             Text(one_line(row.failed), style="dim" if row.running else ""),
         )
     total = progress.loop * progress.concurrency
     hidden = f", {len(rows) - room} not shown" if len(rows) > room else ""
-    done = f"{progress.ended} of {total} done, {now - progress.began:.1f} s{hidden}"
+    done = f"{progress.ended} of at most {plural(total, 'draw')}"
+    done += f", {now - progress.began:.1f} s{hidden}"
     foot = Text(done, "dim")
     foot.truncate(max(1, console.width - len("^C")), overflow="ellipsis")
     return Group(table, foot)

@@ -39,7 +39,7 @@ class Metrics:
         self._waiting = Gauge("waiting", "Requests waiting their turn.", ("key",), **common)
         said = "Sampling calls, by how they ended."
         self._calls = Counter("calls", said, ("model", "outcome"), **common)
-        said = "Iterations of a sampling call."
+        said = "Draws of a sampling call."
         self._iterations = Histogram("iterations", said, ("model",), buckets=ITERATIONS, **common)
         said = "Tokens that upstreams counted, of judges and losers too."
         self._tokens = Counter("tokens", said, ("model", "key", "kind"), **common)
