@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -24,6 +26,11 @@ ROOT = Path(__file__).parent
 APART = ("storm", "kill", "ray", "browser", "clients")
 """Marks of tests with a session of their own: ``nox -s tests`` leaves them out."""
 CLIENTS = ROOT / "tests" / "clients"
+HTML = ROOT / "docs" / "_build" / "html"
+BUILD_DOCS = (
+    *("python", "-m", "sphinx", "--builder=html", "--fail-on-warning", "--keep-going"),
+    *("--nitpicky", "--quiet", ROOT / "docs", HTML),
+)
 NOT_APART = f"not ({' or '.join(APART)})"
 
 
@@ -79,6 +86,34 @@ class Environment:
             self.session.error(f"{tool} is not in {self.bin}: remove {self.home} and try again")
         self.session.run(program, *map(str, arguments), external=True)
 
+    def run_beside(self, *commands: tuple[str, *tuple[str | Path, ...]]) -> None:
+        """Run several programs at a time, one on each core; the session fails if one of them does.
+
+        Args:
+            *commands: each program's name and what to pass to it.
+        """
+        variables = {name: value for name, value in self.session.env.items() if value is not None}
+
+        def run(command: tuple[str, *tuple[str | Path, ...]]) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [shutil.which(command[0], path=self.bin) or command[0], *command[1:]],
+                env=os.environ | variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+
+        failed = []
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for command, ran in zip(commands, pool.map(run, commands), strict=True):
+                self.session.log(" ".join(map(str, command)))
+                sys.stdout.write(ran.stdout)
+                if ran.returncode:
+                    failed.append(str(command[0]))
+        if failed:
+            self.session.error(f"{' and '.join(failed)} failed")
+
 
 @nox.session
 def tests(session: nox.Session) -> None:
@@ -102,23 +137,18 @@ def coverage(session: nox.Session) -> None:
     environment.run("pytest", "--cov", "--cov-append", *alone)
 
 
-CANCEL = ("cancel_at_every_step", "cancel_with_limits")
-
-
 @nox.session
 def storm(session: nox.Session) -> None:
     """Run what goes on for long: new random calls and limits, cancellations, load; under 5 min."""
     environment = Environment(session, "test")
-    # Random calls, cancellations and limits, others each time, many more than the tests make up.
-    storms = sorted((ROOT / "tests").glob("*/test_*storm*.py"))
-    storms += [ROOT / "tests" / "storm" / f"test_{name}.py" for name in ("invariants", *CANCEL)]
+    # Random calls, cancellations and limits, others each time, many more than the tests make up;
+    # and ten thousand calls at once, and what they leave behind.
+    storms = [*(ROOT / "tests" / name for name in ("storm", "limits", "schedules"))]
+    storms += sorted((ROOT / "tests").glob("*/test_*storm*.py"))
     storms += [ROOT / "tests" / "batch" / "test_sample_many_properties.py"]
-    storms += [ROOT / "tests" / name for name in ("limits", "schedules")]
     session.env["STORM"] = "1"
-    environment.run("pytest", "--numprocesses=auto", "-m", f"not alone and {NOT_APART}", *storms)
-    # Ten thousand calls at once, and what they leave behind: counted in bytes and CPU seconds.
-    counted = ("--numprocesses=auto", "-m", "storm", "--durations=10")
-    environment.run("pytest", *counted, ROOT / "tests" / "storm")
+    wanted = ("-m", "(hypothesis or steps or storm) and not (alone or kill)", "--durations=10")
+    environment.run("pytest", "--numprocesses=auto", *wanted, *storms)
 
 
 @nox.session
@@ -198,18 +228,28 @@ def lint(session: nox.Session) -> None:
 def typing(session: nox.Session) -> None:
     """Check types with mypy and pyright, both strict, and the types of the public API."""
     environment = Environment(session, "typing")
-    environment.run("mypy")
-    environment.run("pyright", "--project", ROOT, "--pythonpath", environment.bin / "python")
+    environment.run_beside(*_type_checks(environment))
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation; a warning is an error."""
     environment = Environment(session, "docs")
-    output = ROOT / "docs" / "_build" / "html"
-    options = ("--builder=html", "--fail-on-warning", "--keep-going", "--nitpicky", "--quiet")
-    environment.run("python", "-m", "sphinx", *options, ROOT / "docs", output)
-    session.log(f"Open {output / 'index.html'}")
+    environment.run(*BUILD_DOCS)
+    session.log(f"Open {HTML / 'index.html'}")
+
+
+@nox.session
+def typing_and_docs(session: nox.Session) -> None:
+    """Do both side by side, for each checker and the builder take one core."""
+    Environment(session, "docs")
+    environment = Environment(session, "typing")
+    environment.run_beside(BUILD_DOCS, *_type_checks(environment))
+
+
+def _type_checks(environment: Environment) -> tuple[tuple[str, *tuple[str | Path, ...]], ...]:
+    python = environment.bin / "python"
+    return ("pyright", "--project", ROOT, "--pythonpath", python), ("mypy",)
 
 
 @nox.session

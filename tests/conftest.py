@@ -43,7 +43,7 @@ settings.register_profile(
     max_examples=50,
 )
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
-settings.register_profile("storm", settings.get_profile("default"), max_examples=500)
+settings.register_profile("storm", settings.get_profile("default"), max_examples=250)
 settings.load_profile(
     "storm" if os.environ.get("STORM") else "ci" if os.environ.get("CI") else "default"
 )

@@ -241,7 +241,7 @@ async def test_where_a_stages_budget_is_spent_the_next_stage_goes_on():
     assert len(small.requests) == 3 == budget.spent.requests
 
 
-async def test_a_stage_whose_budget_is_spent_starts_no_more_turns_of_any_subsample():
+async def test_a_stage_whose_budget_is_spent_starts_no_more_turns_of_any_subsample(virtual_clock):
     small = ScriptedBackend(lambda request: Reply("no", delay=0.01))
     stages = [Stage(small, turns=5, budget=Budget(requests=4)), Stage(Model("big", "no"))]
     for schedule in (None, Staggered(0.001), Hedged(0.01)):
@@ -504,7 +504,7 @@ async def test_with_a_schedule_the_depth_of_the_turn_says_the_stage(schedule):
         assert s.generation.model == ("small" if s.depth < 2 else "big")
 
 
-async def test_a_permanent_error_with_a_schedule():
+async def test_a_permanent_error_with_a_schedule(virtual_clock):
     small = ScriptedBackend(lambda request: AuthenticationFailed("401"))
     stages = [Stage(small, turns=2), Stage(Model("big", "yes"))]
     strategy = Escalate(stages, concurrency_budget=2, schedule=Staggered(0.01))

@@ -184,21 +184,14 @@ async def test_rule_10_a_failing_end_hook_does_not_replace_the_result(caplog):
     assert record.sampling_id == result.sampling_id
 
 
-async def test_rule_10_a_failing_end_hook_does_not_replace_the_error():
-    strategy = RejectionSamplingStrategy(
-        by_iteration({}, default=InvalidRequest), plugins=[FailsAtTheEnd()]
-    )
-    with pytest.raises(InvalidRequest):
+@pytest.mark.parametrize("ends", ["an error", "a cancellation"])
+async def test_rule_10_a_failing_end_hook_does_not_replace_what_leaves_the_call(ends):
+    reply = InvalidRequest if ends == "an error" else after(9, "no")
+    strategy = RejectionSamplingStrategy(by_iteration({}, reply), plugins=[FailsAtTheEnd()])
+    error = pytest.raises(InvalidRequest) if ends == "an error" else contextlib.nullcontext()
+    with error, anyio.move_on_after(1) as scope:
         await strategy.sample("do", [yes])
-
-
-async def test_rule_10_a_failing_end_hook_does_not_replace_the_cancellation():
-    strategy = RejectionSamplingStrategy(
-        by_iteration({}, default=after(9, "no")), plugins=[FailsAtTheEnd()]
-    )
-    with anyio.move_on_after(1) as scope:
-        await strategy.sample("do", [yes])
-    assert scope.cancelled_caught
+    assert scope.cancelled_caught == (ends == "a cancellation")
 
 
 async def test_rule_10_a_failing_end_hook_does_not_keep_the_end_from_the_others():

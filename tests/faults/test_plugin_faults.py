@@ -108,16 +108,6 @@ async def test_a_hook_that_only_looks_on_may_fail(kind, mode, act, caplog):
 
 
 @virtual
-@pytest.mark.parametrize("act", [raises, hangs])
-async def test_the_last_hook_changes_nothing_by_failing(act, caplog):
-    backend, plugin = all_kinds(), on(HookType.SAMPLING_LOOP_END, act, timeout=1)
-    async with aftermath(backend) as after:
-        call = RejectionSamplingStrategy(backend, loop_budget=2, plugins=[plugin])
-        assert (await after.sample(call, "do", [yes])).success
-    assert "Faulty" in caplog.text
-
-
-@virtual
 @pytest.mark.parametrize("kind", [HookType.GENERATION_PRE_CALL, HookType.GENERATION_ERROR])
 async def test_a_hook_that_blocks_a_retry_leaves_siblings_and_request_closed(kind):
     async def no_retries(payload):
@@ -160,7 +150,7 @@ async def test_a_hook_that_blocks_in_a_thread_of_its_own_is_cut_off_in_time(mode
                     await after.sample(call, "do", [yes])
             else:
                 assert (await after.sample(call, "do", [yes])).success
-            assert time.monotonic() - begun < 2
+            assert time.monotonic() - begun < 15  # Of 20.
             release.set()
             while other_threads() > threads:  # noqa: ASYNC110 (a thread ends)
                 await anyio.sleep(0.005)

@@ -31,39 +31,6 @@ def strategy(backend, **settings) -> RejectionSamplingStrategy:
     return RejectionSamplingStrategy(backend, **{"loop_budget": 2, **settings})
 
 
-def raises_on_bad(candidate):
-    if candidate.text == "bad":
-        raise LookupError("bug")
-    return candidate.text == "yes"
-
-
-async def raises_later(candidate):
-    await anyio.sleep(0.1)
-    return raises_on_bad(candidate)
-
-
-KINDS = [
-    pytest.param({"validator": raises_on_bad, "inline": True}, id="inline"),
-    pytest.param({"validator": raises_later}, id="async"),
-]
-
-# --- it raises -----------------------------------------------------------------------------------
-
-
-@virtual
-@pytest.mark.parametrize("hooked", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_validator_that_raises_errors_its_turn_and_the_next_one_runs(kind, hooked):
-    backend = by_iteration({1: "bad", 2: "yes"}, default=later(9, "no"))
-    async with aftermath(backend, hooked=hooked) as after:
-        call = strategy(backend, concurrency_budget=2)
-        result = await after.sample(call, "do", [Requirement("check", **kind)])
-    assert outcomes(result) == {1: "errored", 2: "passed", 3: "cancelled"}
-    [error] = result.errors
-    assert isinstance(error, RequirementError)
-    assert isinstance(error.__cause__, LookupError)
-
-
 # --- it hangs ------------------------------------------------------------------------------------
 
 

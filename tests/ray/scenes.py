@@ -183,7 +183,7 @@ def the_limits_actor_is_killed(directory):
 class Impatient(LimitKeeper):
     """Takes a worker for dead sooner than others do."""
 
-    silence = 20.0
+    silence = 12.0  # More than two signs of life are missed.
 
 
 def a_worker_with_a_limit_is_killed(directory):

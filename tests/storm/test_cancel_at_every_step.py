@@ -23,9 +23,9 @@ from storm_cancel import (
     AWAITED_TOO,
     BAD,
     INLINE,
+    WAYS,
     cancel_case,
     make,
-    soon_again,
 )
 from storm_run import Scene
 
@@ -362,17 +362,6 @@ def reporting_takes_too_long() -> Scene:
     return make({}, "exhausted", on_slice=_long, default=BAD, concurrency=1)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("name", SCENES)
-def test_a_call_may_be_cancelled_at_any_step_by_its_scope(name, backend):
-    cancel_case(SCENES, name, backend, "scope")
-
-
-@pytest.mark.parametrize("name", SCENES)
-def test_a_call_may_be_cancelled_at_any_step_natively(name):
-    cancel_case(SCENES, name, "asyncio", "native")
-
-
 def test_a_native_cancellation_is_not_lost_where_time_limits_run_out_too():
     """anyio 4.16 counts an iteration's cancellation as one of the caller's task, and would."""
     strategy = RejectionSamplingStrategy(
@@ -389,11 +378,8 @@ def test_a_native_cancellation_is_not_lost_where_time_limits_run_out_too():
     run_virtual(main)
 
 
+@pytest.mark.steps
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SCENES)
-def test_a_call_may_be_cancelled_natively_twice(name):
-    cancel_case(SCENES, name, "asyncio", "native", soon_again)
-
-
-@pytest.mark.parametrize("name", SCENES)
-def test_a_call_ends_when_every_task_is_cancelled_at_once(name):
-    cancel_case(SCENES, name, "asyncio", "everyone")
+def test_a_call_may_be_cancelled_at_any_step(name, way):
+    cancel_case(SCENES, name, way)

@@ -17,9 +17,9 @@ from storm_cancel import (
     AWAITED,
     BAD,
     INLINE,
+    WAYS,
     cancel_case,
     make,
-    soon_again,
 )
 from storm_run import Scene
 
@@ -315,22 +315,8 @@ def a_budget_runs_out_while_siblings_stream() -> Scene:
 # --- the cases -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.steps
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SCENES)
-def test_a_call_with_limits_may_be_cancelled_at_any_step_by_its_scope(name, backend):
-    cancel_case(SCENES, name, backend, "scope")
-
-
-@pytest.mark.parametrize("name", SCENES)
-def test_a_call_with_limits_may_be_cancelled_at_any_step_natively(name):
-    cancel_case(SCENES, name, "asyncio", "native")
-
-
-@pytest.mark.parametrize("name", SCENES)
-def test_a_call_with_limits_may_be_cancelled_natively_twice(name):
-    cancel_case(SCENES, name, "asyncio", "native", soon_again)
-
-
-@pytest.mark.parametrize("name", SCENES)
-def test_a_call_with_limits_ends_when_every_task_is_cancelled_at_once(name):
-    cancel_case(SCENES, name, "asyncio", "everyone")
+def test_a_call_with_limits_may_be_cancelled_at_any_step(name, way):
+    cancel_case(SCENES, name, way)

@@ -47,7 +47,7 @@ from mellea_like.sampling.giving_up import FEWEST, bug_of, may_go_on, times_seen
 from mellea_like.sampling.selections import BaseSelection
 
 pytestmark = pytest.mark.timeout(3600)
-storm = examples(75, 800)
+storm = examples(75, 400)
 
 
 class FatalCheck(Exception):
@@ -430,8 +430,10 @@ def check_result(played: Played, result: SamplingResult[Any]) -> None:
     with pytest.raises(SamplingFailed) as caught:
         result.unwrap()
     assert caught.value.__cause__ is next(iter(result.errors), None)
-    assert all(hook is HookType.SAMPLING_LOOP_END for hook, _ in played.failed), "it failed open"
-    assert not played.reported
+    if not passed or len(passed) < min(2, call.turns):  # Else it was decided: what fails is logged.
+        late = HookType.SAMPLING_LOOP_END
+        assert all(hook is late for hook, _ in played.failed), "it failed open"
+        assert not played.reported
     if result.stop_reason == StopReason.TIMEOUT:
         assert call.timeout is not None
         assert result.elapsed >= call.timeout
@@ -544,7 +546,7 @@ def test_a_call_keeps_the_rules_on_trio(call):
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@examples(50, 800)
+@examples(50, 400)
 @given(SELECTING)
 def test_a_call_that_selects_keeps_the_rules(backend, call):
     assume(backend == "asyncio" or call.leaving.mode == "scope")

@@ -180,8 +180,17 @@ def soon_again(at: int) -> int:
     return 1 + at % 7
 
 
-def cancel_case(
-    scenes: Scenes, name: str, backend: Literal["asyncio", "trio"], mode: str, again: Any = once
-) -> None:
+WAYS: dict[str, tuple[Literal["asyncio", "trio"], str, Any]] = {
+    "by its scope on asyncio": ("asyncio", "scope", once),
+    "by its scope on trio": ("trio", "scope", once),
+    "natively": ("asyncio", "native", once),
+    "natively twice": ("asyncio", "native", soon_again),
+    "with every other task": ("asyncio", "everyone", once),
+}
+"""Who cancels the call, and on which event loop."""
+
+
+def cancel_case(scenes: Scenes, name: str, way: str) -> None:
+    backend, mode, again = WAYS[way]
     hits = run_stepped(partial(cancel_everywhere, scenes, name, mode, again), backend)
     assert hits > 3
