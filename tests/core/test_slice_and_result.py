@@ -136,17 +136,6 @@ def test_a_record_without_a_judged_slice_has_no_best_one():
         record.unwrap()
 
 
-def test_errors_stand_beside_a_success():
-    errors = [ValueError("1"), KeyError("2")]
-    won = result(
-        cut(Outcome.ERRORED, error=errors[0]),
-        cut(Outcome.PASSED),
-        cut(Outcome.ERRORED, error=errors[1]),
-        best=1,
-    )
-    assert won.errors == tuple(errors)
-
-
 def test_a_results_usage_is_that_of_all_slices():
     record = result(cut(usage=Usage(1, 2, 3)), cut(usage=Usage(2, 3, 4, 1)))
     assert record.usage == Usage(3, 5, 7, 1)

@@ -192,13 +192,6 @@ async def test_what_is_no_budget_is_refused(wrong):
         await strategy(by_iteration({})).sample("do", [yes], budget=wrong)
 
 
-def test_a_budget_goes_on_in_the_next_event_loop():
-    budget = Budget(requests=6)
-    call = strategy(by_iteration({}), loop_budget=1)
-    assert call.sample_sync("do", [yes], budget=budget).usage.requests == 4
-    assert call.sample_sync("do", [yes], budget=budget).usage.requests == 2
-
-
 async def test_a_calls_budget_within_the_strategys_is_charged_once():
     tenant = Budget(requests=10)
     for outer, inner in (

@@ -78,8 +78,3 @@ def test_nothing_in_a_run_reaches_a_page_as_markup():
     page = comparison_report((other, items), (other, items), names=("<i>", NASTY[0]))
     assert "<b>m" not in page
     assert "<i>" not in page
-
-
-def test_what_is_no_run_is_a_value_error():
-    with pytest.raises(ValueError, match="record of a run is damaged"):
-        comparison_text(({"prices": None}, []), ({}, [{}]))

@@ -12,7 +12,7 @@ from messages import PNG
 from report_kit import NASTY, calls, decision, item, many, nasty_run, nasty_trace, run_of, trace_of
 
 from mellea_like import Audio, Image, Message, ToolCall
-from mellea_like.report import call_report, call_text, run_report
+from mellea_like.report import call_report, call_text, comparison_text, run_report, run_text
 from mellea_like.report.markup import visible
 from mellea_like.report.notebook import cell
 from mellea_like.report.panels import FULL, MOST_BARS
@@ -366,9 +366,18 @@ def test_a_damaged_trace_is_a_value_error(damage):
         call_report(trace_of(("passed", 1)) | damage)
 
 
-def test_a_damaged_run_is_a_value_error():
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda run: run_report(run, []),
+        lambda run: run_text(run, []),
+        lambda run: comparison_text((run, []), ({}, [{}])),
+    ],
+    ids=["a page", "a text", "a comparison"],
+)
+def test_a_damaged_run_is_a_value_error(read):
     with pytest.raises(ValueError, match="record of a run is damaged: it lacks 'identity'"):
-        run_report({}, [])
+        read({"prices": None})
 
 
 # --- what a selection decided -------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from report_kit import calls, item, run_of, trace_of
 
 from mellea_like.report import call_text, run_text
@@ -38,11 +37,6 @@ def test_items_that_failed_are_named_in_a_line_each():
     assert [line for line in lines if line.startswith("  #")] == [
         f"  #{n} two lines: it says a word: it is missing" for n in range(9)
     ]
-
-
-def test_what_is_no_run_is_a_value_error():
-    with pytest.raises(ValueError, match="record of a run is damaged"):
-        run_text({"prices": None}, [])
 
 
 def test_a_calls_lines_say_how_it_ended_and_what_it_took():
