@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 from mellea_like import Generation, RejectionSamplingStrategy, Request, Usage
 from mellea_like.batch import sample_many
 
-pytestmark = [pytest.mark.anyio, pytest.mark.storm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.storm, pytest.mark.timeout(600)]
 
 REPLY = Generation("x", usage=Usage(1, 1, 1))
 

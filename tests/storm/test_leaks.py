@@ -98,7 +98,7 @@ def _no_logs():
 
 
 @pytest.mark.storm
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_thousand_calls_leave_nothing_in_memory(backend):
     objects, size = run_virtual(measure, backend=backend)

@@ -19,7 +19,7 @@ def run_load(*arguments: str) -> str:
 
 
 @pytest.mark.storm
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_ten_thousand_calls_at_once_finish_in_512_mebibytes_and_leave_nothing(loop):
     table = run_load("--loops", loop, "--rounds", "1", "--collectors")
@@ -27,7 +27,7 @@ def test_ten_thousand_calls_at_once_finish_in_512_mebibytes_and_leave_nothing(lo
 
 
 @pytest.mark.storm
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_four_thousand_calls_at_once_finish_through_an_adaptive_limiter_too(loop):
     arguments = ["--loops", loop, "--limiters", "adaptive", "--rounds", "1", "--calls", "4000"]

@@ -33,7 +33,7 @@ from mellea_like.sampling.schedules import (
 )
 from mellea_like.testing import run_virtual
 
-pytestmark = [pytest.mark.storm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.storm, pytest.mark.timeout(600)]
 
 CALLS, WARM_UP, MOST = 1000, 600, 64 * 1024
 ROUNDS = 3
