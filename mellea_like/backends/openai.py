@@ -29,6 +29,7 @@ from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_connection import (
     SENDING,
     Incoming,
+    OwnClient,
     Sending,
     bound_body,
     tell_when_sent,
@@ -389,13 +390,15 @@ class OpenAIBackend:
         sending: Sending,
         ends: float,
     ) -> Any:
-        # What client.chat.completions.create does in the end, without a copy of the body by its
-        # types, which takes as long as a reply's events.
-        post: Any = client.post
         error: BackendError
         token = SENDING.set(sending)
         with anyio.CancelScope(deadline=ends):
             try:
+                if isinstance(client, OwnClient):
+                    return await client.post_body(body, sending.trace)
+                # What client.chat.completions.create does in the end, without a copy of the body
+                # by its types, which takes as long as a reply's events.
+                post: Any = client.post
                 return await post(
                     PATHS[self._api],
                     body=body,
@@ -463,17 +466,15 @@ class OpenAIBackend:
             if url.scheme == "http" and is_here(url)
             else True,
         )
-        client = openai.AsyncOpenAI(
+        return OwnClient(
+            path=PATHS[self._api],
+            headers=self._headers(),
             api_key=key,
             base_url=without_credentials(url),
             timeout=timeout,
             max_retries=0,
             http_client=http_client,
         )
-        # The SDK would ask for it in a thread, and keep that thread, to tell the server.
-        client._platform = "Unknown"  # pyright: ignore[reportPrivateUsage]
-        tell_when_sent(client)
-        return client
 
     def _url(self) -> str:
         if self._given is not None:

@@ -1,12 +1,17 @@
-"""A request on its way: when it has left; its reply read within its time, and always closed."""
+"""A request on its way: sent and counted; its reply read within its time, and always closed."""
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from contextvars import ContextVar
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import httpx2
+import openai
+from pydantic import BaseModel
 
 from mellea_like.backends.openai_events import EventDecoder, ReplyTooLongError, ServerError
 from mellea_like.core.backend import estimate_input_tokens
@@ -19,16 +24,14 @@ from mellea_like.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
-
-    import openai
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from mellea_like.backends.openai_errors import Translator
     from mellea_like.backends.openai_reply import Gathered, Replies
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import RequestMeter
 
-__all__ = ["SENDING", "Incoming", "Sending", "bound_body", "tell_when_sent"]
+__all__ = ["SENDING", "Incoming", "OwnClient", "Sending", "bound_body", "tell_when_sent"]
 
 # --- what has been sent ---------------------------------------------------------------------------
 
@@ -102,6 +105,83 @@ def tell_when_sent(client: openai.AsyncOpenAI) -> None:
 
     # The SDK's own place for what is to be done with each request.
     client._prepare_request = prepared  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
+
+
+# --- the client -----------------------------------------------------------------------------------
+
+
+class OwnClient(openai.AsyncOpenAI):
+    """A client of the SDK's that can also post a body as it is.
+
+    The SDK puts the URL and the headers of each request together anew, and copies its options
+    twice: a seventh of the time that a reply of 20 chunks takes. Here that is done once.
+    Redirects, cookies and proxies are the HTTP library's as before.
+    """
+
+    def __init__(self, *, path: str, headers: Mapping[str, str], **given: Any) -> None:
+        super().__init__(**given)
+        # The SDK would ask for it in a thread, and keep that thread, to tell the server.
+        self._platform = "Unknown"
+        self._path = path
+        self._further = headers
+        self._prepared: tuple[httpx2.URL, httpx2.Headers] | None = None
+
+    @property
+    def user_agent(self) -> str:
+        """What the SDK's own client calls itself."""
+        return f"AsyncOpenAI/Python {openai.__version__}"
+
+    async def post_body(
+        self, body: Mapping[str, Any], trace: Callable[[str, dict[str, Any]], Awaitable[None]]
+    ) -> httpx2.Response:
+        """Post a body, which may hold pydantic's models; return the response, still to be read.
+
+        Raises:
+            APIStatusError: the server refuses it.
+            RequestError: there is no answer.
+            TypeError: the body can't be put into JSON.
+            ValueError: nor this one.
+        """
+        content = _encode(body).encode()
+        url, headers = self._prepared or self._prepare()
+        http = self._client
+        # The timeout is the client's own.
+        request = httpx2.Request(
+            "POST",
+            url,
+            headers=headers,
+            content=content,
+            cookies=http.cookies,
+            extensions={"trace": trace},
+        )
+        response = await http.send(request, stream=True)
+        if not response.is_success:
+            raise self._make_status_error_from_response(response)
+        return response
+
+    def _prepare(self) -> tuple[httpx2.URL, httpx2.Headers]:
+        base = self.base_url
+        url = base.copy_with(raw_path=base.raw_path + self._path.lstrip("/").encode("ascii"))
+        given = {**self.default_headers, **self.auth_headers, **self._further}
+        headers = {name: value for name, value in given.items() if isinstance(value, str)}
+        request = self._client.build_request("POST", url, headers=headers)
+        del request.headers["content-length"]
+        self._prepared = prepared = request.url, request.headers
+        return prepared
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    msg = f"{type(value).__name__} isn't JSON"
+    raise TypeError(msg)
+
+
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain
+).encode
 
 
 # --- the reply ------------------------------------------------------------------------------------

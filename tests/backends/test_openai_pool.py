@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -11,9 +12,10 @@ import openai
 import pytest
 from anyio.lowlevel import current_token
 from http_server import Answer, serving
+from pydantic import BaseModel
 
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.backend import Request
+from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 
 pytestmark = pytest.mark.anyio
@@ -65,3 +67,34 @@ async def test_requests_go_through_httpx2_and_not_through_httpx():
         assert isinstance(client._transport._pool, httpcore2.AsyncConnectionPool)
     (sent,) = server.headers
     assert sent["user-agent"].startswith("AsyncOpenAI/")
+
+
+class Point(BaseModel):
+    x: int
+    y: int = 0
+
+
+async def test_what_is_sent_is_what_the_sdk_would_send(monkeypatch):
+    monkeypatch.setenv("OPENAI_ORG_ID", "the-organisation")
+    extra = {"at": datetime(2026, 1, 2, tzinfo=UTC), "point": Point(x=1)}
+    asked = Request((Message("user", "Grüß Gott."),), Options(extra=extra))
+    cookie = Answer(headers={"set-cookie": "balancer=7; Path=/"})
+    async with serving(cookie, api_key="key") as (server, backend):
+        await backend.generate(asked)
+        await backend.generate(asked)
+        async with openai.AsyncOpenAI(api_key="key", base_url=server.url) as client:
+            await OpenAIBackend("m", client=client).generate(asked)
+    first, second, theirs = server.headers
+    assert second.pop("cookie") == "balancer=7"
+    assert first == second
+    assert first["authorization"] == "Bearer key"
+    assert first["openai-organization"] == "the-organisation"
+    # What the SDK says of itself: its time limits, and where it runs.
+    names = ("retry-count", "read-timeout", "os", "async")
+    for headers in (first, theirs):
+        for name in names:
+            headers.pop(f"x-stainless-{name}", None)
+    assert first == theirs
+    assert server.requests[0] == server.requests[2]
+    assert server.requests[0]["point"] == {"x": 1}
+    assert set(server.paths) == {"/v1/chat/completions"}
