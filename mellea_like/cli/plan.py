@@ -55,7 +55,7 @@ def run(options: PlanOptions, _signals: SignalHandler) -> int:
     if not 0 < options.target < 1:
         msg = f"--target lies between 0 and 1, not {options.target:g}"
         raise Problem(msg, Exit.USAGE)
-    from mellea_like.estimate.draw_plan import plan  # noqa: PLC0415 (few commands need it)
+    from mellea_like.estimate.planner import plan  # noqa: PLC0415 (few commands need it)
 
     with reading(options.sources[0]):
         made = plan(options.sources, options.target)

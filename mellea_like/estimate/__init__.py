@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         Repairs,
         Split,
         UnsolvedItem,
-        plan,
     )
+    from mellea_like.estimate.planner import plan
 
 __all__ = [
     "Bottleneck",
@@ -49,6 +49,9 @@ __all__ = [
 
 _PLAN = "mellea_like.estimate.draw_plan"
 __getattr__, __dir__ = lazy_exports(
-    dict.fromkeys(("Bottleneck", "DrawPlan", "Repairs", "Split", "UnsolvedItem", "plan"), _PLAN),
+    {
+        **dict.fromkeys(("Bottleneck", "DrawPlan", "Repairs", "Split", "UnsolvedItem"), _PLAN),
+        "plan": "mellea_like.estimate.planner",
+    },
     globals(),
 )

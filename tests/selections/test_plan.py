@@ -32,7 +32,7 @@ from mellea_like.backends import SimulatedBackend
 from mellea_like.batch import Journal, sample_many
 from mellea_like.errors import JournalError
 from mellea_like.estimate import PassRateFit, coverage_curve, plan
-from mellea_like.estimate.draw_plan import NO_ANSWER, Simulation
+from mellea_like.estimate.planner import NO_ANSWER, Simulation
 from mellea_like.sampling.schedules.expressions import parse_schedule
 from mellea_like.testing import run_virtual
 
