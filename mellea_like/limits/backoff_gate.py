@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary, finalize
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
-from mellea_like.core.backend import innermost
+from mellea_like.core.backend import BackendWrapper, innermost
 from mellea_like.errors import BackendUnavailable, CircuitOpen, MalformedResponse, RateLimited
 from mellea_like.runtime.logs import inform
 from mellea_like.runtime.timeline import Timeline
@@ -35,6 +35,7 @@ __all__ = [
     "BackoffGateStatistics",
     "CircuitBreaker",
     "come_back_in",
+    "gate_before",
     "gate_of",
     "is_answer",
     "spread_after",
@@ -443,3 +444,13 @@ def _where(backend: Backend) -> str:
     except ValueError:  # The URL is invalid; the first request will say so.
         url = None
     return str(name) if url is None else f"{name} at {url}"
+
+
+def gate_before(backend: Backend) -> BackoffGate | None:
+    """Return the gate before a backend; None where the backend retries by itself."""
+    outermost = backend
+    while not getattr(backend, "retries", False):
+        if not isinstance(backend, BackendWrapper):
+            return gate_of(outermost)
+        backend = backend.inner
+    return None

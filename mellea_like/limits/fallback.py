@@ -17,8 +17,8 @@ from mellea_like.core.backend import (
 from mellea_like.core.display import add_note, error_text
 from mellea_like.core.generation import Generation
 from mellea_like.errors import BackendError
-from mellea_like.limits.backoff_gate import PATIENT
-from mellea_like.limits.retry import Retry, RetryBackend, gate_before
+from mellea_like.limits.backoff_gate import PATIENT, gate_before
+from mellea_like.limits.retry import Retry, RetryBackend
 from mellea_like.runtime.logs import inform
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from mellea_like.limits.backoff_gate import (
     JITTER,
     TRIP_AFTER,
     come_back_in,
+    gate_before,
     gate_of,
     spread_after,
     told_to_wait,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Retry",
     "RetryBackend",
-    "gate_before",
     "send_with_retries",
     "try_again",
 ]
@@ -198,16 +198,6 @@ async def _from(
         yield first
     async for piece in rest:
         yield piece
-
-
-def gate_before(backend: Backend) -> BackoffGate | None:
-    """Return the gate before a backend; None where the backend retries by itself."""
-    outermost = backend
-    while not getattr(backend, "retries", False):
-        if not isinstance(backend, BackendWrapper):
-            return gate_of(outermost)
-        backend = backend.inner
-    return None
 
 
 async def send_with_retries(

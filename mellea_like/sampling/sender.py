@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from mellea_like.errors import BackendError, LimitExceeded
 from mellea_like.hooks.types import HookType
-from mellea_like.limits.retry import gate_before, try_again
+from mellea_like.limits.backoff_gate import gate_before
+from mellea_like.limits.retry import try_again
 from mellea_like.sampling.early_rejection import WatchedBackend
 from mellea_like.sampling.events import ObservedBackend
 

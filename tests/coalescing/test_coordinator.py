@@ -24,7 +24,8 @@ from mellea_like.errors import (
     Expired,
     MissingAnswer,
 )
-from mellea_like.limits.retry import Retry, RetryBackend, gate_before
+from mellea_like.limits.backoff_gate import gate_before
+from mellea_like.limits.retry import Retry, RetryBackend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
