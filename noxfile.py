@@ -163,8 +163,7 @@ def kill(session: nox.Session) -> None:
 def ray(session: nox.Session) -> None:
     """Run batches on a real Ray cluster of two nodes, in its own network namespace."""
     environment = Environment(session, "ray")
-    example = ROOT / "tests" / "test_example_ray_dataset.py"
-    environment.run("pytest", "-m", "ray", "--durations=5", ROOT / "tests" / "ray", example)
+    environment.run("pytest", "-m", "ray", "--durations=5", ROOT / "tests" / "ray")
 
 
 @nox.session

@@ -230,7 +230,8 @@ def _combined(operator: Operator, parts: tuple[Requirement, ...], number: int = 
     words = [part.description if not part.parts else f"({part.description})" for part in parts]
     description = f"not: {words[0]}" if operator == "not" else f" {operator} ".join(words)
     if operator == "at least":
-        description = f"at least {number} of these: {'; '.join(words)}"
+        of_one = f"{len(parts)} verdicts: {words[0]}" if len(set(words)) == 1 else ""
+        description = f"at least {number} of {of_one or 'these: ' + '; '.join(words)}"
     needed = len(parts) if operator == "and" else number
     whole = Requirement(description, check_only=all(part.check_only for part in parts))
     stage = max(part.stage for part in parts)
@@ -294,8 +295,8 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
         *parts: the requirements; a plain sentence is one that a judge decides.
 
     Returns:
-        The requirement. Its reason names the parts that were met, or those that were not; its score
-        is the score that ``number`` of the parts reach.
+        The requirement. Its reason names the parts that were met, or those that were not, and how
+        many were met where all were checked; its score is the one that ``number`` of them reach.
 
     Raises:
         TypeError: a part is neither a requirement nor a text, or the number isn't an int.

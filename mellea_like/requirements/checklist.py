@@ -332,4 +332,8 @@ def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> 
     best = scores[min(whole.needed, len(scores)) - 1] if scores else None
     status = _PASS if passed else _FAIL
     why = "; ".join(decisive)
+    if whole.operator == "at least" and len(known) == len(results):
+        if len({part.description for part in whole.parts}) == 1:  # What several judges say of it.
+            why = "; ".join(r.reason for r in known if r.passed is passed and r.reason)
+        why = f"{sum(map(bool, known))} of {len(results)} met" + (why and f": {why}")
     return ValidationResult.recorded(status, why, best, None if passed else exception)

@@ -185,9 +185,12 @@ async def test_a_majority_names_who_voted_against_and_scores_as_many_as_it_needs
     ]
     [for_, against] = await verdicts([at_least(2, *scored), at_least(3, *scored)], check_all=True)
     assert (for_.passed, for_.score) == (True, 0.5)
-    assert for_.reason == "judge 2: vote 2; judge 3: vote 3"
+    assert for_.reason == "2 of 4 met: judge 2: vote 2; judge 3: vote 3"
     assert (against.passed, against.score) == (False, 0.25)
-    assert against.reason == "judge 0: vote 0; judge 1: vote 1"
+    assert against.reason == "2 of 4 met: judge 0: vote 0; judge 1: vote 1"
+    [panel] = await verdicts([at_least(2, *["be kind"] * 3)], "a kind a")
+    assert panel.reason == "3 of 3 met: be kind; be kind; be kind"
+    assert at_least(2, *["be kind"] * 3).description == "at least 2 of 3 verdicts: be kind"
     assert at_least(2, a, b, "be kind").description == "at least 2 of these: say a; say b; be kind"
 
 
