@@ -23,7 +23,7 @@ nox.options.sessions = ["tests", "lint", "typing", "docs", "examples"]
 nox.options.default_venv_backend = "none"
 
 ROOT = Path(__file__).parent
-APART = ("storm", "kill", "ray", "browser", "clients")
+APART = ("storm", "kill", "ray", "browser", "clients", "package")
 """Marks of tests with a session of their own: ``nox -s tests`` leaves them out."""
 CLIENTS = ROOT / "tests" / "clients"
 HTML = ROOT / "docs" / "_build" / "html"
@@ -210,6 +210,14 @@ def _node_modules(session: nox.Session, home: Path) -> Path | None:
         session.run(npm, "install", *options, "--prefix", str(home), external=True)
         installed.write_bytes(wanted)
     return home / "node_modules"
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build what is published, and install it with each extra into environments of its own."""
+    environment = Environment(session, "package")
+    side_by_side = ("--numprocesses=2", "-m", "package", "--durations=3")
+    environment.run("pytest", *side_by_side, ROOT / "tests" / "package")
 
 
 @nox.session

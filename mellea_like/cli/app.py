@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import platform
+import sys
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -104,9 +107,18 @@ def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
     return run_batch(options, signals)
 
 
+REPORTED = ("anyio", "trio", "pydantic", "openai", "httpx2", "starlette", "uvicorn", "ray")
+"""Packages whose versions a bug report should say."""
+
+
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 (typer's signature)
     if wanted:
         typer.echo(f"mellea-like {version('mellea-like')}")
+        parts = [f"Python {platform.python_version()}", f"{sys.platform} {platform.machine()}"]
+        for name in REPORTED:
+            with contextlib.suppress(PackageNotFoundError):
+                parts.append(f"{name} {version(name)}")
+        typer.echo(f"for a bug report: {', '.join(parts)}")
         raise typer.Exit
 
 
@@ -132,7 +144,10 @@ def _root(  # pyright: ignore[reportUnusedFunction]
     show_version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version, and those that a bug report should say.",
         ),
     ] = False,
 ) -> None:

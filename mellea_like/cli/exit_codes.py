@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Exit", "Problem"]
+import sys
+
+__all__ = ["Exit", "Problem", "needs_unix"]
 
 
 class Exit:
@@ -23,3 +25,10 @@ class Problem(Exception):
     def __init__(self, message: str, code: int = Exit.SETUP) -> None:
         super().__init__(message)
         self.code = code
+
+
+def needs_unix(command: str) -> None:
+    """Refuse a command that ends others by signals, where there are none."""
+    if sys.platform == "win32":
+        msg = f"{command} needs Unix signals, which Windows lacks: run it in WSL or in a container"
+        raise Problem(msg)

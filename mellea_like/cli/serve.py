@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, needs_unix
 from mellea_like.cli.option_fields import REQUIRED, option
 from mellea_like.cli.standard_streams import one_line, warn, write
 from mellea_like.errors import MelleaError
@@ -59,6 +59,7 @@ class ServeOptions:
 
 def run(options: ServeOptions, signals: SignalHandler) -> int:
     """Run the command."""
+    needs_unix("serve")
     try:
         return _serve(options, signals)
     except (ImportError, MelleaError, OSError, ValueError) as exc:

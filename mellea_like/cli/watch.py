@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 from typer.core import TyperCommand
 
-from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.exit_codes import Exit, Problem, needs_unix
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.standard_streams import one_line, warn
 from mellea_like.errors import CoalescingError
@@ -124,6 +124,7 @@ class WatchOptions:
 
 def run(options: WatchOptions, signals: SignalHandler) -> int:
     """Run the command until Ctrl-C."""
+    needs_unix("watch")
     if shutil.which(options.command[0]) is None:
         msg = f"can't run {options.command[0]}: there is no such command"
         raise Problem(msg)

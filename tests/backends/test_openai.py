@@ -376,4 +376,4 @@ asyncio.run(main())
 async def test_the_first_request_imports_nothing_of_the_sdk():
     with OpenAIServer() as server:
         done = await anyio.run_process([sys.executable, "-c", FIRST, server.url])
-    assert done.stdout.decode().split() == []
+    assert set(done.stdout.decode().split()) <= {"array"}  # Python 3.14's zoneinfo.

@@ -7,6 +7,7 @@ import json
 import pytest
 from command_line import run
 
+from mellea_like.cli import exit_codes
 from mellea_like.cli.app import COMMANDS
 from mellea_like.cli.app import command as command_of
 
@@ -168,10 +169,18 @@ def test_debug_shows_where_it_went_wrong(command):
     assert err.endswith("mellea-like: --gguf: there is no file /missing\n")
 
 
+@pytest.mark.parametrize("arguments", [["serve", "-c", "x.yaml"], ["watch", "x", "--", "true"]])
+def test_what_windows_lacks_is_said_in_a_sentence(command, arguments, monkeypatch):
+    monkeypatch.setattr(exit_codes.sys, "platform", "win32")
+    code, _, err = command(*arguments)
+    assert code == 3
+    assert f"{arguments[0]} needs Unix signals, which Windows lacks" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--version"], 0, "mellea-like "),
+        (["--version"], 0, "for a bug report: Python 3."),
         (["-h"], 0, "Usage: mellea-like"),
         (["sample", "--help"], 0, "Usage: mellea-like sample"),
         ([], 2, "Usage: mellea-like"),

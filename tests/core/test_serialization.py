@@ -260,7 +260,8 @@ def nested() -> dict:
 @pytest.mark.parametrize("value", [Unshowable(), [Unshowable()], {1: Unshowable()}, nested()])
 def test_a_value_that_can_not_be_shown_spoils_no_record(value):
     data = through_json(won(value))
-    assert " at 0x" in str(data["slices"][0]["value"])
+    shown = str(data["slices"][0]["value"])
+    assert " at 0x" in shown or shown.endswith("...}}}}")  # Python 3.14 shows a deep value in part.
     assert SamplingResult.from_dict(data).to_dict() == data
 
 

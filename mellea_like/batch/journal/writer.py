@@ -91,7 +91,7 @@ class JournalLock:
 
     def _locked(self) -> int:
         if sys.platform == "win32":  # pragma: no cover
-            msg = "journals need file locks (flock), which this system lacks"
+            msg = "journals need Unix file locks, which Windows lacks: use WSL, or no journal"
             raise JournalError(msg)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o600)
