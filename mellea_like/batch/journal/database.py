@@ -255,9 +255,10 @@ def _readable(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA query_only = ON")
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    except sqlite3.Error as exc:
+    except BaseException as exc:
         connection.close()
-        if _code(exc) in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
+        unwritable = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
+        if isinstance(exc, sqlite3.Error) and _code(exc) in unwritable:
             # Nothing can be made beside it; so no one writes it either.
             return connect(path, "ro&immutable=1")
         raise

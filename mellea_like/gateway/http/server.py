@@ -156,12 +156,16 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()
 
-    async def cut(self) -> None:
-        """End all requests that are still under way."""
+    def break_off(self) -> None:
+        """Begin to end all requests that are still under way."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         for task in list(self.server_state.tasks):
             task.cancel()
+
+    async def cut(self) -> None:
+        """End all requests that are still under way."""
+        self.break_off()
         with anyio.move_on_after(CUT_SECONDS):
             while self.server_state.tasks:  # noqa: ASYNC110 (nor for this)
                 await anyio.sleep(LOOK_SECONDS)
@@ -184,6 +188,8 @@ async def _watch_signals(
                 ended_by.append(received)
                 if on_stop is not None and len(ended_by) == 1:
                     on_stop(len(runner.server_state.tasks))
+                if runner.force_exit:
+                    runner.break_off()  # Since Python 3.12, uvicorn waits until all are closed.
     finally:
         for number in ours:  # The event loop puts Python's own there.
             signal.signal(number, before[number])
