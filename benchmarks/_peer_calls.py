@@ -159,7 +159,7 @@ def instructor(url: str, lanes: int) -> Call:
         return await client.create(
             response_model=CheckedInvoice,
             messages=[{"role": "user", "content": PROMPT}],
-            max_retries=ATTEMPTS,
+            max_retries=ATTEMPTS - 1,
         )
 
     return call

@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 DATA = ROOT / "docs" / "pictures" / "peers.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
+FIRST = ROOT / "docs" / "index.md"
 MARKS = ("<!-- peers: written by benchmarks/peers.py -->", "<!-- peers: end -->")
 PEERS = {
     "Mellea": "mellea==0.8.0",
@@ -215,6 +216,37 @@ def summary(figures: dict[Row, Figures]) -> list[dict[str, Any]]:
     return [row_of(row) for row in figures]
 
 
+def spread(rows: list[dict[str, Any]], key: str, digits: int) -> str:
+    """Return the least and the most of a figure."""
+    figures = sorted(row[key] for row in rows)
+    return f"{figures[0]:.{digits}f} to {figures[-1]:.{digits}f}"
+
+
+def three_figures(rows: list[dict[str, Any]]) -> str:
+    """Return the table of the first page."""
+    peers = [row for row in rows if row["way"] in PEERS]
+    if not peers:
+        return ""
+    ours = next(row for row in rows if row["way"] == OURS and row["lanes"] > 1)
+    names = ", ".join(dict.fromkeys(row["name"] for row in peers))
+    median, late = spread(peers, "p50", 2), spread(peers, "p95", 2)
+    lines = [
+        f"| before the same server | mellea_like, four lanes | {names} |",
+        "|---|--:|--:|",
+        f"| a valid reply, in the median after | {ours['p50']:.2f} s | {median} s |",
+        f"| ... and at the 95th percentile | {ours['p95']:.2f} s | {late} s |",
+        (
+            f"| requests that still run 20 ms after the call | {ours['running']:.1f}"
+            f" | {spread(peers, 'running', 1)} |"
+        ),
+        (
+            f"| CPU of an attempt in the client | {ours['cpu_ms']:.1f} ms"
+            f" | {spread(peers, 'cpu_ms', 1)} ms |"
+        ),
+    ]
+    return "\n".join(lines)
+
+
 def in_short(rows: list[dict[str, Any]]) -> str:
     """Return what the table says, in sentences that another run changes by itself."""
     found = {(row["way"], row["lanes"]): row for row in rows}
@@ -223,20 +255,17 @@ def in_short(rows: list[dict[str, Any]]) -> str:
     if not single:
         return ""
 
-    def spread(key: str, digits: int) -> str:
-        figures = sorted(row[key] for row in single)
-        return f"{figures[0]:.{digits}f} to {figures[-1]:.{digits}f}"
-
     dearer = ours["busy_seconds"] / alone["busy_seconds"]
     running = f"{ours['running']:.1f} requests still run" if ours["running"] else "no request runs"
     time_ = (
         f"**Time.** Four lanes side by side have a valid reply after {ours['p50']:.2f} s in the"
         f" median and {ours['p95']:.2f} s at the 95th percentile; the peers, one attempt after"
-        f" the other, after {spread('p50', 2)} s and {spread('p95', 2)} s."
+        f" the other, after {spread(single, 'p50', 2)} s and {spread(single, 'p95', 2)} s."
     )
     cpu = (
         f"**Processor time.** An attempt takes {alone['cpu_ms']:.1f} ms of CPU in the client,"
-        f" {found[HAND, 1]['cpu_ms']:.1f} ms by hand, and {spread('cpu_ms', 1)} ms with the peers."
+        f" {found[HAND, 1]['cpu_ms']:.1f} ms by hand, and {spread(single, 'cpu_ms', 1)} ms with the"
+        " peers."
     )
     cost = (
         "**Where one attempt after the other is better.** Four lanes cost the server"
@@ -275,14 +304,14 @@ def table(measured: dict[str, Any]) -> str:
 
 
 def write(measured: dict[str, Any]) -> None:
-    """Put the table into the page, and the figures where the picture is drawn from."""
+    """Put the tables into their pages, and the figures where the picture is drawn from."""
     DATA.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-    before, mark, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    if not (mark and end):
-        sys.exit(f"{PAGE} has no marks for the table")
-    page = f"{before}{mark}\n\n{table(measured)}\n\n{end}{after}"
-    PAGE.write_text(page, encoding="utf-8")
+    for page, words in {PAGE: table(measured), FIRST: three_figures(measured["rows"])}.items():
+        before, mark, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
+        _, end, after = rest.partition(MARKS[1])
+        if not (mark and end):
+            sys.exit(f"{page} has no marks for the table")
+        page.write_text(f"{before}{mark}\n\n{words}\n\n{end}{after}", encoding="utf-8")
     subprocess.run([sys.executable, DATA.with_suffix(".py")], check=True)
 
 
