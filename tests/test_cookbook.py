@@ -153,7 +153,8 @@ async def test_invoices_are_those_of_the_letters(program):
 
     consistent = {"number": "A77", "seller": "City Print Ltd", "issued": "2024-09-30"}
     consistent |= {"lines": module.lines(("a", 1, "7.00")), "vat_percent": 0, "total": "7.00"}
-    for wrong in (consistent, consistent | {"total": "89.00"}, {"number": "A77"}):
+    found = consistent | {"lines": module.lines(("flyer", 500, "0.12")), "total": "89.00"}
+    for wrong in (consistent, found, {"number": "A77"}):
         (item,) = await module.read(always("liar", json.dumps(wrong)), module.LETTERS[2:])
         assert item.status == "failed"
 
