@@ -122,7 +122,10 @@ def _made_of(options: ReportOptions, source: Path, *, as_text: bool) -> tuple[st
 def _of_several(options: ReportOptions, *, as_text: bool) -> tuple[str, str]:
     """Make the report on journals that are read as one run; its items are counted through."""
     from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
-    from mellea_like.report.run import run_report, run_text  # noqa: PLC0415 (few commands need it)
+
+    # Few commands need them.
+    from mellea_like.report.run_page import run_report  # noqa: PLC0415
+    from mellea_like.report.run_summary import run_text  # noqa: PLC0415
 
     if options.item is not None:
         msg = "--item is for one journal: name the one that has the item"
@@ -187,7 +190,10 @@ def _open(source: Path) -> BinaryIO:
 
 def _of_journal(path: Path, item: int | None, seed: int, *, as_text: bool) -> tuple[str, str]:
     from mellea_like.batch.journal.reader import read_items, read_run  # noqa: PLC0415 (needs sqlite3)
-    from mellea_like.report.run import run_report, run_text  # noqa: PLC0415 (few commands need it)
+
+    # Few commands need them.
+    from mellea_like.report.run_page import run_report  # noqa: PLC0415
+    from mellea_like.report.run_summary import run_text  # noqa: PLC0415
 
     if item is not None:
         found = next(iter(read_items(path, only=item)), None)

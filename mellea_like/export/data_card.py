@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.report.iterations import trace_so_far
 from mellea_like.report.markup import clip, visible
 from mellea_like.report.numbers import count, moment, percent, plural
-from mellea_like.report.run import headline, identity_of
+from mellea_like.report.run_summary import headline, identity_of
 from mellea_like.report.statistics import RunFigures
 
 if TYPE_CHECKING:

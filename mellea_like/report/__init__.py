@@ -14,7 +14,8 @@ from mellea_like.report.comparison import (
     comparison_report,
     comparison_text,
 )
-from mellea_like.report.run import run_report, run_text
+from mellea_like.report.run_page import run_report
+from mellea_like.report.run_summary import run_text
 from mellea_like.report.statistics import (
     Distribution,
     FinalFailure,

@@ -11,7 +11,7 @@ from mellea_like.report.iterations import damage
 from mellea_like.report.markup import clip
 from mellea_like.report.numbers import amount, count, money, percent, plural, seconds
 from mellea_like.report.page import environment, page
-from mellea_like.report.run import about_run
+from mellea_like.report.run_summary import about_run
 from mellea_like.report.statistics import UNREADABLE, RunFigures, wilson
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from mellea_like.core.result import SamplingResult
 from mellea_like.core.serialization import usage_from_dict
 from mellea_like.errors import BackendUnavailable, JournalError, SamplingTimeout
 from mellea_like.limits import Price
-from mellea_like.report.run import run_report, run_text
+from mellea_like.report import run_report, run_text
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from mellea_like.core.serialization import usage_to_dict
 from mellea_like.report import call_report, call_text, figures_of, run_report, run_text
 from mellea_like.report.iterations import cut, problems_of
 from mellea_like.report.model_shares import MOST_MODELS, share_rows
-from mellea_like.report.run import statuses_of
+from mellea_like.report.run_summary import statuses_of
 from mellea_like.report.statistics import (
     LISTED,
     MOST_NAMES,

@@ -238,7 +238,8 @@ if __name__ == "__main__":
         "mellea_like.gateway.http.server",
         "mellea_like.hooks.payloads",
         "mellea_like.report.call",
-        "mellea_like.report.run",
+        "mellea_like.report.run_page",
+        "mellea_like.report.run_summary",
     ):
         with contextlib.suppress(ImportError):  # One that has moved costs time and no more.
             importlib.import_module(name)

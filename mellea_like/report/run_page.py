@@ -1,11 +1,9 @@
-"""A report about a run of many items: a page, or a few lines."""
+"""A page about a run of many items."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.prices import with_currency
 from mellea_like.report.charts import breakdown, columns, coverage_chart, numbers, rate_bar, sizes
 from mellea_like.report.icons import swatch
 from mellea_like.report.iterations import (
@@ -13,284 +11,36 @@ from mellea_like.report.iterations import (
     cut,
     damage,
     problems_of,
-    tokens_of,
     winner_of,
 )
 from mellea_like.report.markup import Html, clip, html, joined, text_block
-from mellea_like.report.model_shares import share_rows
-from mellea_like.report.numbers import amount, count, moment, money, percent, plural, seconds
+from mellea_like.report.numbers import count, money, percent, plural, seconds
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import Capacity, block, conversation, decided, panels, tool_calls
+from mellea_like.report.run_summary import (
+    about_run,
+    depth_name,
+    headline,
+    identity_of,
+    latency_words,
+    models_of,
+    statuses_of,
+    until_words,
+)
 from mellea_like.report.statistics import (
-    DEEPEST,
     LISTED,
     figures_of,
     iterations_until,
     why,
-    wilson,
 )
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mellea_like.core.prices import Price
-    from mellea_like.report.statistics import RepairDepth, RunFigures
+    from mellea_like.report.statistics import RunFigures
 
-__all__ = ["run_report", "run_text"]
-
-STATUSES = {
-    "passed": "passed",
-    "failed": "failed: {} passed",
-    "errored": "errored: an exception ended them",
-    "unfinished": "not finished yet",
-}
-"""How items end, in words."""
-
-_NAME, _IDENTITY = 100, 4000
-_LINES = 5
-
-
-def statuses_of(figures: RunFigures) -> list[tuple[str, str, int]]:
-    """Count a run's items by how they ended, in a word and in words."""
-    none, few = "no draw", "too few draws"
-    passed = f"{none}, or {few},"
-    if figures.too_few in (0, figures.statuses["failed"]):
-        passed = few if figures.too_few else none
-    found = [(s, words.format(passed), figures.statuses[s]) for s, words in STATUSES.items()]
-    return [status for status in found if status[-1]]
-
-
-def about_run(figures: RunFigures) -> str:
-    """Say in a line what was run, and when."""
-    run, parts = figures.run, list[str]()
-    for name, key in (("model", "model"), ("strategy", "class")):
-        value = run["identity"].get(name)
-        if isinstance(value, dict):
-            value = cast("dict[str, object]", value).get(key)
-        if value:
-            parts.append(clip(_short(key, value), 120))
-    ended = run["ended"]
-    until = f"until {moment(ended)}" if ended else "not finished"
-    parts.append(f"begun {moment(run['started'])}, {until}")
-    return " · ".join(parts)
-
-
-def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
-    """Choose the figures that come first."""
-    usage, done, passed = figures.usage, figures.done, figures.passed
-    low, high = wilson(passed, done) if done else (0.0, 1.0)
-    known, complete = figures.money
-    elapsed = figures.elapsed
-    bound = "≥ " if usage.unknown else ""
-    rate = f"{done / elapsed:.3g} items/s" if elapsed and done and not figures.open_end else ""
-    time = "–" if elapsed is None else "≥ " * figures.open_end + seconds(elapsed)
-    cost = ("cost", "–", "no prices given")
-    if figures.prices is not None:
-
-        def written(cost: float) -> str:
-            return money(cost, currency, at_least=not complete)
-
-        currency = figures.prices.currency
-        each = f"{written(known / passed)} per passed item" if passed else ""
-        cost = ("cost", written(known), each)
-    begun = figures.begun
-    per_item = f"{usage.requests / begun:.3g} per item" if begun else ""
-    sure = f"95 % interval {100 * low:.1f} to {100 * high:.1f}" if done else ""
-    if begun > done:  # What passes is finished before what goes on failing.
-        whose = "of those finished; " if done else ""
-        sure = f"{whose}{percent(passed, begun)} of the {count(begun)} that had a draw"
-    return [
-        ("items", count(figures.items), f"{count(done)} finished" if done < figures.items else ""),
-        ("pass rate", percent(passed, done), sure),
-        ("requests", count(usage.requests), per_item),
-        *(("from the cache", count(hits), "no requests") for hits in [usage.cache_hits] if hits),
-        (
-            "tokens",
-            bound + amount(usage.total_tokens),
-            ", ".join(tokens_of(usage, amount)).replace(" tokens", "", 1),
-        ),
-        cost,
-        ("time", time, rate),
-    ]
-
-
-def until_words(figures: RunFigures) -> str:
-    """Say how many draws it took until one passed."""
-    until = figures.until_passed
-    if not until.values:
-        return "No item passed."
-    first = percent(until.values.count(1), len(until.values))
-    late = plural(round(until.quantile(0.95)), "draw")
-    return f"{first} of those that passed did so at once, 95 % within {late}."
-
-
-def latency_words(figures: RunFigures) -> str:
-    """Say how long items took."""
-    times = figures.latency
-    if not times.values:
-        return "No item is finished."
-    return (
-        f"Half took at most {seconds(times.quantile(0.5))} (p50), 95 % at most"
-        f" {seconds(times.quantile(0.95))} (p95), the longest {seconds(times.most)}."
-    )
-
-
-def identity_of(figures: RunFigures) -> list[tuple[str, str]]:
-    """Say what was run."""
-    run = figures.run
-    lines = [
-        (clip(name, _NAME), clip(_plain(value), _IDENTITY))
-        for name, value in run["identity"].items()
-        if value not in (None, "", [], {})
-    ]
-    if figures.prices is not None:
-        lines += [
-            (f"price of {clip(model, _NAME)}", _written(price))
-            for model, price in figures.prices.of.items()
-        ]
-    if figures.repeated:
-        lines.append(("cut off, begun again", plural(figures.repeated, "item")))
-    return lines
-
-
-def _written(price: Price) -> str:
-    sent, received = (
-        with_currency(f"{amount:g}", price.currency) for amount in (price.input, price.output)
-    )
-    cached = ""
-    if price.cached_input is not None:
-        cached = f" ({with_currency(f'{price.cached_input:g}', price.currency)} cached)"
-    return f"{sent} in{cached}, {received} out, per million tokens"
-
-
-def run_text(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]], *, seed: int = 0) -> str:
-    """Sum up a run in a few lines of plain text.
-
-    Args:
-        run: the run's record.
-        items: the records of its items; they are read once, one by one.
-        seed: which of the items that failed are listed.
-
-    Returns:
-        The lines. What prints them has to make them fit for a terminal.
-
-    Raises:
-        ValueError: these aren't such records.
-    """
-    with damage("record of a run"):
-        return "\n".join(_lines(figures_of(run, items, seed=seed)))
-
-
-def _lines(figures: RunFigures) -> list[str]:
-    lines = [f"Run of {plural(figures.items, 'item')}: {about_run(figures)}", ""]
-    for name, value, more in headline(figures):
-        lines.append(f"  {name:<10} {value:>12}" + (f"   {more}" if more else ""))
-    lines.append("")
-    lines += [f"  {count(n):>10} {words}" for _, words, n in statuses_of(figures)]
-    lines += ["", f"Attempts: {until_words(figures)}", f"Time per item: {latency_words(figures)}"]
-    total = figures.usage.total_tokens
-    if total:
-        lines += ["", "Tokens"]
-        lines += [
-            f"  {percent(usage.total_tokens, total):>10} {FATES[fate]}"
-            for fate, usage in figures.fates.items()
-            if usage.total_tokens
-        ]
-    if models := _models(figures):
-        lines += ["", "Models"]
-        lines += [_model_line(*row) for row in models]
-    if figures.by_requirement:
-        lines += ["", "Pass rate by requirement"]
-        lines += [
-            f"  {percent(t.counts['passed'], t.judged):>10} of {count(t.judged)}: {_line(name)}"
-            for name, t in figures.by_requirement[:_LINES]
-        ]
-    if causes := figures.by_final_failure:
-        lines += ["", "What failed items lacked in the end"]
-        lines += [
-            f"  {count(c.items):>10} {_line(name)} ({_alone(c.alone)})"
-            for name, c in causes[:_LINES]
-        ]
-    if figures.by_depth:
-        lines += ["", "Repairs"]
-        lines += [
-            f"  {percent(d.passed, d.judged):>10} of {count(d.judged)} {depth_name(depth)} passed"
-            + (f"; {words}" if (words := _gains(d)) else "")
-            for depth, d in figures.by_depth
-        ]
-    if figures.errors:
-        lines += ["", "Errors"]
-        lines += [
-            f"  {count(n):>10} {_line(kind)}" for kind, n in figures.errors.most_common(_LINES)
-        ]
-    if figures.failed:
-        lines += ["", _sample_words(figures)]
-        lines += [
-            f"  #{item['id']} {_line(item['label'])}: {_line(why(item))}" for item in figures.failed
-        ]
-    return lines
-
-
-def _sample_words(figures: RunFigures) -> str:
-    """Say which of the items that failed are listed."""
-    if figures.done - figures.passed <= LISTED:
-        return "The items that failed"
-    return f"{LISTED} of the items that failed, at random (seed {figures.seed})"
-
-
-def _alone(number: int) -> str:
-    return f"{count(number)} of them nothing else"
-
-
-def depth_name(depth: int) -> str:
-    """Say what replies at a depth are, in the plural."""
-    ordinals = {1: "first", 2: "second", 3: "third"}
-    more = " or later" if depth == DEEPEST else ""
-    return f"{ordinals.get(depth, f'{depth}th')}{more} repairs" if depth else "first draws"
-
-
-def _gains(depth: RepairDepth) -> str:
-    """Say how many replies at a depth met more, as much or less than what they mended."""
-    compared = depth.more + depth.same + depth.less
-    parts = ("met more", depth.more), ("as much", depth.same), ("less", depth.less)
-    told = [f"{percent(n, compared)} {words}" for words, n in parts] if compared else []
-    return ", ".join(told)
-
-
-def _models(figures: RunFigures) -> list[tuple[str, ...]]:
-    prices = figures.prices
-    return share_rows(figures.models, None if prices is None else prices.currency)
-
-
-def _model_line(name: str, draws: str, passed: str, tokens: str, cost: str = "") -> str:
-    spent = f", {cost}" if cost else ""
-    drawn = "draw" if draws == "1" else "draws"
-    return f"  {draws:>10} {drawn}, {passed} passed, {tokens} tokens{spent}: {_line(name)}"
-
-
-def _line(text: str) -> str:
-    return clip(" ".join(text[:1000].split()), 160)
-
-
-def _plain(value: object) -> str:
-    """Write a part of a run's identity: lists in lines, and names with their values."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return "\n".join(map(_plain, cast("list[object]", value)))
-    if isinstance(value, dict):
-        pairs = cast("dict[str, object]", value)
-        if "description" in pairs:  # A requirement: what checks it says little to a reader.
-            return _plain(pairs["description"])
-        return ", ".join(f"{name}: {_short(name, part)}" for name, part in pairs.items())
-    return json.dumps(value)
-
-
-def _short(name: str, value: object) -> str:
-    text = _plain(value)
-    return text.rpartition(".")[2] if name == "class" else text
-
+__all__ = ["run_report"]
 
 MOST_RATES = 25
 """Requirements that are drawn: those that failed most often."""
@@ -363,7 +113,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         "errors": [
             (clip(kind, 200), count(n)) for kind, n in figures.errors.most_common(MOST_ERRORS)
         ],
-        "models": _models(figures),
+        "models": models_of(figures),
         "errors_note": f"{plural(figures.errors.total(), 'error')} in draws and items.",
         "failed": failed,
         "failed_note": f"{plural(failures, 'item')}{which}."
