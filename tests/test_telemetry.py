@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import re
 
 import anyio
 import pytest
@@ -21,12 +23,16 @@ from mellea_like import (
     MultiTurnStrategy,
     Options,
     RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Requirement,
+    RequirementError,
     Telemetry,
     Usage,
     requirement,
 )
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.errors import BackendUnavailable
+from mellea_like.requirements.checks import word_count
 from mellea_like.runtime.logs import IterationFilter
 
 pytestmark = pytest.mark.anyio
@@ -297,6 +303,26 @@ async def test_a_span_processor_that_raises_does_not_reach_the_caller(
 
 async def test_without_providers_nothing_is_recorded() -> None:
     assert Telemetry().start_call("S", "id") is None
+
+
+async def test_the_log_has_no_prompt_and_no_reply_but_what_an_error_quotes(
+    virtual_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="mellea_like")
+
+    async def draw(requirement: Requirement | str, format: type[int] | None = None) -> None:
+        replies = [BackendUnavailable("down"), *["the reply"] * 9]
+        strategy = RepairTemplateStrategy(ScriptedBackend(replies), concurrency_budget=2)
+        with contextlib.suppress(RequirementError):
+            await strategy.sample("the prompt", [requirement], format=format)
+
+    await draw(word_count(at_least=5))
+    await draw(word_count(at_least=5), format=int)
+    assert "down" in caplog.text
+    assert not re.search("the reply|the prompt", caplog.text)
+    await draw("is nice")  # The reply is the verdict, and can't be read.
+    assert "the reply" in caplog.text
+    assert "the prompt" not in caplog.text
 
 
 async def test_log_records_carry_the_ids_of_their_iteration(
