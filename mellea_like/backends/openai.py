@@ -67,6 +67,8 @@ NO_KEY = "no-key-needed"
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 
+NO_RESPONSES = "; the server may not have the Responses API: use api='chat'"
+
 CONNECT_SECONDS = 10.0
 
 MAX_BODY = 128 * 2**20
@@ -513,8 +515,9 @@ class OpenAIBackend:
         url = urlsplit(self._url())
         token = getattr(client, "_azure_ad_token", None)
         secrets = (client.api_key, token, url.password, unquote(url.password or ""), url.query)
+        hint = NO_RESPONSES if self._api == "responses" and not self._is_official() else ""
         return Translator(
-            self.base_url, model, self._timeout, filter(None, secrets), self._total_timeout
+            self.base_url, model, self._timeout, filter(None, secrets), self._total_timeout, hint
         )
 
 

@@ -318,7 +318,8 @@ class Incoming:
                 self._over = True
         if not self._reply.whole:
             what = "a reply that breaks off" if self._reply.began else "an answer without a reply"
-            raise self._translator().malformed(what, self._decoder.head.decode("utf-8", "replace"))
+            head = self._decoder.head.decode("utf-8", "replace")
+            raise self._translator().malformed(what, head, began=self._reply.began)
 
     def _error_of(self, exc: Exception) -> BackendError | None:
         """Say what went wrong; None if the reply is there all the same."""
@@ -330,7 +331,8 @@ class Incoming:
                 return translator.of(exc)
             case ValueError():
                 why = f"an event that can't be read ({translator.clean(str(exc))})"
-                return translator.malformed(why, self._event.decode("utf-8", "replace"))
+                event = self._event.decode("utf-8", "replace")
+                return translator.malformed(why, event, began=self._reply.began)
             case _ if self._reply.whole:
                 return None  # What breaks after the reply's end takes only the usage.
             case _:

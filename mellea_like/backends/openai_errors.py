@@ -102,8 +102,10 @@ class Translator:
         timeout: float | None,
         secrets: Iterable[str],
         total: float | None = None,
+        hint: str = "",
     ) -> None:
         self._url = url
+        self._hint = hint
         self._model = model
         self._timeout = timeout
         self._total = total
@@ -144,10 +146,11 @@ class Translator:
             return self._of_connection(causes)
         return self.malformed(said)
 
-    def malformed(self, what: str, body: str = "") -> MalformedResponse:
-        """Say that an answer can't be read."""
+    def malformed(self, what: str, body: str = "", *, began: bool = True) -> MalformedResponse:
+        """Say that an answer can't be read; where no reply began, what may help."""
         shown = f": {self.clean(body)}" if body else ""
-        return MalformedResponse(f"{self._url} sent {what}{shown}")
+        hint = "" if began else self._hint
+        return MalformedResponse(f"{self._url} sent {what}{shown}{hint}")
 
     def silent(self) -> BackendTimeout:
         """Say that the server was silent for too long."""
@@ -191,7 +194,7 @@ class Translator:
             said, retryable = f"{said}; the quota is used up", False
         elif status == 404:  # noqa: PLR2004 (not found)
             model = "" if self._model is None else f"the model {self._model!r} and "
-            said = f"{said}; check {model}the base URL"
+            said = f"{said}; check {model}the base URL{self._hint}"
         return kind(said, status=status, retryable=retryable, retry_after=wait)
 
     def _of_connection(self, causes: tuple[BaseException, ...]) -> BackendError:
@@ -210,6 +213,10 @@ class Translator:
 def _message(exc: openai.APIStatusError) -> str:
     fields = _fields(exc.body)
     message = fields.get("message") or fields.get("detail") or fields.get("error") or exc.body
+    problems = _fields(fields.get("mellea_like")).get("problems")  # Of this library's gateway.
+    if isinstance(problems, list) and problems:
+        why = "; ".join(map(str, cast("list[object]", problems)))
+        message = f"no reply met all requirements: {why}"
     return str(message or "").strip() or "no reason given"
 
 

@@ -199,13 +199,13 @@ class Response(Gathered):
             raise ServerError(response["error"])
         piece = ""
         self._model = as_text(response.get("model")) or self._model
-        spoke, called = self._text.tell(), bool(self._calls)
+        spoke, called = self._text.tell(), {call.id for call in self._calls}
         output: Any = response.get("output") or ()
         for index, item in enumerate(output):
             if item["type"] == "message" and not spoke:
                 for part in item["content"]:
                     piece += self._said(as_text(part.get("text")), as_text(part.get("refusal")))
-            elif not called:
+            elif not called or (item.get("call_id") or "") not in {"", *called}:
                 piece += self._take_item(index, item)
         details: Mapping[str, Any] = response.get("incomplete_details") or {}
         told = as_text(details.get("reason"))

@@ -209,6 +209,7 @@ def request_parameters(model: Model, request: Request) -> ModelRequestParameters
             name=tool.name,
             description=tool.description or None,
             parameters_json_schema=dict(tool.parameters),
+            strict=tool.strict,
         )
         for tool in request.tools
     ]

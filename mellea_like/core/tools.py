@@ -93,6 +93,8 @@ class Tool:
         parameters: the JSON Schema of its arguments, an object's.
         function: what runs when it is called, or None where it is run elsewhere.
         read_only: whether running it changes nothing, so that a draw that may yet lose can.
+        strict: whether a server of OpenAI's is to keep a call's arguments to the schema while it
+            generates them; None doesn't say.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -108,6 +110,8 @@ class Tool:
     read_only: bool = False
     hinted: bool = field(default=False, repr=False, compare=False, kw_only=True)
     """Whether the function's type hints say what its arguments are, as `of` has it."""
+    strict: bool | None = field(default=None, repr=False, kw_only=True)
+    """What the server is told about it; see ``Args``."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and isinstance(self.description, str)):
@@ -120,6 +124,9 @@ class Tool:
             raise ValueError(msg)
         if not isinstance(self.parameters, Mapping):
             msg = f"a Tool's parameters are a JSON Schema, a dict, not {self.parameters!r}"
+            raise TypeError(msg)
+        if not (self.strict is None or isinstance(self.strict, bool)):
+            msg = f"a Tool's strict is True, False or None, not {self.strict!r}"
             raise TypeError(msg)
         if self.function is not None and not callable(self.function):
             msg = f"a Tool's function can be called, unlike {self.function!r}"
@@ -172,12 +179,14 @@ class Tool:
             made.function,
             made.read_only if read_only is None else read_only,
             hinted=made.hinted,
+            strict=made.strict,
         )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the tool as OpenAI's chat protocol has it."""
         told = {"description": self.description} if self.description else {}
-        function = {"name": self.name, **told, "parameters": dict(self.parameters)}
+        strict = {} if self.strict is None else {"strict": self.strict}
+        function = {"name": self.name, **told, "parameters": dict(self.parameters), **strict}
         return {"type": "function", "function": function}
 
 
@@ -213,14 +222,16 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
             )
             raise ValueError(msg)
         schema, named = inside.get("parameters"), inside.get("name")
+        strict = inside.get("strict")
     else:
-        schema, named, inside = given, given.get("title"), given
+        schema, named, inside, strict = given, given.get("title"), given, None
     called = name or named
     if not called:
         msg = f"a tool needs a name: this mapping has no 'name', nor a 'title': {shown(given)}"
         raise ValueError(msg)
     about = inside.get("description") or ""
-    return Tool(called, about) if schema is None else Tool(called, about, schema)
+    told_schema = {} if schema is None else {"parameters": schema}
+    return Tool(called, about, **told_schema, strict=strict)
 
 
 # --- calls in conversations, and to be compared

@@ -95,6 +95,10 @@ class Toolbox:
             if self.choice != "required" and self.choice not in {call.name for call in calls}:
                 msg = f"the reply does not call {self.choice}: call it"
                 raise ValueError(msg)
+            others = [call for call in calls if call.name != self.choice]
+            if self.choice != "required" and others:
+                msg = f"the reply calls {_names(others)}: call {self.choice} and no other tool"
+                raise ValueError(msg)
         if not calls:
             return reply
         return replace(reply, tool_calls=tuple(map(self._read, calls)))

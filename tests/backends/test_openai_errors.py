@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import ssl
@@ -182,6 +183,15 @@ async def test_each_status_has_its_error(status, kind, retryable, code):
     assert type(error) is kind
     assert (error.status, error.retryable, error.retry_after) == (status, retryable, 7.0)
     assert "because" in str(error)
+
+
+@pytest.mark.anyio
+async def test_why_a_gateway_lets_nothing_pass_is_told():
+    problems = {"problems": ["words: it has 3 words", "rhymes: it doesn't"]}
+    error = {"message": "no reply met all requirements: see there", "mellea_like": problems}
+    refused = await failure(Answer(status=422, body=json.dumps({"error": error}).encode()))
+    said = "422: no reply met all requirements: words: it has 3 words; rhymes: it doesn't"
+    assert said in str(refused)
 
 
 @pytest.mark.anyio

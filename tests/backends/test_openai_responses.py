@@ -250,6 +250,26 @@ async def test_what_a_server_says_only_at_the_end_is_read_there():
 
 
 @pytest.mark.anyio
+async def test_a_call_that_comes_only_at_the_end_is_read_beside_one_that_came_before():
+    first, second = {**CALL, "arguments": "{}"}, {**CALL, "call_id": "b", "arguments": "[]"}
+    done = event("response.output_item.done", output_index=0, item=first)
+    async with responding(done, ended(output=[first, second])) as (_, backend):
+        whole = await backend.generate(ask())
+    assert whole.tool_calls == (ToolCall("a", "f", "{}"), ToolCall("b", "f", "[]"))
+
+
+@pytest.mark.anyio
+async def test_a_server_without_the_api_is_told_apart_from_one_without_the_model():
+    async with serving(Answer.error(404), api="responses") as (_, backend):
+        with pytest.raises(InvalidRequest, match="may not have the Responses API: use api='chat'"):
+            await backend.generate(ask())
+    async with serving(Answer.error(404)) as (_, backend):
+        with pytest.raises(InvalidRequest) as caught:
+            await backend.generate(ask())
+    assert "Responses" not in str(caught.value)
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("details", "reason"),
     [
@@ -324,8 +344,8 @@ def failed(code: str, how: str = "failed") -> str:
         ([failed("invalid_image_url")], InvalidRequest, "sorry"),
         ([event("error", code="x", message="oh", param=None)], BackendUnavailable, "oh"),
         ([delta("a")], MalformedResponse, "breaks off"),
-        ([], MalformedResponse, "without a reply"),
-        (['{"choices": []}'], MalformedResponse, "isn't one of a response"),
+        ([], MalformedResponse, "without a reply.*use api='chat'"),
+        (['{"choices": []}'], MalformedResponse, "isn't one of a response.*use api='chat'"),
     ],
 )
 async def test_what_goes_wrong_within_a_response_is_told(events, error, said):

@@ -53,7 +53,12 @@ async def test_parts_tools_and_tool_messages_go_onto_the_wire():
         await backend.generate(Request(ASKED[:1], tools=(CLOCK,), tool_choice="required"))
         extra = Options(extra={"parallel_tool_calls": False})
         await backend.generate(Request(ASKED[:1], extra, tools=(CLOCK,)))
-    first, second, third = server.requests
+        strict = Tool.of({"type": "function", "function": {"name": "clock", "strict": True}})
+        await backend.generate(Request(ASKED[:1], tools=(Tool.of(strict, name="watch"),)))
+    first, second, third, fourth = server.requests
+    parameters = {"type": "object", "properties": {}}
+    watch = {"name": "watch", "parameters": parameters, "strict": True}
+    assert fourth["tools"] == [{"type": "function", "function": watch}]
     TypeAdapter(list[ChatCompletionMessageParam]).validate_python(first["messages"])
     TypeAdapter(list[ChatCompletionFunctionToolParam]).validate_python(first["tools"])
     for body in (first, second):

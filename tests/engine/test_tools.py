@@ -150,6 +150,11 @@ async def test_the_winners_calls_are_read_and_run_when_it_is_asked_for():
         (calls(("book", '{"city": ')), None, "can't be made: the arguments aren't a JSON object"),
         ("No.", "required", "the reply calls no tool: call one of look_up, book"),
         (calls(("look_up", "Oslo")), "book", "the reply does not call book: call it"),
+        (
+            calls(("book", '{"city": "Oslo"}'), ("look_up", "Oslo")),
+            "book",
+            "the reply calls look_up: call book and no other tool",
+        ),
         (BOOK, "none", "the reply calls book, and no tool may be called: answer with text"),
         (calls(), None, "the reply ended to call a tool, and calls none"),
     ],

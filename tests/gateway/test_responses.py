@@ -6,7 +6,7 @@ import json
 
 import openai
 import pytest
-from gateway_kit import calling, config_for, running
+from gateway_kit import InTurn, calling, config_for, running
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
@@ -35,22 +35,9 @@ def call(arguments: str = '{"city": "Rome"}', name: str = "weather") -> Generati
     return Generation("", finish_reason="tool_calls", tool_calls=(ToolCall("c1", name, arguments),))
 
 
-class Upstream(FunctionBackend):
-    """Answers with what a test has put in; the last again and again."""
-
-    def __init__(self) -> None:
-        self.replies: list[object] = ["a b"]
-        self.requests = []
-        super().__init__(self._answer, inline=True)
-
-    def _answer(self, request):
-        self.requests.append(request)
-        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-
-
 @pytest.fixture(scope="module")
 def scenery():
-    upstream = Upstream()
+    upstream = InTurn("a b")
     config = config_for(checks=["words<=2"], loop=2, strategy="repair", retries=0)
     with running(config, backends={"main": upstream}) as gateway:
         yield upstream, gateway
@@ -353,7 +340,7 @@ def test_what_is_wrong_or_not_supported_is_named_as_it_was_sent(fields, param):
     ],
 )
 async def test_what_the_model_refuses_is_named_as_it_was_sent(fields, param):
-    async with calling(Upstream()) as caller:
+    async with calling(InTurn("a b")) as caller:
         answer = await caller.ask("/v1/responses", {"model": "mine", "input": "Hi.", **fields})
     assert (answer.status, answer.error["param"]) == (400, param)
     assert answer.error["message"].startswith(f"{param}: ")

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import openai
 import pytest
-from gateway_kit import calling, config_for, running, user
+from gateway_kit import InTurn, calling, config_for, running, user
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
-from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, TokenLogprob
 from mellea_like.core.parts import Image, Text
@@ -35,22 +34,9 @@ def calls(*arguments: str, name: str = "weather", **more) -> Generation:
     return Generation("", finish_reason="tool_calls", tool_calls=tuple(made), **more)
 
 
-class Upstream(FunctionBackend):
-    """Answers in turn, the last again and again, and keeps the requests."""
-
-    def __init__(self, *replies: object) -> None:
-        self.replies = list(replies)
-        self.requests = []
-        super().__init__(self._answer, inline=True)
-
-    def _answer(self, request):
-        self.requests.append(request)
-        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-
-
 @pytest.fixture(scope="module")
 def scenery():
-    upstream = Upstream("")
+    upstream = InTurn("")
     config = config_for(checks=["words<=2"], loop=2, strategy="repair")
     with running(config, backends={"main": upstream}) as gateway:
         yield upstream, gateway
@@ -164,7 +150,7 @@ def test_parts_go_to_the_upstream_as_they_are(client, upstream):
 
 @pytest.mark.anyio
 async def test_where_no_text_must_hold_a_text_that_was_cut_off_is_a_reply_and_a_call_is_none():
-    upstream = Upstream(Generation("a", finish_reason="length"))
+    upstream = InTurn(Generation("a", finish_reason="length"))
     async with calling(upstream, loop=1) as caller:
         text = await caller.chat(tools=[TOOL])
         upstream.replies = [replace(calls('{"city": "Ro'), finish_reason="length")]
@@ -177,7 +163,7 @@ async def test_where_no_text_must_hold_a_text_that_was_cut_off_is_a_reply_and_a_
 async def test_a_format_is_for_texts():
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    upstream = Upstream(calls(ROME), '{"n": "a"}', '{"n": 1}')
+    upstream = InTurn(calls(ROME), '{"n": "a"}', '{"n": 1}')
     async with calling(upstream) as caller:
         asked = {"tools": [TOOL], "response_format": format}
         called, said = [(await caller.chat(**asked)).json for _ in range(2)]
@@ -191,7 +177,7 @@ async def test_a_format_is_for_texts():
 async def test_a_reply_has_its_logprobs_and_its_refusal(stream):
     tokens = (TokenLogprob("a", -0.5, (("a", -0.5), ("b", -1.0))), TokenLogprob(" \u00e9", -0.1))
     said = Generation("a \u00e9", logprobs=tokens)
-    upstream = Upstream(said, replace(said, text="", refusal="I can't.", finish_reason="refusal"))
+    upstream = InTurn(said, replace(said, text="", refusal="I can't.", finish_reason="refusal"))
     async with calling(upstream, accept_incomplete=True) as caller:
         given = {"logprobs": True, "top_logprobs": 2, "stream": stream}
         told, refused = [await caller.chat(**given) for _ in range(2)]
@@ -222,7 +208,7 @@ async def test_schemas_of_tools_are_tried_once_and_not_in_this_process(monkeypat
         return await ask(self, question)
 
     monkeypatch.setattr(Workers, "ask", counted)
-    upstream = Upstream(calls('{"a": "b"}', name="slow"))
+    upstream = InTurn(calls('{"a": "b"}', name="slow"))
     slow = {"type": "object", "properties": {"a": {"pattern": "^(?:a|aa)+$"}}}
     tool = {"type": "function", "function": {"name": "slow", "parameters": slow}}
     wrong = {"type": "function", "function": {"name": "x", "parameters": {"type": "nonsense"}}}

@@ -10,6 +10,7 @@ from gateway_kit import Caller, calling, config_for
 from http_server import Answer, OpenAIServer
 
 from mellea_like.backends.function import FunctionBackend
+from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
 from mellea_like.gateway import GatewayConfig, make_app
@@ -194,3 +195,11 @@ async def test_a_lifespan_opens_the_upstreams():
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert statuses == [200]
     assert (await Caller(app).ask("/healthz", method="GET")).status == 503
+
+
+async def test_money_can_not_be_counted_where_no_model_has_a_name():
+    config = config_for(upstream={"price": [1, 2]}, budget={"money": 1})
+    gateway = Gateway(config, {"main": OpenAIBackend(base_url="http://127.0.0.1:9/v1")})
+    with pytest.raises(ValueError, match="its backend has no model with a name"):
+        async with gateway.open():
+            pass

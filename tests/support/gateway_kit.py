@@ -21,7 +21,8 @@ import httpx2
 import openai
 from guard_kit import in_thread
 
-from mellea_like.core.backend import Backend
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.core.backend import Backend, Request
 from mellea_like.gateway.config.gateway_config import GatewayConfig
 from mellea_like.gateway.http.app import Gateway, make_app
 
@@ -108,6 +109,19 @@ def running(
     app = make_app(config, backends=backends)
     with in_thread(app, config.server, has_keys=bool(config.keys), quiet=quiet) as port:
         yield Running(config.server.host, port)
+
+
+class InTurn(FunctionBackend):
+    """An upstream that answers in turn, the last again and again, and keeps the requests."""
+
+    def __init__(self, *replies: object) -> None:
+        self.replies = list(replies)
+        self.requests: list[Request] = []
+        super().__init__(self._answer, inline=True)
+
+    def _answer(self, request: Request) -> object:
+        self.requests.append(request)
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
 
 def user(text: str = "Say something.") -> list[dict[str, Any]]:

@@ -425,12 +425,18 @@ class ServedModel:
             *((judge, None) for judge in self._judges),
             *zip(self._upstreams, (place.upstream_model for place in places), strict=True),
         ]
-        found = {
-            model: upstream.price
-            for upstream, named in names
-            if upstream.price is not None
-            and (model := named or getattr(upstream.backend, "model", None)) is not None
-        }
+        budget = self.config.budget
+        found: dict[str, Price] = {}
+        for upstream, named in names:
+            model = named or getattr(upstream.backend, "model", None)
+            if upstream.price is not None and model is not None:
+                found[model] = upstream.price
+            elif budget is not None and budget.money is not None:
+                msg = (
+                    f"upstreams.{upstream.name}: its backend has no model with a name, so that a"
+                    " budget of money can't tell what it costs: give it a model"
+                )
+                raise ValueError(msg)
         return found or None
 
 
