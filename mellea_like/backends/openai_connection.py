@@ -197,16 +197,7 @@ DRAIN_SECONDS = 0.1
 
 
 class Incoming:
-    """A reply, or several, on the way.
-
-    Args:
-        response: the HTTP library's response, whose body is still to be read.
-        reply: what reads the events.
-        translator: makes what says what went wrong, where something does.
-        ends: when the whole request is late, on the event loop's clock.
-        silence: the longest time without an event, in seconds.
-        max_bytes: how long the body may get.
-    """
+    """A reply, or several, on the way."""
 
     __slots__ = (
         "_chunks",

@@ -26,10 +26,6 @@ class EventDecoder:
     """Cuts a body into the data of its server-sent events.
 
     The format: https://html.spec.whatwg.org/multipage/server-sent-events.html
-
-    Args:
-        max_bytes: how long the body may get.
-        max_event: how long an event may get, in bytes.
     """
 
     __slots__ = ("_after_cr", "_data", "_failed", "_left", "_line", "_max_event", "_most", "head")
@@ -99,11 +95,7 @@ class EventDecoder:
 
 
 def from_event(data: bytes) -> Any:
-    """Read an event's data, which is JSON.
-
-    Raises:
-        ValueError: it isn't.
-    """
+    """Read an event's data, which is JSON."""
     try:
         return from_json(data)
     except ValueError:

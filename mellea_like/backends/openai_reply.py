@@ -35,14 +35,7 @@ class _Call:
 
 
 class Gathered(ABC):
-    """What has come of one reply, in whichever protocol.
-
-    Args:
-        meter: the request's count.
-        model: the model that was asked.
-        max_characters: the longest reply, with what the model thinks aloud and the tools it calls.
-        output: the tool whose arguments are the reply's text, where there is one.
-    """
+    """What has come of one reply, in whichever protocol."""
 
     def __init__(
         self,
@@ -340,15 +333,7 @@ def read_usage(
     least: int = 0,
     names: tuple[str, str] = ("prompt_tokens", "completion_tokens"),
 ) -> None:
-    """Count what a server says that a request takes, where it makes sense.
-
-    Args:
-        meter: the request's count.
-        usage: what the server says.
-        final: whether it is said at the end: some servers send a running count with every chunk.
-        least: tokens that have come.
-        names: what the protocol calls the tokens of prompt and reply.
-    """
+    """Count what a server says that a request takes, where it makes sense."""
     if not isinstance(usage, dict):
         return
     counts = cast("dict[str, Any]", usage)

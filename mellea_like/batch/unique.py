@@ -89,11 +89,7 @@ class UniqueReplies:
 
     @contextmanager
     def item(self, job: Job, listener: Callable[[Slice], None] | None) -> Generator[Sampling]:
-        """Have the current task sample an item: what it doesn't win with is released at the end.
-
-        Yields:
-            What is to hear of the item's slices, and to be told what came of it.
-        """
+        """Have the current task sample an item: what it doesn't win with is released at the end."""
         _ITEM.set(job.id)
         reserved = self._reserved.setdefault(job.id, set())
         for iteration in reserved - {s.iteration for s in job.earlier}:

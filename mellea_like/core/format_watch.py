@@ -45,11 +45,7 @@ _DATA = ("metadata", "serialization", "config")
 
 
 class FormatWatch:
-    """A reply of a type, as far as it has arrived.
-
-    Args:
-        format: the type.
-    """
+    """A reply of a type, as far as it has arrived."""
 
     __slots__ = ("_over", "_reading", "_text", "_type")
 

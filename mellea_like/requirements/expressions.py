@@ -57,17 +57,6 @@ def parse_check(expression: str, *, early: bool = False) -> Requirement:
     Counts are ``words``, ``chars``, ``lines`` or ``sentences``, an operator (``<= >= == < >``) and
     a whole number, with or without spaces. Spaces around a TEXT do not count; those around a
     PATTERN do.
-
-    Args:
-        expression: what the user wrote, such as ``words<=20``.
-        early: have it reject a reply while it arrives, where it can.
-
-    Returns:
-        The requirement, named after the expression.
-
-    Raises:
-        ImportError: the check needs a package that is not installed.
-        ValueError: it isn't a check; says what is wrong, and what is allowed.
     """
     name, colon, text = expression.partition(":")
     kind = name.strip().lower()

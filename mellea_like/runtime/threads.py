@@ -170,11 +170,7 @@ async def run_in_thread(function: Callable[..., T], *args: object) -> T:
 
 
 def thread_statistics() -> ThreadStatistics:
-    """Return a snapshot of the threads that run blocking functions.
-
-    Returns:
-        The numbers of this moment.
-    """
+    """Return a snapshot of the threads that run blocking functions."""
     total = ThreadStatistics(0, 0, 0, 0, 0)
     for threads in list(_levels.values()):
         with threads.condition:

@@ -42,13 +42,7 @@ class EarlyRejection(Generation):
 
 
 class WatchedBackend(BackendWrapper):
-    """A backend that streams its replies past incremental checks.
-
-    Args:
-        inner: the backend inside.
-        requirements: whose checks look at the replies.
-        by_format: whether the format of a request is such a check, too.
-    """
+    """A backend that streams its replies past incremental checks."""
 
     def __init__(
         self, inner: Backend, requirements: Sequence[Requirement], *, by_format: bool = False

@@ -44,13 +44,7 @@ PATIENCE = 0.05
 
 
 class Race:
-    """The subsamples of one call at work.
-
-    Args:
-        call: what they go by.
-        loop_budget: turns of each.
-        delivery: what hands slices to hooks and to the progress callback.
-    """
+    """The subsamples of one call at work."""
 
     def __init__(self, call: CallContext, loop_budget: int, delivery: Delivery | None) -> None:
         self._call = call

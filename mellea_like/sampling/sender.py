@@ -37,17 +37,7 @@ _REQUEST_HOOKS = (
 
 
 class Sender:
-    """Sends a call's requests to one backend, at its gate and again where they failed.
-
-    Args:
-        backend: the user's.
-        policy: how requests are tried again; None for not at all.
-        budgets: what they must fit into.
-        events: tells plugins and telemetry of each request.
-        watched: the requirements whose incremental checks look at replies; empty for none.
-        by_format: whether the format of a request is such a check, too.
-        stage: the stage of an escalation that it is for, with its own budget.
-    """
+    """Sends a call's requests to one backend, at its gate and again where they failed."""
 
     __slots__ = ("_gate", "_generate", "_policy", "_recorder", "_stage", "backend")
 

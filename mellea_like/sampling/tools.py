@@ -72,15 +72,7 @@ class Toolbox:
         return next(tool for tool in self.tools if tool.name == name)
 
     def checked(self, reply: Generation, rounds: int) -> Generation:
-        """Return a reply with its calls read.
-
-        Args:
-            reply: what the model answered.
-            rounds: how often tools have run in this draw.
-
-        Raises:
-            ValueError: what is wrong with them, for the model.
-        """
+        """Return a reply with its calls read."""
         calls = reply.tool_calls
         if self.choice == "none" and calls:
             msg = f"the reply calls {_names(calls)}, and no tool may be called: answer with text"
@@ -169,9 +161,6 @@ class Toolbox:
         """Run one call that was checked, in a thread where the function is a plain one.
 
         Return what it returned, as a text for the model.
-
-        Raises:
-            ToolError: the function raised, or what it returned is not for a model; its cause says.
         """
         tool = self[call.name]
         function: Any = tool.function

@@ -98,20 +98,7 @@ class SelectionSpec:
 
 
 def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
-    """Read a selection.
-
-    Args:
-        text: what the user wrote, such as ``best:length``; the word before the first colon in
-            capitals or not, with or without spaces around it.
-        n: how many replies are to pass, where that is said.
-
-    Returns:
-        What was read.
-
-    Raises:
-        ValueError: it isn't a selection, or it takes no ``n``; says what is wrong, and what to
-            write.
-    """
+    """Read a selection."""
     name, colon, rest = text.partition(":")
     kind, by = name.strip().lower(), rest.strip()
     if kind not in _FORMS:

@@ -108,15 +108,7 @@ class Telemetry:
 
 
 def server_span(name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope | None:
-    """Begin the span of a request to a server of ours, within its caller's trace.
-
-    Args:
-        name: the span's name.
-        headers: the request's, as ASGI has them.
-
-    Returns:
-        The span, open and current; None where nobody listens.
-    """
+    """Begin the span of a request to a server of ours, within its caller's trace."""
     tracers = trace.get_tracer_provider()
     if isinstance(tracers, SILENT):
         return None

@@ -48,18 +48,7 @@ SCHEDULES = tuple(form.written for form in _FORMS.values())
 
 
 def parse_schedule(text: str) -> BaseSchedule:
-    """Read a schedule.
-
-    Args:
-        text: what the user wrote, such as ``staggered:0.5``; in capitals or not, with or without
-            spaces around its parts.
-
-    Returns:
-        The schedule; what is left out is as in Python.
-
-    Raises:
-        ValueError: it isn't a schedule; says what is wrong, and what to write.
-    """
+    """Read a schedule."""
     name, colon, rest = text.partition(":")
     kind = name.strip().lower()
     form = _FORMS.get(kind)
