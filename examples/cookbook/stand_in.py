@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 
-from mellea_like import Backend, MelleaError, OpenAIBackend, Request
+from mellea_like import Backend, MelleaError, Request
 from mellea_like.backends import ScriptedBackend
 from mellea_like.batch import ItemResult
 
@@ -60,11 +60,13 @@ def start(program: Callable[..., Any], purpose: str | None, **stand_ins: StandIn
             await program(**models)
         finally:
             for model in models.values():
-                if isinstance(model, OpenAIBackend):
+                if not isinstance(model, ScriptedBackend):
                     await model.aclose()
 
     try:
         if base_url or any(named.values()) or os.environ.get("OPENAI_BASE_URL"):
+            from mellea_like import OpenAIBackend  # the extra `openai`
+
             for role, name in named.items():
                 models[role] = OpenAIBackend(name or named["model"], base_url=base_url)
         else:
