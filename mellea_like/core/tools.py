@@ -230,8 +230,9 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
         msg = f"a tool needs a name: this mapping has no 'name', nor a 'title': {shown(given)}"
         raise ValueError(msg)
     about = inside.get("description") or ""
-    told_schema = {} if schema is None else {"parameters": schema}
-    return Tool(called, about, **told_schema, strict=strict)
+    if schema is None:
+        return Tool(called, about, strict=strict)
+    return Tool(called, about, schema, strict=strict)
 
 
 # --- calls in conversations, and to be compared
