@@ -61,7 +61,7 @@ def main() -> int:
         return 1
 
     for slice_ in result.slices:
-        print(f"iteration {slice_.iteration}: {slice_.text!r}", *slice_.problems, sep="\n    ")
+        print(f"attempt {slice_.attempt}: {slice_.text!r}", *slice_.problems, sep="\n    ")
     print(f"The slogan: {slogan}")
     return 0
 
@@ -69,7 +69,7 @@ def main() -> int:
 if __name__ == "__main__":
     sys.exit(main())
 
-# expect: iteration 1: 'We bake'
-# expect: iteration 2: 'We bake bread'
-# expect: iteration 3: 'We bake bread, fresh every morning'
+# expect: attempt 1: 'We bake'
+# expect: attempt 2: 'We bake bread'
+# expect: attempt 3: 'We bake bread, fresh every morning'
 # expect: The slogan: We bake bread, fresh every morning

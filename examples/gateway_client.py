@@ -24,7 +24,7 @@ def plain(client: openai.OpenAI) -> None:
     reply = client.chat.completions.create(model="short", messages=MESSAGES)
     told = reply.model_extra["mellea_like"]
     print(f"reply: {reply.choices[0].message.content}")
-    print(f"it took {told['iterations']} iterations and {reply.usage.total_tokens} tokens")
+    print(f"it took {told['iterations']} draws and {reply.usage.total_tokens} tokens")
 
 
 def streamed(client: openai.OpenAI) -> None:
@@ -49,7 +49,7 @@ def impossible(client: openai.OpenAI) -> None:
         )
     except openai.UnprocessableEntityError as error:
         told = error.body["mellea_like"]
-        print(f"nothing passed in {told['iterations']} iterations: {told['problems'][-1]}")
+        print(f"nothing passed in {told['iterations']} draws: {told['problems'][-1]}")
         print(f"the best was: {told['best']['content']}")
 
 

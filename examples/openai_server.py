@@ -25,8 +25,9 @@ from mellea_like.requirements.checks import sentence_count, word_count
 
 
 def report(slice_: Slice) -> None:
-    """Say how an iteration ended, as soon as it has."""
-    print(f"iteration {slice_.iteration}: {slice_.outcome}", *slice_.problems, sep="\n    ")
+    """Say how a draw ended, as soon as it has."""
+    name = f"attempt {slice_.attempt}, lane {slice_.lane}"
+    print(f"{name}: {slice_.outcome}", *slice_.problems, sep="\n    ")
 
 
 async def run(arguments: argparse.Namespace) -> None:

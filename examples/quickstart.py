@@ -36,9 +36,10 @@ def main() -> int:
 
     print("The text that passed:")
     print(f"  {text}")
-    print(f"It took {len(result.slices)} iterations and {result.usage}.")
+    print(f"It took {len(result.slices)} draws and {result.usage}.")
     for slice_ in result.slices[:4]:
-        print(f"  iteration {slice_.iteration}: {slice_.outcome}", *slice_.problems, sep="\n    ")
+        name = f"attempt {slice_.attempt}, lane {slice_.lane}"
+        print(f"  {name}: {slice_.outcome}", *slice_.problems, sep="\n    ")
     return 0
 
 
@@ -46,4 +47,4 @@ if __name__ == "__main__":
     sys.exit(main())
 
 # expect: The text that passed:
-# expect: It took ... iterations and ... requests, ...
+# expect: It took ... draws and ... requests, ...

@@ -47,10 +47,10 @@ def test_it_prints_replies_that_have_passed(url):
     assert lines[0] == "models: short, short-or-best"
     reply = lines[1].removeprefix("reply: ")
     assert len(reply.split()) <= 12
-    assert re.fullmatch(r"it took \d+ iterations and \d+ tokens", lines[2])
+    assert re.fullmatch(r"it took \d+ draws and \d+ tokens", lines[2])
     streamed = next(line for line in lines if line.startswith("streamed: "))
     assert "string" in streamed
-    assert any(re.match(r"nothing passed in 8 iterations: .*zebra", line) for line in lines)
+    assert any(re.match(r"nothing passed in 8 draws: .*zebra", line) for line in lines)
     assert lines[-1] in {"passed: true", "passed: false"}
 
 

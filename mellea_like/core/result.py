@@ -35,18 +35,18 @@ class StopReason(StrEnum):
     """Why a call ended. Compares equal to its text: ``result.stop_reason == "timeout"``."""
 
     PASSED = "passed"
-    """A slice met every requirement."""
+    """A draw met every requirement."""
     EXHAUSTED = "exhausted"
-    """All turns are spent."""
+    """All attempts are spent."""
     TIMEOUT = "timeout"
     """The call's time was up."""
     BUDGET = "budget"
     """A budget of requests, tokens, cost or time is spent."""
     HOPELESS = "hopeless"
-    """Further turns would not help: a requirement fails too often (``give_up=``), or its validator
+    """Further draws would not help: a requirement fails too often (``give_up=``), or its validator
     raises the same error with every reply."""
     ERROR = "error"
-    """An error ended the call, or every subsample of it."""
+    """An error ended the call, or every lane of it."""
     HOOK = "hook"
     """A plugin failed, or stopped the call."""
     CANCELLED = "cancelled"
@@ -63,14 +63,14 @@ class SamplingResult(Generic[T]):
     It is true if it is a `success`.
 
     Args:
-        slices: the record of each iteration that started, in the order they ended.
+        slices: the record of each draw that started, in the order they ended.
         best_index: where in ``slices`` the winner stands, else the best failure; None where no
-            slice was judged (in the record of a call that raised).
+            draw was judged (in the record of a call that raised).
         stop_reason: why the call ended.
         sampling_id: the call's id, as in logs, spans and hook payloads.
         started: when the call began (UTC).
         elapsed: how long it took, in seconds on the event loop's clock.
-        undelivered: how many slices could not be handed to hooks and ``on_slice`` before the time
+        undelivered: how many draws could not be handed to hooks and ``on_slice`` before the time
             for that was up.
         stop_detail: the stop reason in words, where there is more to say: which budget is spent,
             or which requirement is hopeless.
@@ -93,7 +93,7 @@ class SamplingResult(Generic[T]):
 
     @property
     def success(self) -> bool:
-        """Whether a slice passed; with ``Collect(k)``, whether k did."""
+        """Whether a draw passed; with ``Collect(k)``, whether k did."""
         passed = self.best_index is not None and self.slices[self.best_index].passed
         return passed and (self.decision is None or self.decision.complete)
 
@@ -105,7 +105,7 @@ class SamplingResult(Generic[T]):
         """The winner, else the best failure.
 
         Raises:
-            ValueError: no slice was judged. Never so for a result that ``sample`` returned; the
+            ValueError: no draw was judged. Never so for a result that ``sample`` returned; the
                 record that an error carries can lack one.
         """
         if self.best_index is None:
@@ -115,7 +115,7 @@ class SamplingResult(Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """The winner's parsed value, which may be None; None too unless a slice passed."""
+        """The winner's parsed value, which may be None; None too unless a draw passed."""
         return cast("T", self.best.value) if self.success else None
 
     @property
@@ -128,14 +128,14 @@ class SamplingResult(Generic[T]):
 
     @property
     def candidates(self) -> tuple[Slice, ...]:
-        """All slices that passed, in the order they ended: what the winner was chosen from."""
+        """The draws that passed, in the order they ended: what the winner was chosen from."""
         return tuple(s for s in self.slices if s.passed)
 
     @property
     def winners(self) -> tuple[Slice, ...]:
-        """The slices that won, the best first: k with ``Collect(k)``, else one.
+        """The draws that won, the best first: k with ``Collect(k)``, else one.
 
-        Empty where no slice passed; where fewer than k did, those.
+        Empty where no draw passed; where fewer than k did, those.
         """
         if self.decision is None:
             return (self.best,) if self.success else ()
@@ -149,7 +149,7 @@ class SamplingResult(Generic[T]):
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tools that the winner calls, with their arguments read; empty unless a slice passed.
+        """The tools that the winner calls, with their arguments read; empty unless a draw passed.
 
         None of them has run: `run_tools` runs them.
         """
@@ -184,7 +184,7 @@ class SamplingResult(Generic[T]):
             returns is told as it is where it is a ``str``, else as JSON.
 
         Raises:
-            SamplingFailed: no slice passed.
+            SamplingFailed: no draw passed.
             ToolError: a tool raised, and ``on_error`` is ``"raise"``.
             ValueError: a tool has no function; or this result is a copy that does not know its
                 tools, and they aren't given, or not all. Then none has run.
@@ -201,7 +201,7 @@ class SamplingResult(Generic[T]):
             The value.
 
         Raises:
-            SamplingFailed: no slice passed; its message says what the best failure lacked and how
+            SamplingFailed: no draw passed; its message says what the best failure lacked and how
                 many ended in an error, and its cause is the first error, if there was any.
         """
         if self.success:
@@ -210,9 +210,9 @@ class SamplingResult(Generic[T]):
 
     @property
     def errors(self) -> tuple[BaseException, ...]:
-        """The errors of all slices, in the order they happened; beside a success too.
+        """The errors of all draws, in the order they happened; beside a success too.
 
-        An error that a retry mended is none of them: it cost a request, and no slice.
+        An error that a retry mended is none of them: it cost a request, and no attempt.
         """
         return tuple(s.error for s in self.slices if s.error is not None)
 
@@ -223,7 +223,7 @@ class SamplingResult(Generic[T]):
         return sum((s.usage for s in self.slices), compared)
 
     def count(self, outcome: Outcome) -> int:
-        """Count the slices with one outcome.
+        """Count the draws with one outcome.
 
         Args:
             outcome: which.
@@ -234,7 +234,7 @@ class SamplingResult(Generic[T]):
         return sum(s.outcome is outcome for s in self.slices)
 
     def ledger(self, prices: Mapping[str, Price] | None = None) -> Ledger:
-        """Say what each iteration cost, what of it was wasted, and what comparisons cost.
+        """Say what each draw cost, what of it was wasted, and what comparisons cost.
 
         Its total is `usage`.
 

@@ -1,4 +1,4 @@
-"""The record of one iteration."""
+"""The record of one draw."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ class Outcome(StrEnum):
     ERRORED = "errored"
     """An exception: the backend's, a validator's, or a hook's."""
     CANCELLED = "cancelled"
-    """A sibling won, the time was up, or the caller left."""
+    """Another draw won, the time was up, or the caller left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The record of one iteration: generate, validate, and its outcome.
+    """The record of one draw: what was asked, what came back, the verdicts and the outcome.
 
     Args:
-        iteration: the id of its turn: 1-based, unique in the call, not monotonic in time.
-        subsample: the subsample of its turn, 0-based.
-        depth: the depth of its turn in that subsample, 0-based.
-        chain: the subsample that ran it; another than ``subsample`` for a borrowed turn.
+        iteration: its id: 1-based, unique in the call, not monotonic in time.
+        subsample: its lane, 0-based; ``lane`` counts from 1.
+        depth: its place in that lane, 0-based; ``attempt`` counts from 1.
+        chain: the lane that ran it, 0-based; another than ``subsample`` where a schedule lent the
+            attempt to another lane.
         action: what was asked for, repairs included.
         context: the conversation that it was generated in.
         messages: what was sent: the context and the prompt; empty where nothing was. Behind them
@@ -51,7 +52,7 @@ class Slice:
         requirements: what it had to meet, in order; empty where it was not validated.
         verdicts: the verdict on each requirement, in the same order.
         outcome: how it ended.
-        error: the exception behind an errored outcome, or what failed while a cancelled iteration
+        error: the exception behind an errored outcome, or what failed while a cancelled draw
             cleaned up; else None.
         reason: why the reply was no answer that could be checked: it was cut off or refused, does
             not parse, or breaks a rule of its format; empty otherwise.
@@ -149,7 +150,7 @@ class Slice:
 
     @property
     def duration(self) -> float:
-        """How long the iteration took, in seconds."""
+        """How long the draw took, in seconds."""
         return self.ended_at - self.started_at
 
     @property

@@ -77,25 +77,25 @@ class BaseSamplingStrategy:
 
     Args:
         backend: what generates; a call may name another.
-        loop_budget: iterations of each subsample at most, at least 1.
-        concurrency_budget: number of subsamples that run at a time, at least 1. That many requests
+        loop_budget: attempts in each lane at most, one after another, at least 1.
+        concurrency_budget: number of lanes that run side by side, at least 1. That many requests
             are in flight for each call: the result comes sooner, more is spent on draws that lose,
             and a provider's rate limit is met sooner. Where a draw can fail by its backend only (no
-            requirement, plain text, no hook that decides on it, no schedule), one subsample runs at
+            requirement, plain text, no hook that decides on it, no schedule), one lane runs at
             a time, for there is nothing to race.
-        requirements: what every call's slices must meet, before the action's and the call's own.
+        requirements: what every call's draws must meet, before the action's and the call's own.
         judge: decides requirements without a validator; by default the call's backend.
         plugins: hooks that run in every call of this strategy.
-        selection: which passing slice wins. ``"first"`` takes the first to arrive, which depends on
-            timing and so is not deterministic. ``"ordered"`` takes the lowest (depth, subsample)
-            whatever the timing: it waits for the slices of lower rank and cancels only the others.
+        selection: which passing draw wins. ``"first"`` takes the first to arrive, which depends on
+            timing and so is not deterministic. ``"ordered"`` takes the lowest (attempt, lane)
+            whatever the timing: it waits for the draws of lower rank and cancels only the others.
             An object waits for several that pass and chooses among them: ``BestOf(score, n=5)``,
-            ``Vote()``, ``Collect(3)``, ``Consensus()``, ``Tournament()``. Then the turns of all
-            subsamples are pooled, and no more draws are started than it could still need.
+            ``Vote()``, ``Collect(3)``, ``Consensus()``, ``Tournament()``. Then the attempts of all
+            lanes are pooled, and no more draws are started than it could still need.
         options: how to generate, where a call leaves it open.
         judge_options: how judges generate; by default at temperature 0.
-        iteration_timeout: the longest an iteration may take, in seconds; past it the iteration has
-            errored and its subsample goes on. A comparison by a judge may take as long; past it the
+        iteration_timeout: the longest a draw may take, in seconds; past it the draw has
+            errored and its lane goes on. A comparison by a judge may take as long; past it the
             two are even.
         timeout: the longest a call may take, in seconds; past it the call returns what there is,
             with the stop reason ``"timeout"``.
@@ -107,17 +107,17 @@ class BaseSamplingStrategy:
         cancel_grace: seconds after which a backend that ignores its cancellation is logged, with
             where it stands. It is waited for all the same. Nothing logs that of a lone subsample,
             which runs in the caller's task.
-        retry: how a request is tried again within its iteration after a transient error; None turns
-            that off, and such an error then costs its turn.
-        schedule: when iterations may start; None, like ``Eager()``, starts all subsamples at once
+        retry: how a request is tried again within its draw after a transient error; None turns
+            that off, and such an error then costs its attempt.
+        schedule: when draws may start; None, like ``Eager()``, starts all lanes at once
             where a draw can fail.
         budget: what all calls of this strategy together may cost; a call can have its own budget
             besides.
         give_up: when to stop because a requirement fails too often, as in ``PerRequirement()``;
-            None uses all turns.
+            None uses all attempts.
         accept_incomplete: whether a reply is an answer that was cut off at its longest length,
             refused, withheld by a content filter, or calls a tool that nobody asked for. By default
-            such a slice has failed, its reason says so, and the repair begins. Text completion
+            such a draw has failed, its reason says so, and the repair begins. Text completion
             wants True: then such a reply is parsed and checked like any other.
         telemetry: where spans and metrics go; by default the process's providers, without content.
 
@@ -207,10 +207,10 @@ class BaseSamplingStrategy:
         return self.__settings
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        """Choose what a subsample asks after a failure. Pure.
+        """Choose what a lane asks after a failure. Pure.
 
         Args:
-            history: the failed slices of this subsample, oldest first, at least one; the last is
+            history: the failed slices of this lane, oldest first, at least one; the last is
                 the one to repair.
 
         Returns:
@@ -288,7 +288,7 @@ class BaseSamplingStrategy:
         tool_choice: str | None = None,
         tool_rounds: int = ROUNDS,
     ) -> SamplingResult[Any]:
-        """Draw until a draw meets every requirement, or the turns are spent.
+        """Draw until a draw meets every requirement, or the attempts are spent.
 
         Args:
             action: what to generate; a text becomes an `Instruction`. OpenAI-style messages will
@@ -299,7 +299,7 @@ class BaseSamplingStrategy:
             backend: what generates, instead of the strategy's backend.
             format: the type to parse replies to, as JSON: a pydantic model, or any other type that
                 pydantic can validate. The result's ``value`` is then of that type. A reply that
-                does not parse, or breaks a rule of the type, is a failed slice. Where the backend
+                does not parse, or breaks a rule of the type, is a failed draw. Where the backend
                 streams and not all reasons are wanted (``validate_all``), its request is closed at
                 the first field that can't be right.
             options: how to generate; what they leave open is as the strategy's options say. To
@@ -307,10 +307,11 @@ class BaseSamplingStrategy:
                 mapping: ``options={"max_tokens": None}``.
             validation_context: what validators and judges see as the conversation, instead of the
                 one that the draw was generated in.
-            on_slice: called with each slice, in the order they end; sync or async. An exception in
-                it ends the call and is raised, unless the call is decided; then it is logged.
+            on_slice: called with the record of each draw, in the order they end; sync or async.
+                An exception in it ends the call and is raised, unless the call is decided; then it
+                is logged.
             budget: what this call may cost, besides the strategy's budget. When it is spent, no
-                further turn starts, and the call returns what there is, with the stop reason
+                further draw starts, and the call returns what there is, with the stop reason
                 ``"budget"``.
             tools: what the model may call: functions with type hints and a docstring, JSON Schemas,
                 or what `Tool.of` makes of either. A call whose name or arguments don't fit is a
@@ -327,7 +328,7 @@ class BaseSamplingStrategy:
                 others do.
 
         Returns:
-            The result; ``success`` tells whether a slice passed.
+            The result; ``success`` tells whether a draw passed.
 
         Raises:
             TypeError: an argument is of the wrong type, or a function can't be a tool.
@@ -336,13 +337,13 @@ class BaseSamplingStrategy:
                 the strategy's `select_from_failure` returned an impossible position.
             RequirementError: a requirement needs a judge, and its judge can't judge; or a validator
                 returned no verdict (`BadVerdict`).
-            SamplingTimeout: the time was up before any slice was judged.
-            LimitExceeded: a budget was spent before any slice was judged.
+            SamplingTimeout: the time was up before any draw was judged.
+            LimitExceeded: a budget was spent before any draw was judged.
             HookError: a plugin failed, or stopped the call (`Blocked`).
-            ToolError: a tool raised in every iteration; this is the first such error.
+            ToolError: a tool raised in every draw; this is the first such error.
             ImportError: the calls of a tool that is a JSON Schema can't be checked without the
                 ``jsonschema`` package: the extra ``checks``.
-            BackendError: every iteration ended in an error; this is the first.
+            BackendError: every draw ended in an error; this is the first.
             Exception: the same, where the backend's first error is of another type; what a
                 validator raised whose ``on_error`` is ``"raise"``; and what `repair` raised.
         """
