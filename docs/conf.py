@@ -30,14 +30,14 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
-    "sphinx_design",
     "sphinxext.opengraph",
 ]
 root_doc = "index"
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_templates"]
 
 html_theme = "shibuya"
 html_title = project
+templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_baseurl = os.environ.get("DOCS_URL", "https://mellea-like.github.io/mellea-like/")
@@ -48,6 +48,7 @@ html_theme_options = {
     "nav_links": [
         {"title": "Tutorial", "url": "tutorial/index"},
         {"title": "How-to", "url": "howto/index"},
+        {"title": "Cookbook", "url": "cookbook/index"},
         {"title": "Concepts", "url": "concepts"},
         {"title": "API", "url": "api/index"},
         {"title": "Benchmarks", "url": "benchmarks"},

@@ -74,9 +74,9 @@ def keep(tmp_path):
     directory = Path(os.environ.get("ARTIFACTS") or tmp_path)
     directory.mkdir(parents=True, exist_ok=True)
 
-    def keep_screenshot(page, name):
+    def keep_screenshot(page, name, *, whole=True):
         path = directory / f"{name}.png"
-        page.screenshot(path=path, full_page=True)
+        page.screenshot(path=path, full_page=whole)
         assert path.stat().st_size > 10_000
         return path
 

@@ -1,0 +1,189 @@
+"""The documentation's site in a real browser: readable by day and night, wide and narrow."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from functools import partial
+from html import unescape
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]  # Building takes a while.
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+AXE = (Path(__file__).parent / "axe.js").read_text(encoding="utf-8")
+MOST_OF_THE_API = "exclude_patterns=_build,api/[!is]*"
+"""Building the reference takes half a minute; of its pages, those on sampling are enough here."""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    built = tmp_path_factory.mktemp("site")
+    options = ("--builder=html", "--quiet", "-D", MOST_OF_THE_API, "-D", "nitpicky=0")
+    command = [sys.executable, "-m", "sphinx", *options, "--keep-going", str(DOCS), str(built)]
+    subprocess.run(command, check=True, capture_output=True)
+    return built
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def visit(chromium, address):
+    """Open a page of the site; nothing is asked of any other server, and no script fails."""
+
+    @contextmanager
+    def visited(path, **options):
+        noticed = []
+        context = chromium.new_context(reduced_motion="reduce", **options)
+        page = context.new_page()
+        page.on("pageerror", lambda error: noticed.append(f"exception {error}"))
+        page.on("response", lambda got: got.ok or noticed.append(f"{got.status} {got.url}"))
+
+        def route(route):
+            if route.request.url.startswith(address):
+                route.continue_()
+            else:
+                noticed.append(f"request {route.request.url}")
+                route.abort()
+
+        context.route("**/*", route)
+        page.goto(f"{address}/{path}")
+        yield page
+        context.close()
+        assert noticed == []
+
+    return visited
+
+
+PAGES = (
+    "index",
+    "tutorial/01-first-sample",
+    "howto/index",
+    "howto/typed-output",
+    "howto/best-of",
+    "howto/gateway",
+    "howto/report",
+    "concepts",
+    "benchmarks",
+    "api/sampling",
+)
+OUTSIDE = """[...document.querySelectorAll("article pre, article .table-wrapper, article img")]
+    .filter((e) => e.checkVisibility() && !e.closest("p:has(> img)"))
+    .filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth)
+    .map((e) => e.outerHTML.slice(0, 80))"""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_readable_by_day_and_night_wide_and_narrow(visit, keep, name):
+    for width, height in ((1280, 860), (390, 844)):
+        with visit(f"{name}.html", viewport={"width": width, "height": height}) as page:
+            axe = page.evaluate_handle(AXE)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate(OUTSIDE) == []
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                keep(page, f"site-{name.replace('/', '-')}-{scheme}-{width}", whole=False)
+                assert axe.evaluate("axe => axe.lowText()") == [], scheme
+
+
+def test_the_first_screen_says_what_installs_shows_and_pictures_it(visit):
+    with visit("index.html", viewport={"width": 1280, "height": 860}) as page:
+        picture = page.locator('img[src$="race.svg"]')
+        for part in (page.locator("h1"), page.locator(".highlight-bash").first, picture):
+            box = part.bounding_box()
+            assert box["y"] + box["height"] < 860
+        assert picture.evaluate("(img) => img.naturalWidth") > 0
+        card = page.locator('meta[property="og:image"]').get_attribute("content")
+        assert (DOCS / "_static" / Path(card).name).exists()
+        for name in ("og:description", "og:title"):
+            assert page.locator(f'meta[property="{name}"]').get_attribute("content")
+        assert page.locator('a[href="https://github.com/mellea-like/mellea-like"]').is_visible()
+
+
+def test_a_button_copies_an_example(visit):
+    permissions = ["clipboard-read", "clipboard-write"]
+    with visit("howto/best-of.html", permissions=permissions) as page:
+        block = page.locator(".highlight-python").first
+        block.hover()
+        block.locator("button.copybtn").click()
+        page.locator("button.copybtn.success").wait_for()
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied.startswith("from mellea_like import BestOf")
+        assert copied.strip() == block.locator("pre").text_content().strip()
+
+
+@pytest.mark.parametrize(
+    ("words", "pages"),
+    [
+        ("best of", {"howto/best-of"}),
+        ("Jupyter", {"howto/jupyter"}),
+        ("FastAPI", {"howto/fastapi"}),
+        ("fallback model", {"howto/fallback"}),
+        ("Azure", {"howto/providers", "howto/azure"}),
+        ("DPO", {"howto/training-data"}),
+        ("Instructor", {"coming-from-instructor"}),
+        ("typed output", {"howto/typed-output"}),
+    ],
+)
+def test_search_finds(visit, words, pages):
+    with visit("index.html") as page:
+        page.locator("input[name=q]").first.fill(words)
+        page.keyboard.press("Enter")
+        page.locator("ul.search li a").first.wait_for()
+        page.locator("#search-progress", has_text=re.compile(r"^$|found")).first.wait_for(
+            state="attached"
+        )
+        hits = page.locator("ul.search li > a").evaluate_all("(all) => all.map((a) => a.pathname)")
+        first = [hit.strip("/").removesuffix(".html") for hit in hits[:3]]
+        assert pages & set(first), first
+
+
+def links_of(page):
+    """Find where a page leads to: (page, fragment) within the site."""
+    html = re.sub(
+        r"<(script|style|svg).*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    for href in re.findall(r'<a\s[^>]*?href="([^"]+)"', html):
+        parts = urlsplit(unescape(href))
+        if not parts.scheme and not parts.netloc:
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            yield target, unquote(parts.fragment)
+
+
+def test_no_link_within_the_site_is_dead(site):
+    names = {
+        page: {unescape(name) for name in re.findall(r'\bid="([^"]+)"', page.read_text("utf-8"))}
+        for page in site.rglob("*.html")
+    }
+    left_out = {site / "api" / f"{page.stem}.html" for page in (DOCS / "api").glob("[!is]*.md")}
+    dead = [
+        (page.name, target.name, fragment)
+        for page in names
+        for target, fragment in links_of(page)
+        if target not in left_out
+        and target.suffix == ".html"
+        and (target not in names or (fragment and fragment not in names[target]))
+    ]
+    assert dead == []
+    assert len(names) > 60
