@@ -245,7 +245,7 @@ async def test_an_error_is_everyone_s_each_with_its_own():
     async with ChoicesBackend(server, 2) as backend:
         with pytest.raises(BackendUnavailable, match="overloaded") as caught:
             await strategy(backend, 2, retry=None).sample("do", [yes])
-    assert "2 iterations errored" in str(caught.value.__notes__)
+    assert "2 draws errored" in str(caught.value.__notes__)
     assert server.sent == [2]
 
 

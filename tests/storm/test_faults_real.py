@@ -132,7 +132,7 @@ async def test_a_server_that_is_not_there_is_one_clear_error():
     strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
     with pytest.raises(BackendUnavailable) as caught:
         await strategy.sample("Say won.", [SAYS_WON])
-    assert any("2 iterations errored" in note for note in caught.value.__notes__)
+    assert any("2 draws errored" in note for note in caught.value.__notes__)
     await backend.aclose()
 
 
