@@ -194,7 +194,8 @@ class Translator:
             said, retryable = f"{said}; the quota is used up", False
         elif status == 404:  # noqa: PLR2004 (not found)
             model = "" if self._model is None else f"the model {self._model!r} and "
-            said = f"{said}; check {model}the base URL{self._hint}"
+            usual = "" if "/v1" in self._url else ", which mostly ends in /v1"
+            said = f"{said}; check {model}the base URL{usual}{self._hint}"
         return kind(said, status=status, retryable=retryable, retry_after=wait)
 
     def _of_connection(self, causes: tuple[BaseException, ...]) -> BackendError:

@@ -18,7 +18,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.backend import BackendWrapper, innermost
 from mellea_like.errors import BackendUnavailable, CircuitOpen, MalformedResponse, RateLimited
-from mellea_like.runtime.logs import inform
+from mellea_like.runtime.logs import inform, warn
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -178,7 +178,8 @@ class BackoffGate:
         if answer and self.failing:
             self.answered()
         elif answer is False and most is not None and self._breaker.failed(now, error, most):
-            inform("%s", self._breaker.state(now, self._where))
+            tell = warn if self._breaker.first_time else inform  # A mistyped address is noticed.
+            tell("%s", self._breaker.description(now, self._where))
 
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate for some seconds from now; never for less than it is already closed.
@@ -295,6 +296,11 @@ class CircuitBreaker:
         """Whether everything may be sent."""
         return self._next is None
 
+    @property
+    def first_time(self) -> bool:
+        """Whether it has opened once since the last answer."""
+        return self._pause == FIRST_PAUSE
+
     def ask(self, now: float, request: object) -> float:
         """Return 0 if a request may be sent, perhaps as the probe; else when to ask again.
 
@@ -344,16 +350,17 @@ class CircuitBreaker:
         """Count a request as not sent, and return its error."""
         self.unsent += 1
         return CircuitOpen(
-            f"{self.state(now, where)}{late}; the last failure: {self._last_error}",
+            self.description(now, where, late),
             status=self._status,
             retry_after=self._left(now),
         )
 
-    def state(self, now: float, where: str) -> str:
+    def description(self, now: float, where: str, late: str = "") -> str:
         """Describe a backend that is not reachable."""
         return (
             f"{where}: not reachable, {self.failures} requests failed in a row;"
-            f" the next try is in {self._left(now):.3g} s"
+            f" the next try is in {self._left(now):.3g} s{late};"
+            f" the last failure: {self._last_error}"
         )
 
     def _left(self, now: float) -> float:

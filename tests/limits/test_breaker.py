@@ -143,7 +143,7 @@ async def test_a_server_that_answers_nothing_but_5xx_gets_eight_requests_and_the
         await backend.aclose()
 
 
-async def test_a_closed_port_is_tried_eight_times_by_a_call_and_not_by_the_next():
+async def test_a_closed_port_is_tried_eight_times_by_a_call_and_not_by_the_next(caplog):
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -157,6 +157,10 @@ async def test_a_closed_port_is_tried_eight_times_by_a_call_and_not_by_the_next(
     again, error = await cost(strategy)
     assert again <= tried + 1
     assert isinstance(error, CircuitOpen)
+    # Whoever has mistyped an address sees it, once, however long a batch waits for the server.
+    (told,) = [record for record in caplog.records if record.message.startswith("openai at")]
+    assert told.levelname == "WARNING"
+    assert "is the server running?" in told.message
     await backend.aclose()
 
 
