@@ -179,7 +179,7 @@ def browser(session: nox.Session) -> None:
     environment = Environment(session, "browser")
     environment.run("python", ROOT / "tools" / "ensure_chromium.py")
     session.env["ARTIFACTS"] = str(Path(session.cache_dir).absolute().parent / "artifacts")
-    side_by_side = ("--numprocesses=2", "-m", "browser", "--durations=5")
+    side_by_side = ("--numprocesses=2", "--dist=loadgroup", "-m", "browser", "--durations=5")
     environment.run("pytest", *side_by_side, ROOT / "tests" / "browser")
 
 

@@ -31,7 +31,7 @@ ERRED = "It ended early: "
 
 
 @pytest.fixture
-def program(monkeypatch, tmp_path):
+def program(monkeypatch, tmp_path, request):
     """Import a program anew, in a working directory of its own."""
     monkeypatch.syspath_prepend(str(COOKBOOK))
     monkeypatch.chdir(tmp_path)
@@ -39,7 +39,10 @@ def program(monkeypatch, tmp_path):
     def load(name):
         for module in (name, "stand_in"):
             monkeypatch.delitem(sys.modules, module, raising=False)
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        if hasattr(module, "FOLDER"):
+            request.addfinalizer(module.FOLDER.cleanup)
+        return module
 
     return load
 

@@ -109,7 +109,8 @@ class Usage:
             )
             if n
         ]
-        known = f"{requests}, {self.input_tokens} tokens in, {self.output_tokens} out"
+        tokens = "1 token" if self.input_tokens == 1 else f"{self.input_tokens} tokens"
+        known = f"{requests}, {tokens} in, {self.output_tokens} out"
         return f"{known} ({', '.join(details)})" if details else known
 
 

@@ -6,6 +6,7 @@ import json
 import pickle
 
 import anyio
+import httpx
 import pytest
 from http_server import Answer, OpenAIServer, Send
 from messages import PNG
@@ -51,7 +52,10 @@ def openai_model(server: OpenAIServer, **more) -> OpenAIChatModel:
 
 
 def anthropic_model(server: OpenAIServer) -> AnthropicModel:
-    provider = AnthropicProvider(base_url=server.url.removesuffix("/v1"), api_key=KEY)
+    url = server.url.removesuffix("/v1")
+    # Its client's pool (httpcore 1) may hand out a connection that a cancelled request has broken.
+    client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+    provider = AnthropicProvider(base_url=url, api_key=KEY, http_client=client)
     return AnthropicModel("claude-sonnet-5-5", provider=provider)
 
 

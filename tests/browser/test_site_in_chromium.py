@@ -15,7 +15,11 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]  # Building takes a while.
+pytestmark = [  # Building takes a while, and is done once.
+    pytest.mark.browser,
+    pytest.mark.timeout(180),
+    pytest.mark.xdist_group("site"),
+]
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 AXE = (Path(__file__).parent / "axe.js").read_text(encoding="utf-8")
