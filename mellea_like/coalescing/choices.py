@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from mellea_like.coalescing.component import Component
+from mellea_like.coalescing.background_service import BackgroundService
 from mellea_like.coalescing.coordinator.request_batch import SharedCost, own_copy
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import BackendWrapper
@@ -43,7 +43,7 @@ class ChoicesStatistics(NamedTuple):
     alone: int = 0
 
 
-class ChoicesBackend(BackendWrapper, Component):
+class ChoicesBackend(BackendWrapper, BackgroundService):
     """A backend that asks once for several choices (``n``) where the same is asked several times.
 
     The subsamples of a call that start together, with `Eager` and no limiter in between, go as one
@@ -82,7 +82,7 @@ class ChoicesBackend(BackendWrapper, Component):
 
     def __init__(self, inner: Backend, most: int = 4, *, window: float = 0.005) -> None:
         BackendWrapper.__init__(self, inner)
-        Component.__init__(self)
+        BackgroundService.__init__(self)
         if not callable(getattr(inner, "stream_choices", None)):
             msg = (
                 f"ChoicesBackend takes a backend with stream_choices, such as OpenAIBackend, not"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self, TypeVar, g
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
+from mellea_like.coalescing.background_service import BackgroundService
 from mellea_like.coalescing.chat.chat_run import ChatRun
 from mellea_like.coalescing.chat.session import ChatPhase, Rules, Session, Submission
-from mellea_like.coalescing.component import Component
 from mellea_like.coalescing.gathering_window import GatheringWindow
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.argument_checks import real_number, whole_number
@@ -77,7 +77,7 @@ class ChatStatistics(NamedTuple):
     runs: int
 
 
-class ChatDispatcher(Component, Generic[M, R]):
+class ChatDispatcher(BackgroundService, Generic[M, R]):
     """Answers the messages of many conversations, each with one run at a time.
 
     ::

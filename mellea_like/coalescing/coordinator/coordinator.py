@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self, TypeAlias
 
 import anyio
 
-from mellea_like.coalescing.component import Component
+from mellea_like.coalescing.background_service import BackgroundService
 from mellea_like.coalescing.coordinator.audit import AuditRecord, RequestStatus, status_of
 from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, share_key, tokens_of
 from mellea_like.coalescing.coordinator.request_batch import (
@@ -92,7 +92,7 @@ class CoordinatorStatistics(NamedTuple):
     calls: int
 
 
-class SamplingCoordinator(BackendWrapper, Component):
+class SamplingCoordinator(BackendWrapper, BackgroundService):
     """A backend that turns concurrent requests which fit together into one.
 
     Use it only where requests are approved by a person or priced by number: it costs each one a
@@ -153,7 +153,7 @@ class SamplingCoordinator(BackendWrapper, Component):
         audit: AuditCallback | None = None,
     ) -> None:
         BackendWrapper.__init__(self, inner)
-        Component.__init__(self)
+        BackgroundService.__init__(self)
         for name, function in (("scope", scope), ("caller", caller), ("audit", audit)):
             check_plain(f"SamplingCoordinator: {name}", function)
         quiet = math.inf if idle is None else _seconds("idle", idle)

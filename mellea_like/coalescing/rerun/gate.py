@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self, TypeVar, c
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from mellea_like.coalescing.component import Component
+from mellea_like.coalescing.background_service import BackgroundService
 from mellea_like.coalescing.rerun.gate_state import GateState
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.argument_checks import check_plain, real_number, takes
@@ -140,7 +140,7 @@ class TickRun(Generic[T]):
                 each.ticket.fail(error)
 
 
-class RerunGate(Component, Generic[T]):
+class RerunGate(BackgroundService, Generic[T]):
     """Runs a function, the tick, when asked to: once for all who ask, and one at a time.
 
     ```python

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mellea_like.coalescing import ChatDispatcher, RerunGate, SamplingCoordinator
-from mellea_like.coalescing.component import Component
+from mellea_like.coalescing.background_service import BackgroundService
 from mellea_like.core.backend import ITERATION, RequestMeta, current_iteration
 from mellea_like.core.generation import Generation
 from mellea_like.errors import Expired, ShutdownError, Stopped
@@ -56,7 +56,7 @@ class Work:
 
 
 class Made(NamedTuple):
-    component: Component
+    component: BackgroundService
     work: Work
     request: Callable[..., Awaitable[object]]
     """Asks for the work, by its name and perhaps with a deadline, and waits for the answer."""

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-__all__ = ["Component"]
+__all__ = ["BackgroundService"]
 
 
-class Component(ABC):
+class BackgroundService(ABC):
     """An async context manager with a task group, which does the work of its callers.
 
     Leaving the block drains: what was accepted is served, with no time limit; call `drain` before
