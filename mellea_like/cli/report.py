@@ -15,7 +15,7 @@ from mellea_like.cli.standard_streams import printable, warn, write_output
 from mellea_like.core.conversation import Message
 from mellea_like.core.result import SamplingResult
 from mellea_like.report.numbers import plural
-from mellea_like.runtime.files import replaced
+from mellea_like.runtime.atomic_files import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -20,7 +20,7 @@ from mellea_like.export.draws import Pairs, Select, Selection
 from mellea_like.export.formats import FORMATS, Format, columns_of, rows_of, words_needed
 from mellea_like.export.journaled_run import Run
 from mellea_like.report.numbers import plural
-from mellea_like.runtime.files import replaced
+from mellea_like.runtime.atomic_files import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

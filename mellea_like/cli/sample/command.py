@@ -31,7 +31,7 @@ from mellea_like.cli.standard_streams import is_terminal, one_line, silence, war
 from mellea_like.core.serialization import FORMAT, to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
 from mellea_like.report.numbers import plural
-from mellea_like.runtime.files import replaced
+from mellea_like.runtime.atomic_files import replaced
 from mellea_like.specification.strategy import MAX_ITERATIONS
 
 if TYPE_CHECKING:

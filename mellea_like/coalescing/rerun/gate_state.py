@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from mellea_like.errors import CoalescingError
-from mellea_like.runtime.files import replaced
+from mellea_like.runtime.atomic_files import replaced
 
 if TYPE_CHECKING:
     from pathlib import Path
