@@ -21,7 +21,7 @@ from mellea_like.core.validation import Candidate
 from mellea_like.hooks.types import HookType
 from mellea_like.runtime.event_loops import cancel_requested, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.stacks import stack_of
+from mellea_like.runtime.task_stack import stack_of
 from mellea_like.sampling.giving_up import FEWEST, bug_of, may_go_on, times_seen
 from mellea_like.sampling.iteration import Iteration, turn_of
 

@@ -21,7 +21,7 @@ from mellea_like import (
     hook,
 )
 from mellea_like.backends.scripted import Reply, ScriptedBackend
-from mellea_like.runtime.stacks import stack_of
+from mellea_like.runtime.task_stack import stack_of
 from mellea_like.runtime.threads import run_in_thread, thread_statistics
 
 pytestmark = pytest.mark.anyio

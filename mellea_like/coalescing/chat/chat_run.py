@@ -11,7 +11,7 @@ import anyio
 
 from mellea_like.runtime.event_loops import scope_cancelled
 from mellea_like.runtime.logs import logger
-from mellea_like.runtime.stacks import stack_of
+from mellea_like.runtime.task_stack import stack_of
 from mellea_like.telemetry.names import MESSAGES, OUTCOME, RUN_ID, SESSION
 from mellea_like.telemetry.spans import shared_span
 
