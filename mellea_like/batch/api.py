@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from mellea_like.batch.batch_run import BatchRun, Order
+from mellea_like.batch.breadth_first import why_not_in_rounds
 from mellea_like.batch.identity import identity_of
 from mellea_like.batch.item import Work
-from mellea_like.batch.rounds import why_not_in_rounds
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import prepare_call

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, 
 import anyio
 from anyio.lowlevel import checkpoint
 
+from mellea_like.batch.breadth_first import Waiting, WaitingItem, earlier_draws, why_not_in_rounds
 from mellea_like.batch.identity import differing_part, digest_of
 from mellea_like.batch.item import (
     EarlierRun,
@@ -25,7 +26,6 @@ from mellea_like.batch.item import (
     replayed,
 )
 from mellea_like.batch.progress import Progress, Reporter
-from mellea_like.batch.rounds import Waiting, WaitingItem, earlier_draws, why_not_in_rounds
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError, MelleaError
