@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.report.charts import breakdown, columns, coverage_chart, numbers, rate_bar, sizes
+from mellea_like.report.draw_details import (
+    Capacity,
+    block,
+    conversation,
+    decided,
+    panels,
+    tool_calls,
+)
 from mellea_like.report.icons import swatch
 from mellea_like.report.iterations import (
     FATES,
@@ -16,7 +24,6 @@ from mellea_like.report.iterations import (
 from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.numbers import count, money, percent, plural, seconds
 from mellea_like.report.page import SCOPE, environment, page
-from mellea_like.report.panels import Capacity, block, conversation, decided, panels, tool_calls
 from mellea_like.report.run_summary import (
     about_run,
     depth_name,

@@ -13,9 +13,9 @@ from report_kit import NASTY, calls, decision, item, many, nasty_run, nasty_trac
 
 from mellea_like import Audio, Image, Message, ToolCall
 from mellea_like.report import call_report, call_text, comparison_text, run_report, run_text
+from mellea_like.report.draw_details import FULL, MOST_BARS
 from mellea_like.report.markup import visible
 from mellea_like.report.notebook import cell
-from mellea_like.report.panels import FULL, MOST_BARS
 from mellea_like.report.waterfall import MOST_ROWS
 
 
