@@ -12,7 +12,7 @@ from mellea_like.core.argument_checks import real_number
 from mellea_like.core.backend import current_iteration
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import SamplingResult
-from mellea_like.report.iterations import winners_of
+from mellea_like.report.trace_figures import winners_of
 from mellea_like.sampling.recorder import SliceListener
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from mellea_like.core.prices import Price, checked_prices, currency_of
 from mellea_like.core.result import SamplingResult
 from mellea_like.estimate.draw_plan import Bottleneck, DrawPlan, Repairs, Split, UnsolvedItem
 from mellea_like.pass_rates import coverage_curve
-from mellea_like.report.iterations import (
+from mellea_like.report.markup import clip
+from mellea_like.report.trace_figures import (
     Money,
     Prices,
     damage,
@@ -28,7 +29,6 @@ from mellea_like.report.iterations import (
     trace_so_far,
     usage_of,
 )
-from mellea_like.report.markup import clip
 from mellea_like.sampling.schedules import CallFacts, CallProgress, Hedged, LatencyQuantiles
 from mellea_like.sampling.schedules.expressions import parse_schedule
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mellea_like.batch.unique import UNIQUE
 from mellea_like.core.generation import REJECTED
-from mellea_like.report.iterations import decision_of, problems_of, share_met, winners_of
+from mellea_like.report.trace_figures import decision_of, problems_of, share_met, winners_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from mellea_like.export.draws import Choice, prompt_of, scores_of, sent_for
-from mellea_like.report.iterations import problems_of, share_met, trace_so_far, winners_of
+from mellea_like.report.trace_figures import problems_of, share_met, trace_so_far, winners_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

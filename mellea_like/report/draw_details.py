@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from mellea_like.core.parts import Text, part_from_dict, shown_size
 from mellea_like.report.charts import rate_bar
 from mellea_like.report.icons import swatch
-from mellea_like.report.iterations import (
+from mellea_like.report.markup import Html, clip, html, joined, text_block
+from mellea_like.report.numbers import capital, count, percent, plural, seconds
+from mellea_like.report.trace_figures import (
     cut,
     decision_of,
     names_of,
@@ -19,8 +21,6 @@ from mellea_like.report.iterations import (
     usage_of,
     winners_of,
 )
-from mellea_like.report.markup import Html, clip, html, joined, text_block
-from mellea_like.report.numbers import capital, count, percent, plural, seconds
 from mellea_like.report.waterfall import anchor
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mellea_like.core.generation import Usage
-from mellea_like.report.iterations import Money, usage_of
 from mellea_like.report.markup import clip
 from mellea_like.report.numbers import amount, count, money, percent
+from mellea_like.report.trace_figures import Money, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mellea_like.report.iterations import Prices
+    from mellea_like.report.trace_figures import Prices
 
 __all__ = ["ModelShare", "Shares", "add_shares", "models_in", "share_rows"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.report.call import headline, stopped
 from mellea_like.report.draw_details import Capacity, decided, panels
 from mellea_like.report.icons import patterns, swatch
-from mellea_like.report.iterations import cut
 from mellea_like.report.markup import Html, html
 from mellea_like.report.page import style
+from mellea_like.report.trace_figures import cut
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:

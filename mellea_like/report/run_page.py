@@ -14,13 +14,6 @@ from mellea_like.report.draw_details import (
     tool_calls,
 )
 from mellea_like.report.icons import swatch
-from mellea_like.report.iterations import (
-    FATES,
-    cut,
-    damage,
-    problems_of,
-    winner_of,
-)
 from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.numbers import count, money, percent, plural, seconds
 from mellea_like.report.page import SCOPE, environment, page
@@ -39,6 +32,13 @@ from mellea_like.report.statistics import (
     figures_of,
     iterations_until,
     why,
+)
+from mellea_like.report.trace_figures import (
+    FATES,
+    cut,
+    damage,
+    problems_of,
+    winner_of,
 )
 from mellea_like.report.waterfall import waterfall
 

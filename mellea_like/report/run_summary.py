@@ -6,11 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.prices import with_currency
-from mellea_like.report.iterations import (
-    FATES,
-    damage,
-    tokens_of,
-)
 from mellea_like.report.markup import clip
 from mellea_like.report.model_shares import share_rows
 from mellea_like.report.numbers import amount, count, moment, money, percent, plural, seconds
@@ -20,6 +15,11 @@ from mellea_like.report.statistics import (
     figures_of,
     why,
     wilson,
+)
+from mellea_like.report.trace_figures import (
+    FATES,
+    damage,
+    tokens_of,
 )
 
 if TYPE_CHECKING:

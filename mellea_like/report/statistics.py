@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.generation import Usage
 from mellea_like.pass_rates import coverage_curve
-from mellea_like.report.iterations import (
+from mellea_like.report.model_shares import Shares, add_shares, models_in
+from mellea_like.report.trace_figures import (
     FATES,
     Money,
     decision_of,
@@ -28,7 +29,6 @@ from mellea_like.report.iterations import (
     usage_of,
     winner_of,
 )
-from mellea_like.report.model_shares import Shares, add_shares, models_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

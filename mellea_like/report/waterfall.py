@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.report.charts import ticks
 from mellea_like.report.icons import box, mark
-from mellea_like.report.iterations import names_of, problems_of, winners_of
 from mellea_like.report.markup import Html, clip, html, joined
 from mellea_like.report.numbers import capital, plural, seconds
+from mellea_like.report.trace_figures import names_of, problems_of, winners_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
