@@ -13,7 +13,7 @@ from mellea_like.cli.standard_streams import is_terminal, one_line, printable, s
 from mellea_like.errors import JournalError
 
 # typer reads the annotations.
-from mellea_like.export.draws import Pairs, Select  # noqa: TC001
+from mellea_like.export.example_selection import Pairs, Select  # noqa: TC001
 from mellea_like.export.formats import Format  # noqa: TC001
 
 if TYPE_CHECKING:

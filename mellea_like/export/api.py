@@ -16,7 +16,7 @@ from mellea_like.batch.rows.formats import as_json
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.errors import JournalError
 from mellea_like.export.data_card import Card
-from mellea_like.export.draws import Pairs, Select, Selection
+from mellea_like.export.example_selection import Pairs, Select, Selection
 from mellea_like.export.formats import FORMATS, Format, columns_of, rows_of, words_needed
 from mellea_like.export.journaled_run import Run
 from mellea_like.report.numbers import plural

@@ -12,13 +12,13 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
-from mellea_like.export.draws import Choice, prompt_of, scores_of, sent_for
+from mellea_like.export.example_selection import Choice, prompt_of, scores_of, sent_for
 from mellea_like.report.trace_figures import problems_of, share_met, trace_so_far, winners_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mellea_like.export.draws import Draw, LeftOut, Messages, Pair, Selection
+    from mellea_like.export.example_selection import Draw, LeftOut, Messages, Pair, Selection
 
 __all__ = ["COLUMNS", "FORMATS", "Format", "columns_of", "draw_rows", "rows_of", "words_needed"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from export_kit import item_of
 
-from mellea_like.export.draws import Choice, Selection
+from mellea_like.export.example_selection import Choice, Selection
 
 GOOD = [{"text": "a good one"}, {"text": "short"}, {"text": "the third"}]
 BAD = [{"text": "nearly", "met": 0.75}, {"text": "hopeless", "met": 0.25}]
