@@ -32,7 +32,7 @@ FIRST_USE = {
 from mellea_like.backends import PydanticAIBackend
 from pydantic_ai.models.test import TestModel
 PydanticAIBackend(TestModel())""",
-    "llama": "from mellea_like.backends import LlamaCppBackend",
+    "llama": "from mellea_like.backends import LlamaCppBackend; import xllamacpp, openai",
     "checks": f"{ONE_DRAW}('Answer.', [checks.json_schema({{'type': 'object'}})])",
     "code": "from mellea_like.requirements.code import runs_sql; import sqlglot",
     "cli": "from mellea_like.cli.main import main; assert main(['--version']) == 0",
