@@ -1,4 +1,4 @@
-"""The entry point of the command ``mellea-like``."""
+"""Running the command line: its streams, its signals, and how usage errors are said."""
 
 from __future__ import annotations
 

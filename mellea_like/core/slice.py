@@ -42,8 +42,8 @@ class Slice:
         iteration: its id: 1-based, unique in the call, not monotonic in time.
         subsample: its lane, 0-based; ``lane`` counts from 1.
         depth: its place in that lane, 0-based; ``attempt`` counts from 1.
-        chain: the lane that ran it, 0-based; another than ``subsample`` where a schedule lent the
-            attempt to another lane.
+        chain: the sequence of repairs that it belongs to, 0-based: as ``subsample``, but where a
+            schedule or a selection pools the attempts of all lanes, and a chain took another's.
         action: what was asked for, repairs included.
         context: the conversation that it was generated in.
         messages: what was sent: the context and the prompt; empty where nothing was. Behind them
