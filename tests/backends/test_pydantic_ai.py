@@ -6,7 +6,7 @@ import json
 import pickle
 
 import anyio
-import httpx
+import httpx2
 import pytest
 from http_server import Answer, OpenAIServer, Send
 from messages import PNG
@@ -47,14 +47,13 @@ def ask(text: str = "hello", *, format=None, **options) -> Request:
 
 
 def openai_model(server: OpenAIServer, **more) -> OpenAIChatModel:
-    provider = OpenAIProvider(base_url=server.url, api_key=KEY)
+    # A client of its own: Pydantic AI's is the process's, and may know an earlier test's server.
+    provider = OpenAIProvider(base_url=server.url, api_key=KEY, http_client=httpx2.AsyncClient())
     return OpenAIChatModel("gpt-test", provider=provider, **more)
 
 
 def anthropic_model(server: OpenAIServer) -> AnthropicModel:
-    url = server.url.removesuffix("/v1")
-    # Its client's pool (httpcore 1) may hand out a connection that a cancelled request has broken.
-    client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+    url, client = server.url.removesuffix("/v1"), httpx2.AsyncClient()
     provider = AnthropicProvider(base_url=url, api_key=KEY, http_client=client)
     return AnthropicModel("claude-sonnet-5-5", provider=provider)
 
