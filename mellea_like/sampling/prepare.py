@@ -171,6 +171,12 @@ def check_schedule(
                 " the result does not: take Eager() or Staggered(...), or selection='first'"
             )
             raise ValueError(msg)
+        if schedule is not None and schedule.pooled:
+            msg = (
+                f"schedule={schedule!r} has pooled turns, and which chain takes them depends on"
+                " timing: with selection='ordered', its `pooled` has to be False"
+            )
+            raise ValueError(msg)
         if give_up is not None:
             msg = (
                 "give_up depends on which slices come first, and selection='ordered' is there so"

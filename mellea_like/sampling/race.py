@@ -309,7 +309,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
                     context=context,
                 )
             to_repair = None
-        if recorder.stopping or (recorder.ordered and not recorder.may_start(turn)):
+        if recorder.stopping or (recorder.ordered and not recorder.may_start(chain, turn)):
             return False
         if recorder.draws_left is not None:
             recorder.draws_left -= 1

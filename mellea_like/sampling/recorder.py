@@ -107,7 +107,7 @@ class Recorder:
         self.ordered = ordered
         self.slices: list[Slice] = []
         self._chain_scopes: dict[int, anyio.CancelScope] = {}
-        self._turns: dict[int, Turn] = {}
+        self._turn_of_chain: dict[int, Turn] = {}
 
     @property
     def passed(self) -> bool:
@@ -243,7 +243,7 @@ class Recorder:
 
         It is -1 for what starts the others, and broken where a permanent error has ended it.
         """
-        self._turns.pop(chain, None)
+        self._turn_of_chain.pop(chain, None)
         if self.scheduler is not None and chain >= 0:
             self.scheduler.chain_ended(chain, broken=broken)
         self.active -= 1
@@ -266,16 +266,16 @@ class Recorder:
         scope = self._chain_scopes.get(chain)
         return scope is not None and scope.cancel_called
 
-    def may_start(self, turn: Turn) -> bool:
-        """Tell whether a turn may start that could still win; note that its subsample is at it."""
+    def may_start(self, chain: int, turn: Turn) -> bool:
+        """Tell whether a chain's turn could still win; note that the chain is at it."""
         if self.best_rank is not None and turn.rank > self.best_rank:
             return False
-        self._turns[turn.subsample] = turn
+        self._turn_of_chain[chain] = turn
         return True
 
     def _cancel_higher_ranks(self, best: tuple[int, int]) -> None:
-        """Cancel the subsamples whose turns can't win any more."""
-        for chain, turn in self._turns.items():
+        """Cancel the chains whose turns can't win any more."""
+        for chain, turn in self._turn_of_chain.items():
             if turn.rank > best:
                 self._chain_scopes[chain].cancel()
 

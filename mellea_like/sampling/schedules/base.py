@@ -157,7 +157,7 @@ class BaseSchedule(ABC):
     def pooled(self) -> bool:
         """Whether turns that a chain leaves, or has not come to, are open to fresh chains.
 
-        Otherwise each subsample keeps its own.
+        Otherwise each subsample keeps its own, as ``selection="ordered"`` needs it.
         """
         return True
 
@@ -170,7 +170,7 @@ class BaseSchedule(ABC):
     def timing_dependent(self) -> bool:
         """Whether which turns are taken depends on timing or on other calls.
 
-        Then it does not go with ``selection="ordered"``.
+        Then it does not go with ``selection="ordered"``. Nor do pooled turns, whatever this says.
         """
         return True
 
