@@ -16,7 +16,7 @@ from mellea_like.batch.rows.formats import as_json
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.errors import JournalError
 from mellea_like.export.data_card import Card
-from mellea_like.export.example_selection import Pairs, Select, Selection
+from mellea_like.export.example_selection import ExampleRules, Pairs, Select
 from mellea_like.export.formats import FORMATS, Format, columns_of, rows_of, words_needed
 from mellea_like.export.journaled_run import Run
 from mellea_like.report.numbers import plural
@@ -136,7 +136,7 @@ def export(
         ImportError: Parquet needs pyarrow: the extra ``arrow``.
         OSError: the file can't be written.
     """
-    how = Selection(pairs, min_margin, max_per_item, select, seed, keep_repairs)
+    how = ExampleRules(pairs, min_margin, max_per_item, select, seed, keep_repairs)
     _check(format, how)
     stream = cast("BinaryIO", output) if hasattr(output, "write") else None
     path = None if stream is not None else Path(cast("str", output))
@@ -186,7 +186,7 @@ def export(
     return Exported(path, beside, rows, done, exported.left_out)
 
 
-def _check(format: Format, how: Selection) -> None:
+def _check(format: Format, how: ExampleRules) -> None:
     for name, value, known in (
         ("format", format, FORMATS),
         ("pairs", how.pairs, get_args(Pairs)),
@@ -200,7 +200,7 @@ def _check(format: Format, how: Selection) -> None:
         whole_number("export: max_per_item", how.max_per_item)
     whole_number("export: seed", how.seed, least=0)
     unused = how._fields if format in PLAIN else () if format in PAIRED else ("pairs", "min_margin")
-    usual = Selection()
+    usual = ExampleRules()
     for name in unused:
         if getattr(how, name) != getattr(usual, name):
             of = "all draws" if format in PLAIN else "single replies"
@@ -247,7 +247,7 @@ def _check_words(run: Run, format: Format) -> None:
         raise JournalError(msg)
 
 
-def _settings(format: Format, how: Selection) -> dict[str, Any]:
+def _settings(format: Format, how: ExampleRules) -> dict[str, Any]:
     """Say what shaped the file."""
     return {} if format in PLAIN else how._asdict()
 

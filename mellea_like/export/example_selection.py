@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = [
-    "Choice",
     "Draw",
+    "ExampleRules",
+    "ItemExamples",
     "LeftOut",
     "Messages",
     "Pair",
     "Pairs",
     "Select",
-    "Selection",
     "prompt_of",
     "scores_of",
 ]
@@ -87,7 +87,7 @@ class Pair(NamedTuple):
         return self.chosen.margin(self.rejected)
 
 
-class Selection(NamedTuple):
+class ExampleRules(NamedTuple):
     """How replies are chosen; the fields are arguments of `export`."""
 
     pairs: Pairs = "best-worst"
@@ -98,10 +98,10 @@ class Selection(NamedTuple):
     keep_repairs: bool = False
 
 
-class Choice:
+class ItemExamples:
     """The replies of one item, and what an export takes of them."""
 
-    def __init__(self, item: Mapping[str, Any], how: Selection) -> None:
+    def __init__(self, item: Mapping[str, Any], how: ExampleRules) -> None:
         self._how = how
         trace: Mapping[str, Any] | None = item["trace"]
         self.finished = trace is not None

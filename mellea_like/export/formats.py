@@ -12,13 +12,13 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
-from mellea_like.export.example_selection import Choice, prompt_of, scores_of, sent_for
+from mellea_like.export.example_selection import ItemExamples, prompt_of, scores_of, sent_for
 from mellea_like.report.trace_figures import problems_of, share_met, trace_so_far, winners_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mellea_like.export.example_selection import Draw, LeftOut, Messages, Pair, Selection
+    from mellea_like.export.example_selection import Draw, ExampleRules, LeftOut, Messages, Pair
 
 __all__ = ["COLUMNS", "FORMATS", "Format", "columns_of", "draw_rows", "rows_of", "words_needed"]
 
@@ -131,20 +131,20 @@ def columns_of(format: Format, *, details: bool) -> dict[str, str]:
 
 
 def rows_of(
-    item: Mapping[str, Any], format: Format, how: Selection, *, details: bool
+    item: Mapping[str, Any], format: Format, how: ExampleRules, *, details: bool
 ) -> list[dict[str, Any]] | LeftOut:
     """Make the rows of an item, or say why there are none."""
     if format not in _KINDS:
         return list(draw_rows(item))
-    kind, choice = _KINDS[format], Choice(item, how)
+    kind, examples = _KINDS[format], ItemExamples(item, how)
     if kind.replies == "paired":
-        pairs = choice.paired()
+        pairs = examples.paired()
         if isinstance(pairs, str):
             return pairs
         return [
             _pair(pair, format) | (_details_of_two(item, pair) if details else {}) for pair in pairs
         ]
-    found = choice.kept() if kind.replies == "kept" else choice.labelled()
+    found = examples.kept() if kind.replies == "kept" else examples.labelled()
     if isinstance(found, str):
         return found
     return [
