@@ -1,7 +1,7 @@
-"""The race of a call's subsamples: its tasks, who wins, and how the others are stopped.
+"""The race of a call's chains: its tasks, who wins, and how the others are stopped.
 
-A subsample is a chain of iterations, each repairing the one before. A slice that wins wakes the
-call's own task, which cancels what is no longer needed. Subsamples don't raise through their task
+A producer runs a chain of iterations, each repairing the one before. A slice that wins wakes the
+call's own task, which cancels what is no longer needed. Producers don't raise through their task
 group: what must end the call goes to `Recorder.abort`, and is raised when all have ended.
 """
 
@@ -213,7 +213,7 @@ def _task_name(sampling_id: str, lane: int | str) -> str:
 
 
 def _log_stuck_tasks(sampling_id: str, grace: float) -> None:
-    """Log where each subsample of a call stands that is still running."""
+    """Log where each producer of a call stands that is still running."""
     for task in anyio.get_running_tasks():
         if task.name is not None and task.name.startswith(_task_name(sampling_id, "")):
             warn(
@@ -225,11 +225,11 @@ def _log_stuck_tasks(sampling_id: str, grace: float) -> None:
             )
 
 
-# --- one subsample
+# --- one producer
 
 
 async def produce(call: CallContext, loop_budget: int, chain: int, last: int) -> None:
-    """Run one subsample, and those up to the last one after the other while nothing has passed.
+    """Run one chain, and those up to the last one after the other while nothing has passed.
 
     What must end the whole call is handed to its recorder, never raised.
     """

@@ -59,7 +59,18 @@ class SliceListener(ABC):
 
 
 class Recorder:
-    """The records of one call, and whether its subsamples may go on."""
+    """The records of one call, and whether its producers may go on.
+
+    Its words for the end of a call:
+
+    - `passed`: a slice has passed; a selection may want more, and an ordered call a lower rank.
+    - ``won``: what has passed decides the call.
+    - ``stopping``, set by `start_no_more`: no turn starts any more; what runs may end.
+    - `stop`: what runs is cancelled, too.
+    - ``stopped``: why turns are left where nothing was won: a spent budget, or no hope.
+    - ``fatal``, set by `abort`: what the call raises instead.
+    - ``cut_short``: a producer was cancelled, by its siblings or from outside.
+    """
 
     # Class-level defaults: most calls never change these, so pending calls use less memory.
     stopping = False
@@ -73,9 +84,9 @@ class Recorder:
     timed_out = False
     """Whether the call's time was up before all turns were spent."""
     cut_short = False
-    """Whether a subsample was cancelled before its end."""
+    """Whether a producer was cancelled before its end."""
     active = 0
-    """Subsamples that were started and have not ended."""
+    """Producers, and the scheduler's clock, that were started and have not ended."""
     under_way = 0
     """Those of them that have begun to run."""
     scope: anyio.CancelScope | None = None
