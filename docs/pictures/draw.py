@@ -54,7 +54,7 @@ def _style() -> str:
     day, night = (
         "".join(f"--{name}:{both[number]};" for name, both in PALETTE.items()) for number in (0, 1)
     )
-    return f"<style>:root{{{day}}}@media(prefers-color-scheme:dark){{:root{{{night}}}}}</style>"
+    return f":root{{{day}}}@media(prefers-color-scheme:dark){{:root{{{night}}}}}"
 
 
 INK, PALE, LINE, GRID = map(shade, ("ink", "pale", "line", "grid"))
@@ -75,16 +75,17 @@ class Drawing:
         width: its width.
         height: its height.
         title: what it shows, for those who can't see it.
+        style: further rules.
     """
 
-    def __init__(self, width: int, height: int, title: str) -> None:
+    def __init__(self, width: int, height: int, title: str, style: str = "") -> None:
         self.parts = [
             (
                 f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
                 f' font-family="system-ui, sans-serif" font-size="14">'
             ),
             f"<title>{escape(title)}</title>",
-            _style(),
+            f"<style>{_style()}{style}</style>",
             (
                 '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8"'
                 f' markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="{PALE}"/>'
@@ -204,8 +205,9 @@ def race() -> str:
         316,
         "A call with four lanes over time. The second attempt of lane 3 passes; what the other"
         " lanes are drawing at that moment is cancelled.",
+        "@media(max-width:520px){text{font-size:22px}}",  # On a phone, it is half as wide.
     )
-    drawing.text(24, 34, "concurrency_budget=4, loop_budget=3", bold=True)
+    drawing.text(24, 26, "concurrency_budget=4, loop_budget=3", bold=True)
     bottom = top + LANES * row
     for second in range(int(result.elapsed) + 1):
         x = left + second * scale
