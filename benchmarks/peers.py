@@ -228,7 +228,9 @@ def three_figures(rows: list[dict[str, Any]]) -> str:
     if not peers:
         return ""
     ours = next(row for row in rows if row["way"] == OURS and row["lanes"] > 1)
-    names = ", ".join(dict.fromkeys(row["name"] for row in peers))
+    racing = {row["name"] for row in peers if row["lanes"] > 1}
+    single = dict.fromkeys(row["name"] for row in peers if row["name"] not in racing)
+    names = f"{', '.join(sorted(racing))}; one attempt after the other: {', '.join(single)}"
     median, late = spread(peers, "p50", 2), spread(peers, "p95", 2)
     lines = [
         f"| before the same server | mellea_like, four lanes | {names} |",
