@@ -16,6 +16,7 @@ from mellea_like.cli.standard_streams import warn
 from mellea_like.core.backend import Options
 from mellea_like.core.format import check_format
 from mellea_like.core.prices import is_version
+from mellea_like.limits.backoff_gate import gate_before
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.specification.upstream import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.draw_options import BackendName, DrawOptions
     from mellea_like.core.backend import Backend
     from mellea_like.core.prices import Price
+    from mellea_like.limits.backoff_gate import BackoffGate
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
@@ -126,6 +128,12 @@ class Backends:
                     await self._with_cache(stack, one, options.cache) for one in self._opened
                 ]
             yield
+
+    @property
+    def gates(self) -> list[BackoffGate]:
+        """The gates before the servers that are open; none of what retries by itself."""
+        found = map(gate_before, self._opened)
+        return list(dict.fromkeys(gate for gate in found if gate is not None))
 
     async def _with_cache(self, stack: AsyncExitStack, backend: Backend, path: Path) -> Backend:
         # Imported lazily: most runs don't need it.

@@ -120,6 +120,7 @@ class BackoffGate:
         self._server_back = 0.0
         self._spread = 0.0
         self._waiting = 0
+        self._reached = False
 
     @property
     def closed(self) -> bool:
@@ -129,13 +130,23 @@ class BackoffGate:
 
     @property
     def failing(self) -> bool:
-        """Whether the last requests failed, so that `answered` wants to know of an answer."""
-        return self._breaker.failures > 0
+        """Whether `answered` wants to know of an answer: requests failed, or this is the first."""
+        return self._breaker.failures > 0 or not self._reached
 
     @property
     def down(self) -> bool:
         """Whether the circuit breaker lets no request through now, not even as a probe."""
         return self._breaker.stands_open(self._timeline.now())
+
+    @property
+    def reached(self) -> bool:
+        """Whether the server has ever answered, if only with an error."""
+        return self._reached
+
+    @property
+    def outage(self) -> str | None:
+        """What the last request failed with, while the circuit breaker isn't closed; else None."""
+        return None if self._breaker.closed else self._breaker.last_error
 
     def statistics(self) -> BackoffGateStatistics:
         """Return a snapshot of the gate."""
@@ -167,6 +178,7 @@ class BackoffGate:
 
     def answered(self) -> None:
         """Hear that the backend has answered a request."""
+        self._reached = True
         self._breaker.answered(self._timeline.now())
         self._probe_has_ended()
 
@@ -175,6 +187,7 @@ class BackoffGate:
         most = TRIP_AFTER if policy is None else policy.trip_after
         answer = is_answer(error)
         now = self._timeline.now()
+        self._reached = self._reached or error.status is not None
         if answer and self.failing:
             self.answered()
         elif answer is False and most is not None and self._breaker.failed(now, error, most):
@@ -288,7 +301,7 @@ class CircuitBreaker:
         self._pause = 0.0
         self._probe: object = None
         self._answered_at = -math.inf
-        self._last_error = ""
+        self.last_error = ""
         self._status: int | None = None
 
     @property
@@ -320,7 +333,7 @@ class CircuitBreaker:
     def failed(self, now: float, error: BackendError, most: int) -> bool:
         """Count a request that failed; tell whether that opened the breaker."""
         self.failures += 1
-        self._last_error, self._status = str(error), error.status
+        self.last_error, self._status = str(error), error.status
         if now < self._answered_at + FLAKY_SECONDS:
             most *= FLAKY_FACTOR
         if self.failures >= most:
@@ -360,7 +373,7 @@ class CircuitBreaker:
         return (
             f"{where}: not reachable, {self.failures} requests failed in a row;"
             f" the next try is in {self._left(now):.3g} s{late};"
-            f" the last failure: {self._last_error}"
+            f" the last failure: {self.last_error}"
         )
 
     def _left(self, now: float) -> float:

@@ -164,6 +164,13 @@ async def test_a_closed_port_is_tried_eight_times_by_a_call_and_not_by_the_next(
     await backend.aclose()
 
 
+async def test_what_has_answered_once_is_known_to_be_there(virtual_clock):
+    answering, dead = ScriptedBackend(["good"]), ScriptedBackend([BackendUnavailable("gone")])
+    await RejectionSamplingStrategy(answering).sample("Say good.", [GOOD])
+    await cost(RejectionSamplingStrategy(dead, loop_budget=1, retry=None))
+    assert [gate_of(backend).reached for backend in (answering, dead)] == [True, False]
+
+
 # --- whoever asks ---------------------------------------------------------------------------------
 
 

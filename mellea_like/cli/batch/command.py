@@ -30,11 +30,13 @@ from mellea_like.core.generation import Usage
 from mellea_like.core.serialization import usage_to_dict
 from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.runtime.garbage_collector import relaxed_gc
+from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.rows.formats import Row
     from mellea_like.cli.signals import SignalHandler
+    from mellea_like.limits.backoff_gate import BackoffGate
 
 __all__ = ["run_batch"]
 
@@ -48,6 +50,12 @@ OPTIONS = {
     "input": "INPUT",
 }
 """Parts of a run that the library calls otherwise than the options do."""
+
+LOOK_EVERY = 0.25
+"""Seconds between two looks at whether the servers can be reached."""
+
+GIVE_UP_AFTER = 4.0
+"""Seconds of an outage after which a server that has never answered isn't waited for."""
 
 MOST_ERRORS_TOLD = 5
 """How many different errors are told one by one."""
@@ -113,6 +121,7 @@ class _Batch:
         self._handed_on = 0
         self._errors_in_a_row = 0
         self._told: set[str] = set()
+        self._outage = ""
 
     def close(self) -> None:
         """Close the input."""
@@ -189,42 +198,71 @@ class _Batch:
 
     async def run(self) -> None:
         """Sample all rows and write what comes of them."""
+        async with self._backends.open():
+            if not self._options.quiet:
+                warn(f"Backend: {self._backends.description}")
+            async with task_scope() as tasks:
+                with anyio.CancelScope() as scope:
+                    tasks.start_soon(self._watch_servers, scope)
+                    await self._sample_rows()
+            if scope.cancelled_caught:
+                raise Problem(self._outage)
+
+    async def _watch_servers(self, run: anyio.CancelScope) -> None:
+        """Tell of each outage once; end the run where a server has never answered."""
+        began: dict[BackoffGate, float] = {}
+        while True:
+            for gate in self._backends.gates:
+                outage = gate.outage
+                if outage is None:
+                    began.pop(gate, None)
+                    continue
+                if gate not in began:
+                    began[gate] = anyio.current_time()
+                    place = outage.removeprefix("can't reach ")
+                    self._view.tell(
+                        f"Waiting for {place}" if place != outage else f"Waiting: {outage}"
+                    )
+                if not gate.reached and anyio.current_time() - began[gate] >= GIVE_UP_AFTER:
+                    self._outage = outage
+                    run.cancel("the server has never answered")
+                    return
+            await anyio.sleep(LOOK_EVERY)
+
+    async def _sample_rows(self) -> None:
         options, backends = self._options, self._backends
-        async with backends.open():
-            if not options.quiet:
-                warn(f"Backend: {backends.description}")
-            async with sample_many(
-                backends.make_strategy(),
-                self._source.rows(often=options.order == "breadth"),
-                concurrency=options.parallel,
-                action=self._template.fill,
-                requirements=self._requirements,
-                format=backends.reply_type,
-                options=options.request_options,
-                budget=backends.make_budget("this run"),
-                ordered=options.ordered,
-                order=options.order,
-                journal=self._journal(),
-                unique=options.similarity,
-                keep_errors=False,  # The backend's say nothing about the row.
-                on_progress=self._view.update,
-                settings=self._settings,
-            ) as results:
-                self.begun = True
-                ended = False
-                try:
+        async with sample_many(
+            backends.make_strategy(),
+            self._source.rows(often=options.order == "breadth"),
+            concurrency=options.parallel,
+            action=self._template.fill,
+            requirements=self._requirements,
+            format=backends.reply_type,
+            options=options.request_options,
+            budget=backends.make_budget("this run"),
+            ordered=options.ordered,
+            order=options.order,
+            journal=self._journal(),
+            unique=options.similarity,
+            keep_errors=False,  # The backend's say nothing about the row.
+            on_progress=self._view.update,
+            settings=self._settings,
+        ) as results:
+            self.begun = True
+            ended = False
+            try:
+                for output in self._outputs:
+                    output.begin(self._source.columns, at_once=self._whole)
+                with self._view:
+                    async for item in results:
+                        await self._take(item)
+                ended = True
+            finally:
+                self._view.update(results.progress)
+                with anyio.CancelScope(shield=True):
                     for output in self._outputs:
-                        output.begin(self._source.columns, at_once=self._whole)
-                    with self._view:
-                        async for item in results:
-                            await self._take(item)
-                    ended = True
-                finally:
-                    self._view.update(results.progress)
-                    with anyio.CancelScope(shield=True):
-                        for output in self._outputs:
-                            kept = ended or (self._whole and output.rows > 0)
-                            await output.close(keep=kept)
+                        kept = ended or (self._whole and output.rows > 0)
+                        await output.close(keep=kept)
 
     def _journal(self) -> Journal | None:
         options, backends = self._options, self._backends
