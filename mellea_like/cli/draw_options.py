@@ -241,6 +241,11 @@ class DrawOptions:
                     f"--budget {bounded[kind]} needs to know how long one reply may get: add"
                     " --max-tokens N"
                 )
+                if getattr(self, "resume", False):
+                    msg += (
+                        ", the one that the run was begun with; one begun without it can have"
+                        " --budget requests=N or input-tokens=N"
+                    )
                 raise Problem(msg, Exit.USAGE)
 
     def make_requirements(self) -> list[Requirement]:

@@ -86,7 +86,7 @@ class Card:
                 "",
                 "## What was drawn",
                 "",
-                *_table(("", "", ""), headline(figures)),
+                *_table(("", "", ""), headline(figures, advise=False)),
                 "",
                 f"{plural(drawn, 'draw')}: "
                 + ", ".join(f"{count(n)} {what}" for what, n in outcomes.most_common())

@@ -77,8 +77,8 @@ def about_run(figures: RunFigures) -> str:
     return " · ".join(parts)
 
 
-def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
-    """Choose the figures that come first."""
+def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str, str]]:
+    """Choose the figures that come first; ``advise`` says how to get one that is missing."""
     usage, done, passed = figures.usage, figures.done, figures.passed
     low, high = wilson(passed, done) if done else (0.0, 1.0)
     known, complete = figures.money
@@ -86,7 +86,8 @@ def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
     bound = "≥ " if usage.unknown else ""
     rate = f"{done / elapsed:.3g} items/s" if elapsed and done and not figures.open_end else ""
     time = "–" if elapsed is None else "≥ " * figures.open_end + seconds(elapsed)
-    cost = ("cost", "–", "no prices given")
+    where = ": resume it with batch --price IN,OUT, or Journal(prices=...)" if advise else ""
+    cost = ("cost", "–", f"no prices given{where}")
     if figures.prices is not None:
 
         def written(cost: float) -> str:

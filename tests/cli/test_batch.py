@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import re
+import socket
 import threading
 
 import pyarrow as pa
@@ -320,12 +321,47 @@ def test_the_garbage_collector_runs_less_often_meanwhile(batch):
     assert gc.get_threshold() == before
 
 
+def test_a_server_that_never_answers_is_waited_for_a_little_and_then_named(
+    batch, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("mellea_like.cli.batch.command.GIVE_UP_AFTER", 0.1)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+    many = ("--journal", str(tmp_path / "run.db"))
+    code, out, err = batch(*many, "--base-url", url, parallel="8")
+    why = f"{url}: connection refused; is the server running?"
+    assert (code, out) == (3, "")
+    assert [line for line in err.splitlines() if why in line] == [
+        f"Waiting for {why}",
+        f"mellea-like: can't reach {why}",
+    ]
+    assert err.endswith("Stopped after 0 of 5 rows. The same command with --resume goes on.\n")
+    assert batch(*many, "--resume")[0] == 0
+    assert len(records(tmp_path / "out.jsonl")) == 5
+
+
+def test_a_server_that_has_answered_is_waited_for(batch, monkeypatch):
+    monkeypatch.setattr("mellea_like.cli.batch.command.GIVE_UP_AFTER", 0.0)
+    monkeypatch.setattr("mellea_like.cli.batch.command.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("mellea_like.limits.backoff_gate.FIRST_PAUSE", 0.1)
+
+    def loading(number, body):
+        return Answer.error(503, "loading") if number < 8 else echo(number, body)
+
+    with OpenAIServer(choose=loading) as late:
+        code, _, err = batch("--base-url", late.url, parallel="5")
+    assert (code, err.count(f"Waiting: {late.url} answered 503: loading")) == (0, 1)
+    assert "5 rows: 5 passed" in err
+
+
 def test_no_rows_are_no_results(batch, tmp_path):
     source = tmp_path / "empty.csv"
     source.write_text("text\n")
     code, _, err = batch(source=source)
     assert code == 0
     assert (tmp_path / "out.jsonl").read_bytes() == b""
+    assert f"mellea-like: {source} has no rows\n" in err
     assert "0 rows: 0 passed" in err
 
 

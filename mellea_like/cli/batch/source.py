@@ -166,6 +166,9 @@ class RowSource:
         if self.bad and not found:
             msg = f"{self._name}: no {self._place} of it can be read"
             raise Problem(msg)
+        if not found:
+            which = " that did not pass" if self._again else ""
+            warn(f"mellea-like: {self._name} has no rows{which}")
 
     def close(self) -> None:
         """Close the input, unless a thread still waits for it."""
