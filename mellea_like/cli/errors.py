@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mellea_like.cli.draw_options import BUDGETS
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import one_line, warn
+from mellea_like.core.display import with_reason
 from mellea_like.core.generation import REJECTED
 from mellea_like.errors import (
     BackendError,
@@ -88,8 +89,7 @@ def problems_of(slice_: Slice) -> list[str]:
     """Say what an iteration lacked, with the checks as the user wrote them."""
     problems = [slice_.reason] if slice_.reason else []
     problems += [
-        f"{requirement.name}: {verdict.reason}" if verdict.reason else requirement.name
-        for requirement, verdict in slice_.failures
+        with_reason(requirement.name, verdict.reason) for requirement, verdict in slice_.failures
     ]
     if slice_.error is not None:
         problems.append(str(slice_.error) or type(slice_.error).__name__)

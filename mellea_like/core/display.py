@@ -21,6 +21,7 @@ __all__ = [
     "first_few",
     "safe_repr",
     "shown",
+    "with_reason",
 ]
 
 CHARACTERS = 200
@@ -93,6 +94,14 @@ def attempt_names(turns: Iterable[tuple[int, int, int]]) -> dict[int, str]:
         iteration: attempt_name(depth + 1, subsample + 1 if others else None, of)
         for iteration, subsample, depth in known
     }
+
+
+def with_reason(description: str, reason: str) -> str:
+    """Say what was asked for and why it doesn't hold; a full stop gives way to the colon."""
+    if not reason:
+        return description
+    stop = description.endswith(".") and not description.endswith("..")
+    return f"{description[:-1] if stop else description}: {reason}"
 
 
 def safe_repr(value: object) -> str:

@@ -344,7 +344,9 @@ def problems(error: ValidationError, inside: tuple[object, ...] = ()) -> str:
 
 
 def _problem(place: tuple[object, ...], error: Mapping[str, Any]) -> str:
-    said = ": ".join(filter(None, (".".join(map(str, place)), error["msg"])))
+    # A validator's own words, without what pydantic puts before them.
+    broken = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    said = ": ".join(filter(None, (".".join(map(str, place)), broken)))
     if not place or error["type"] in ("missing", "json_invalid"):
         return said
     value = error["input"]

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.conversation import Context, Message, reply_message
-from mellea_like.core.display import attempt_name, first_few, shown
+from mellea_like.core.display import attempt_name, first_few, shown, with_reason
 from mellea_like.core.generation import Usage
 from mellea_like.core.validation import ValidationStatus
 
@@ -169,8 +169,6 @@ class Slice:
         if self.reason:
             return first_few((self.reason,))
         return first_few(
-            f"{requirement.description}: {result.reason}"
-            if result.reason
-            else requirement.description
+            with_reason(requirement.description, result.reason)
             for requirement, result in self.failures
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import anyio
 
-from mellea_like.core.display import add_note, error_text
+from mellea_like.core.display import add_note, error_text, with_reason
 from mellea_like.core.requirement import CheckStage, Requirement
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import BadVerdict, RequirementError
@@ -324,7 +324,7 @@ def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> 
     scores = [result.score for result in known if result.score is not None]
     passed = sum(map(bool, known)) >= whole.needed
     decisive = [
-        part.description if not result.reason else f"{part.description}: {result.reason}"
+        with_reason(part.description, result.reason)
         for part, result in zip(whole.parts, results, strict=True)
         if result is not None and result.passed is passed
     ]

@@ -119,7 +119,7 @@ async def test_a_rule_across_fields_is_named_and_nothing_is_said_not_to_parse(ow
     text, field, rule = (s.reason for s in result.slices)
     assert text.startswith("the reply does not parse: Invalid JSON")
     assert field.startswith("the reply isn't a valid Trip: start: Input should be a valid integer")
-    assert rule == "the reply isn't a valid Trip: Value error, end lies before start"
+    assert rule == "the reply isn't a valid Trip: end lies before start"
 
 
 async def test_of_many_reasons_the_first_few_reach_the_prompt():
