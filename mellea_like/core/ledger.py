@@ -161,10 +161,12 @@ class Ledger:
         heads = [n.removesuffix("_tokens").replace("_", " ") for n in shown]
         heads = [f"cost {self.currency}" if name == "cost" else name for name in heads]
         names = attempt_names((row.iteration, row.subsample, row.depth) for row in self.rows)
+        several = len({row.model for row in self.rows}) > 1
         lines = [["draw", "outcome", *heads]]
         for index, row in enumerate(self.rows):
             mark = "*" if index in self.winners else ""
-            lines.append([names[row.iteration] + mark, row.outcome, *_cells(row, shown)])
+            drawn = names[row.iteration] + (f", {row.model or '?'}" if several else "")
+            lines.append([drawn + mark, row.outcome, *_cells(row, shown)])
         by_stage = self.by_stage
         if len(by_stage) > 1:
             # A model that stands in one stage only says which stage that is.

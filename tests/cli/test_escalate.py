@@ -54,7 +54,10 @@ def test_each_model_has_its_turns_and_its_price(sample, server):
     assert [s["cost"] for s in found] == pytest.approx([600e-6, 2000e-6])
     code, _, err = sample("--loop", "1", *bigger, "--ledger", "--check", "contains:never", "-q")
     assert (code, asked(server)[4:]) == (1, ["small", "big", "big"])
-    assert [line.split()[0] for line in err.splitlines()[4:6]] == ["small", "big"]
+    drawn = ["attempt 1, small", "attempt 2, big", "attempt 3, big"]
+    table = [line.strip() for line in err.splitlines()]
+    assert [line.partition("  ")[0] for line in table[1:4]] == drawn
+    assert [line.split()[0] for line in table[4:6]] == ["small", "big"]
 
 
 def test_without_the_bigger_models_price_its_cost_is_not_known(sample):
