@@ -105,7 +105,7 @@ class BaseSamplingStrategy:
         max_iterations: ``loop_budget * concurrency_budget`` at most; a guard against expensive
             mistakes.
         cancel_grace: seconds after which a backend that ignores its cancellation is logged, with
-            where it stands. It is waited for all the same. Nothing logs that of a lone subsample,
+            where it stands. It is waited for all the same. Nothing logs that of a lone lane,
             which runs in the caller's task.
         retry: how a request is tried again within its draw after a transient error; None turns
             that off, and such an error then costs its attempt.

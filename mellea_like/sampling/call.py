@@ -1,6 +1,6 @@
 """One call of `sample`: how it begins and ends.
 
-The subsamples' work is in `race`, what plugins are told of it in `events`, and what comes of it in
+The chains' work is in `race`, what plugins are told of it in `events`, and what comes of it in
 `ending`.
 """
 
@@ -299,10 +299,10 @@ class Call:
         )
 
     def _scheduler(self, loop_budget: int) -> Scheduler | None:
-        """Return what starts the iterations; None where all subsamples start at once."""
+        """Return what starts the iterations; None where all chains start at once."""
         schedule, width = self._settings.schedule, self._settings.concurrency_budget
         selection = self._recorder.selection
-        # In rounds, one subsample draws once after another: it is never ahead of what is wanted.
+        # In rounds, one chain draws once after another: it is never ahead of what is wanted.
         in_rounds = self._recorder.draws_left is not None or self._recorder.earlier is not None
         enough = selection is None or in_rounds or selection.wanted() >= width * loop_budget
         if schedule is None and enough:
@@ -319,7 +319,7 @@ class Call:
         planned = schedule.begin(facts)
         if planned is None:
             return None
-        # Where several are to pass, any subsample may take the turns that another does not come to.
+        # Where several are to pass, any chain may take the turns that another does not come to.
         pool = TurnPool(width, loop_budget, pooled=schedule.pooled or selection is not None)
         return Scheduler(
             planned,

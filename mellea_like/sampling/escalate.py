@@ -97,7 +97,7 @@ class Stage:
 
         Args:
             inputs: what the stage asks.
-            history: the failed slices of the subsample, oldest first, at least one.
+            history: the failed slices of this lane, oldest first, at least one.
 
         Returns:
             The action to ask, and the conversation to ask it in.

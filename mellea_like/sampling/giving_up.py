@@ -127,7 +127,7 @@ def _probability_under(threshold: float, passed: int, failed: int) -> float:
 
 
 def may_go_on(slice_: Slice) -> bool:
-    """Tell whether a subsample may use its next turn after a slice that did not pass.
+    """Tell whether a chain may use its next turn after a slice that did not pass.
 
     It may not after a permanent error: an error of a backend that is not retryable, or any
     exception that is no backend's, requirement's or tool's. What a verdict says went wrong is a

@@ -165,7 +165,7 @@ class Iteration:
     def attempt(self) -> Coroutine[Any, Any, None]:
         """Begin to generate, parse and validate; return what is to be awaited, at once.
 
-        What it raises is for `failed`.
+        What it raises is for `take_exception`.
         """
         ITERATION.set(self.meta)
         call, turn = self.call, self.turn
@@ -175,8 +175,8 @@ class Iteration:
         seconds = call.settings.iteration_timeout
         return self._attempt() if seconds is None else self._attempt_within(seconds)
 
-    def failed(self, error: BaseException) -> None:
-        """Take what the attempt raised.
+    def take_exception(self, error: BaseException) -> None:
+        """Take what the attempt raised: the iteration has errored, or was cancelled.
 
         A cancellation that was asked for, and what must end the whole call, it raises again.
         """
@@ -264,16 +264,16 @@ class Iteration:
         request.tool_choice = None if tools is None else tools.choice
         request.__class__ = Request
         SPENDS_ON.set(meter)
-        failed = None if call.settings.iteration_timeout is None else self._try_again
+        on_failure = None if call.settings.iteration_timeout is None else self._try_again
         scheduler = call.recorder.scheduler
         send = call.sender.send
         if scheduler is not None and scheduler.restarts:
             send = partial(self._send_impatiently, scheduler)
-        generation = await send(request, failed)
+        generation = await send(request, on_failure)
         if not isinstance(generation, Generation):
             checked_reply(inputs.backend, generation)
         if tools is not None:
-            ask = partial(send, failed=failed)
+            ask = partial(send, on_failure=on_failure)
             last = await use_tools(tools, self, request, generation, ask)
             if last is None:
                 return
@@ -308,7 +308,10 @@ class Iteration:
                 self._unmarked(exc)
 
     async def _send_impatiently(
-        self, scheduler: Scheduler, request: Request, failed: Callable[[BackendError], None] | None
+        self,
+        scheduler: Scheduler,
+        request: Request,
+        on_failure: Callable[[BackendError], None] | None,
     ) -> Generation:
         """Send a request, and another in its place where it takes too long for the schedule."""
         # Imported lazily: few schedules draw anew.
@@ -326,7 +329,7 @@ class Iteration:
             try:
                 with scheduler.waiting_in(scope, self.chain), scope:
                     reply = checked_reply(
-                        call.inputs.backend, await call.sender.send(request, failed)
+                        call.inputs.backend, await call.sender.send(request, on_failure)
                     )
             except anyio.get_cancelled_exc_class():
                 # A backend may answer its cancellation with another, which no scope takes for its

@@ -173,7 +173,7 @@ def check_schedule(
             raise ValueError(msg)
         if schedule is not None and schedule.pooled:
             msg = (
-                f"schedule={schedule!r} has pooled turns, and which chain takes them depends on"
+                f"schedule={schedule!r} lets lanes take attempts of one another, which depends on"
                 " timing: with selection='ordered', its `pooled` has to be False"
             )
             raise ValueError(msg)

@@ -1,8 +1,10 @@
-"""The race of a call's chains: its tasks, who wins, and how the others are stopped.
+"""The race of a call's chains: their tasks, who wins, and how the others are stopped.
 
-A producer runs a chain of iterations, each repairing the one before. A slice that wins wakes the
-call's own task, which cancels what is no longer needed. Producers don't raise through their task
-group: what must end the call goes to `Recorder.abort`, and is raised when all have ended.
+A chain runs iterations one after another, most of them repairing the one before. It has the turns
+of the subsample of its number; only where turns are pooled may it run another's. A producer is the
+task that runs a chain, or all of them in turn. A slice that wins wakes the call's own task, which
+cancels what is no longer needed. Producers don't raise through their task group: what must end the
+call goes to `Recorder.abort`, and is raised when all have ended.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ __all__ = ["Race", "first_in"]
 _FAILED = Outcome.FAILED
 
 PATIENCE = 0.05
-"""Seconds for which a subsample with a bug waits for its siblings at least."""
+"""Seconds for which a chain whose validator has a bug waits for its siblings at least."""
 
 
 class Race:
-    """The subsamples of one call at work."""
+    """The chains of one call at work."""
 
     def __init__(self, call: CallContext, loop_budget: int, delivery: Delivery | None) -> None:
         self._call = call
@@ -56,7 +58,7 @@ class Race:
             call.recorder.deliver = delivery.put
 
     async def run_alone(self) -> None:
-        """Run the subsamples one after another in the caller's own task: nothing races them."""
+        """Run the chains one after another in the caller's own task: nothing races them."""
         call, recorder = self._call, self._recorder
         # What the iterations set is not to stay in the caller's context.
         iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
@@ -93,7 +95,7 @@ class Race:
             raise self._left
 
     async def run(self, scheduler: Scheduler | None) -> None:
-        """Run all subsamples at once, or as a scheduler says, until one wins or all have ended."""
+        """Run all chains at once, or as a scheduler says, until one wins or all have ended."""
         call, recorder = self._call, self._recorder
         recorder.scheduler = scheduler
         recorder.over = anyio.Event()
@@ -209,6 +211,7 @@ def first_in(error: BaseException) -> BaseException:
 
 
 def _task_name(sampling_id: str, lane: int | str) -> str:
+    """Name the producer of a chain: for people, a chain is the lane that runs a draw."""
     return f"mellea_like {sampling_id} lane {lane}"
 
 
@@ -266,11 +269,11 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
     stages: tuple[CallContext, ...] = call.stages
     broken: CallContext | None = None
     action, context = call.inputs.action, call.inputs.context
-    failed: list[Slice] = []
+    failures: list[Slice] = []
     to_repair: Slice | None = None
     begin = 0
     if recorder.earlier is not None:
-        begin, action, context, failed, to_repair = _replay(call, recorder.earlier, loop_budget)
+        begin, action, context, failures, to_repair = _replay(call, recorder.earlier, loop_budget)
     for depth in range(begin, loop_budget):
         if scheduler is None:
             turn = turn_of(chain, depth, loop_budget)
@@ -289,7 +292,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
             if call is not before and to_repair is None:
                 # The turn before has errored, or there was none; what failed earlier is carried on.
                 action, context = call.inputs.action, call.inputs.context
-                to_repair = _last(failed)
+                to_repair = _last(failures)
         if recorder.draws_left == 0:
             recorder.paused = not recorder.stopping
             break
@@ -298,8 +301,8 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
             if recorder.over is None and cancel_requested():
                 recorder.cut_short = True
                 return False
-            failed.append(to_repair)
-            action, context = _repaired(call, failed)
+            failures.append(to_repair)
+            action, context = _repaired(call, failures)
             if call.repair_observed:
                 await call.events.fire(
                     HookType.SAMPLING_REPAIR,
@@ -317,7 +320,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
         try:
             await iteration.attempt()
         except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
-            iteration.failed(exc)
+            iteration.take_exception(exc)
         finally:
             slice_ = iteration.finish()
             if scheduler is not None:
@@ -334,7 +337,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
             if call.tally is not None:
                 call.tally.add(slice_)
             # More are wanted: the next one is a draw of its own.
-            action, context, failed = call.inputs.action, call.inputs.context, []
+            action, context, failures = call.inputs.action, call.inputs.context, []
         elif cancel_requested():  # A backend may turn a cancellation into an error.
             recorder.cut_short = True
             return False
@@ -347,13 +350,13 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
     return False
 
 
-def _repaired(call: CallContext, failed: list[Slice]) -> tuple[Action[Any], Context]:
+def _repaired(call: CallContext, failures: list[Slice]) -> tuple[Action[Any], Context]:
     """Ask the strategy what to try next."""
-    answer: object = call.repair(tuple(failed))
+    answer: object = call.repair(tuple(failures))
     if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
         action, context = pair
         if isinstance(context, Context):
-            first = failed[0].action
+            first = failures[0].action
             if action is first:
                 return first, context
             if is_action(action):
@@ -404,30 +407,30 @@ def _replayed(slice_: Slice, call: CallContext, action: Action[Any], context: Co
     )
 
 
-def _last(failed: list[Slice]) -> Slice | None:
+def _last(failures: list[Slice]) -> Slice | None:
     """Take the last failure out again, if there is one."""
-    return failed.pop() if failed else None
+    return failures.pop() if failures else None
 
 
 def _replay(
     call: CallContext, earlier: Mapping[int, Slice], loop_budget: int
 ) -> tuple[int, Action[Any], Context, list[Slice], Slice | None]:
-    """Keep the slices of the earlier part of a call, which has one subsample.
+    """Keep the slices of the earlier part of a call, which has one chain.
 
     Returns:
         The depth that it goes on at, and what its chain knows there.
     """
     recorder, tally, inputs = call.recorder, call.tally, call.inputs
     action, context = inputs.action, inputs.context
-    failed: list[Slice] = []
+    failures: list[Slice] = []
     to_repair: Slice | None = None
     for depth in range(loop_budget):
         found = earlier.get(turn_of(0, depth, loop_budget).iteration)
         if found is None:
-            return depth, action, context, failed, to_repair
+            return depth, action, context, failures, to_repair
         if to_repair is not None:
-            failed.append(to_repair)
-            action, context = _repaired(call, failed)
+            failures.append(to_repair)
+            action, context = _repaired(call, failures)
             to_repair = None
         slice_ = _replayed(found, call, action, context)
         recorder.replay(slice_, _mark_of(slice_, call))
@@ -436,8 +439,8 @@ def _replay(
         if slice_.outcome is _FAILED:
             to_repair = slice_
         elif slice_.passed:
-            action, context, failed = inputs.action, inputs.context, []
-    return loop_budget, action, context, failed, to_repair
+            action, context, failures = inputs.action, inputs.context, []
+    return loop_budget, action, context, failures, to_repair
 
 
 def _mark_of(slice_: Slice, call: CallContext) -> Any:
@@ -459,8 +462,8 @@ def _mark_of(slice_: Slice, call: CallContext) -> Any:
 async def _stop_at_repeated_bug(call: CallContext, slice_: Slice) -> bool:
     """Stop where a validator has the same bug with every reply; tell whether it has.
 
-    Before its next draw, a subsample gives its siblings as long again as its last one took: if
-    theirs have the same bug, that draw is not paid for. An ordered call's subsample looks at its
+    Before its next draw, a chain gives its siblings as long again as its last one took: if
+    theirs have the same bug, that draw is not paid for. An ordered call's chain looks at its
     own slices only, and does not stop its siblings: what comes of them must not depend on timing.
     """
     bug = bug_of(slice_)

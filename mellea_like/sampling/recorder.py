@@ -88,10 +88,10 @@ class Recorder:
     active = 0
     """Producers, and the scheduler's clock, that were started and have not ended."""
     under_way = 0
-    """Those of them that have begun to run."""
+    """How many of them have begun to run."""
     scope: anyio.CancelScope | None = None
     over: anyio.Event | None = None
-    """Set when a slice has won or the last subsample has ended, where that is waited for."""
+    """Set when a slice has won or the last producer has ended, where that is waited for."""
     deliver: Callable[[Slice], object] | None = None
     """What takes slices for hooks and the progress callback, until one has won."""
     listener: SliceListener | None = None
@@ -247,12 +247,12 @@ class Recorder:
         self.fatal = error
         self.stop()
 
-    # The subsamples
+    # The producers
 
     def ended(self, chain: int, *, broken: bool = False) -> None:
-        """Count a subsample as ended; with the last one, the race is over.
+        """Count a chain's producer as ended; with the last one, the race is over.
 
-        It is -1 for what starts the others, and broken where a permanent error has ended it.
+        The chain is -1 for the scheduler's clock, and broken where a permanent error has ended it.
         """
         self._turn_of_chain.pop(chain, None)
         if self.scheduler is not None and chain >= 0:
@@ -267,13 +267,13 @@ class Recorder:
     # What only an ordered selection and a streamed call need
 
     def scope_of(self, chain: int) -> AbstractContextManager[object]:
-        """Return what cancels one subsample alone."""
+        """Return what cancels one chain alone."""
         if not (self.ordered or self.streams):
             return _NOTHING
         return self._chain_scopes.setdefault(chain, anyio.CancelScope())
 
     def was_cancelled(self, chain: int) -> bool:
-        """Tell whether one subsample alone was cancelled."""
+        """Tell whether one chain alone was cancelled."""
         scope = self._chain_scopes.get(chain)
         return scope is not None and scope.cancel_called
 

@@ -71,11 +71,11 @@ class Sender:
         self._generate = backend.generate
 
     async def send(
-        self, request: Request, failed: Callable[[BackendError], None] | None = None
+        self, request: Request, on_failure: Callable[[BackendError], None] | None = None
     ) -> Generation:
         """Send a request as soon as its gate lets it through, and again as the policy says.
 
-        Where it fails at first, ``failed`` is told what with.
+        Where it fails at first, ``on_failure`` is given the error.
         """
         gate = self._gate
         try:
@@ -88,8 +88,8 @@ class Sender:
                 gate.answered()
             return reply  # noqa: TRY300 (the hot path)
         except BackendError as exc:
-            if failed is not None:
-                failed(exc)
+            if on_failure is not None:
+                on_failure(exc)
             stop = self._out_of_budget
             return await try_again(self._generate, request, exc, self._policy, gate, stop)
         except LimitExceeded as exc:

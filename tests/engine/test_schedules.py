@@ -283,7 +283,7 @@ async def test_an_ordered_selection_refuses_pooled_turns_for_they_may_change_the
     # Subsample 0's turns are soon spent: its successor takes turn 4 of subsample 1, whose turn 3
     # passes last and has the lowest rank of those that pass.
     backend = by_iteration({3: after(9, "yes"), 5: after(4, "yes")}, after(1, "no"))
-    with pytest.raises(ValueError, match="has pooled turns, and which chain takes them depends on"):
+    with pytest.raises(ValueError, match="its `pooled` has to be False"):
         strategy(backend, Planned(width(3), timing_dependent=False), selection="ordered")
     own = Planned(width(3), timing_dependent=False, pooled=False)
     chosen = await strategy(backend, own, selection="ordered").sample("do", [yes])

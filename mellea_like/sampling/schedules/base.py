@@ -187,6 +187,6 @@ class BaseSchedule(ABC):
             facts: what is known of it.
 
         Returns:
-            The decisions of this call; None where all subsamples start at once and keep their own
+            The decisions of this call; None where all chains start at once and keep their own
             turns, so that there is nothing to decide.
         """
