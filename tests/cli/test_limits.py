@@ -298,6 +298,13 @@ def test_with_a_price_money_is_shown(command):
     assert err.splitlines()[2].endswith("cost USD")
 
 
+def test_a_cost_that_is_only_known_in_part_is_a_lower_bound_in_the_last_line_too(command):
+    with OpenAIServer(Answer("fine", usage=None)) as server:
+        at = ("--base-url", server.url, "--model", "m", "--concurrency", "1")
+        _, _, err = command("sample", "x", *at, "--price", "1000,2000")
+    assert ", cost ≥ $" in err.splitlines()[-1]
+
+
 # Retries and refusals
 
 

@@ -123,8 +123,8 @@ def why(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str
 
 
 def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
-    total = ledger.total.cost
-    cost = "" if total is None else f", cost {money(total, ledger.currency)}"
+    total, least = ledger.total.cost, bool(ledger.total.unknown)
+    cost = "" if total is None else f", cost {money(total, ledger.currency, at_least=least)}"
     return f"{plural(len(result.slices), 'draw')}, {result.usage}{cost}, {seconds(result.elapsed)}"
 
 
