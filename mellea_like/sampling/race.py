@@ -282,14 +282,14 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
         else:
             return False
         if stages:
-            before: CallContext = call
-            call = stages[min(turn.depth, len(stages) - 1)]
+            at: CallContext = stages[min(turn.depth, len(stages) - 1)]
+            changed, call = at is not call, at
             if call is broken or (call.stage is not None and call.stage.over):
                 # A permanent error would come again; the next stage's turns are left.
                 if scheduler is not None:
                     scheduler.unused(chain)
                 continue
-            if call is not before and to_repair is None:
+            if changed and to_repair is None:
                 # The turn before has errored, or there was none; what failed earlier is carried on.
                 action, context = call.inputs.action, call.inputs.context
                 to_repair = _last(failures)
