@@ -266,9 +266,13 @@ class Backends:
         options = self._options
         if options.judge_model is None and options.judge_base_url is None:
             return None
-        if not options.requirements and (options.judge_model or options.judge_base_url):
+        decides = options.requirements or options.spec.selection.judged
+        if not decides and (options.judge_model or options.judge_base_url):
             given = "--judge-model" if options.judge_model else "--judge-base-url"
-            msg = f"{given} names a judge that has nothing to decide: add --require TEXT"
+            msg = (
+                f"{given} names a judge that has nothing to decide: add --require TEXT, or a"
+                " --select that asks a model"
+            )
             raise Problem(msg, Exit.USAGE)
         at, url = "--judge-base-url", options.judge_base_url
         if url is None:

@@ -33,7 +33,9 @@ def test_the_best_wins_and_its_score_is_told(sample):
         "--select", "best:length", "--n", "3", *ONE, replies=["ab", "abcd", "abc", "abcdef"]
     )
     assert (code, out, asked) == (0, "abcd\n", 3)
-    assert err.splitlines()[-1] == ("Decided by best-of: attempt 2 of 5, score 4 of 3; 3 passed.")
+    assert err.splitlines()[-1] == (
+        "Decided by best-of: attempt 2 of 5, score 4, best of 3; 3 passed."
+    )
 
 
 def test_a_vote_is_told_and_draws_that_failed_are_abstentions(sample):
@@ -122,8 +124,8 @@ def judged():
 @pytest.mark.parametrize(
     ("select", "said"),
     [
-        ("best:judge:How kind?", "score 9 of 2 (so kind); 2 passed."),
-        ("tournament", "score 1 of 2, 1 comparison; 2 passed."),
+        ("best:judge:How kind?", "score 9, best of 2 (so kind); 2 passed."),
+        ("tournament", "score 1, best of 2, 1 comparison; 2 passed."),
     ],
 )
 def test_the_model_judges_where_no_other_one_is_named(sample, select, said):
@@ -133,6 +135,24 @@ def test_the_model_judges_where_no_other_one_is_named(sample, select, said):
     assert (code, out, asked) == (0, "reply 2\n", 4)
     assert err.splitlines()[-1].endswith(said)
     assert err.splitlines()[-2].startswith("Passed: attempt 2 of 5; 2 draws, 4 requests")
+
+
+@pytest.mark.parametrize("select", ["best:judge", "best:judge:How kind?", "tournament"])
+def test_a_selection_may_have_a_judge_of_its_own(command, select):
+    asked = []
+
+    def choose(_, body):
+        asked.append(body["model"])
+        told = body["messages"][-1]["content"]
+        if "Score: " in told:
+            return Answer('{"reason": "so", "score": 5}')
+        return Answer('{"better": "a"}' if "<b>" in told else "yes")
+
+    with OpenAIServer(choose=choose) as server:
+        draw = ("sample", "x", "--base-url", server.url, "--model", "m", "--n", "2", *ONE)
+        code, out, _ = command(*draw, "--select", select, "--judge-model", "big")
+    assert (code, out) == (0, "yes\n")
+    assert sorted(asked) == ["big", "big", "m", "m"]
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def _decided(decision: Decision, names: list[str]) -> str:
     won = decision.winners[0]
     line = f"Decided by {decision.kind}: {'; '.join(names)}"
     if won in decision.scores:
-        line += f", score {decision.scores[won]:.6g} of {len(decision.scores)}"
+        line += f", score {decision.scores[won]:.6g}, best of {len(decision.scores)}"
         line += f" ({one_line(decision.notes[won], 200)})" if won in decision.notes else ""
     if decision.votes:
         line += f", votes {', '.join(_votes(decision))}"
