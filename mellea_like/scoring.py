@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, create_model
 
-from mellea_like.core.backend import BUDGETS, Options
+from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS, Options
 from mellea_like.core.conversation import Context, Message, reply_message
 from mellea_like.errors import InvalidRequest
 from mellea_like.limits.budget import within_budgets
@@ -53,6 +53,10 @@ def judge_score(
     and then the candidate's slice has errored. What the judge costs is in that slice's usage, and
     has to fit into the call's budgets.
 
+    In a selection, the strategy's ``judge_options`` say how the judge generates; what they don't
+    say, and elsewhere, is temperature 0. Where the call's budgets limit money or output tokens,
+    set ``max_tokens`` there.
+
     The judge is asked for the log-probabilities of its tokens. Where it gives them, the score is
     the mean of the numbers that it might have written, each with its probability (G-Eval,
     arXiv 2303.16634): 7.3 rather than 7, so that fewer candidates are equal. What may be the
@@ -87,6 +91,11 @@ class _JudgeScore:
             msg = f"scale=(lowest, highest) goes upwards, not {self.scale!r}"
             raise ValueError(msg)
         _ = self._asking  # A judge that is no backend is refused here.
+
+    @property
+    def scored_by(self) -> Backend:
+        """The judge, for a selection to have its price and its options checked beforehand."""
+        return self.judge
 
     @property
     def highest(self) -> float:
@@ -132,12 +141,13 @@ class _JudgeScore:
         ask = partial(
             self._asking.sample, question, context=context, format=self._format, backend=judge
         )
+        options = JUDGE_OPTIONS.get()
         if self._refused:
-            return await ask()
+            return await ask(options=options)
         try:
-            return await ask(options=ASK_LOGPROBS)
+            return await ask(options=Options.of(ASK_LOGPROBS, options))
         except InvalidRequest as exc:
-            result = await ask()
+            result = await ask(options=options)
             self._refused.append(exc)
             return result
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BUDGETS",
     "ITERATION",
+    "JUDGE_OPTIONS",
     "MAX_SEED",
     "SPENDS_ON",
     "Backend",
@@ -479,6 +480,9 @@ SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", defaul
 
 BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())
 """The budgets of the call under way, while a selection's scorer looks at a candidate of it."""
+
+JUDGE_OPTIONS: ContextVar[Options | None] = ContextVar("mellea_like_judge_options", default=None)
+"""How the strategy has judges generate, while a selection's scorer looks at a candidate of it."""
 
 
 def current_iteration() -> int | None:

@@ -19,6 +19,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from mellea_like.core.backend import (
     BUDGETS,
     ITERATION,
+    JUDGE_OPTIONS,
     SPENDS_ON,
     Options,
     Request,
@@ -299,9 +300,11 @@ class Iteration:
                 # Most are pairs, and to ask whether they can be awaited costs a microsecond.
                 if not isinstance(answer, tuple) and isawaitable(answer):
                     within = BUDGETS.set(inputs.budgets)
+                    asked = JUDGE_OPTIONS.set(call.settings.judge_options)
                     try:
                         answer = await answer
                     finally:
+                        JUDGE_OPTIONS.reset(asked)
                         BUDGETS.reset(within)
                 self.mark = answer
             except Exception as exc:  # noqa: BLE001 (a scorer's)

@@ -78,7 +78,7 @@ def begin_selection(
 ) -> SelectionState:
     """Begin a selection; refuse or say in the log what it can't work with."""
     name, state = type(selection).__name__, selection.begin(SelectionFacts(turns))
-    if type(state).pairs is not SelectionState.pairs:
+    if state.judge is not None or type(state).pairs is not SelectionState.pairs:
         _check_judge(name, inputs, settings, state.judge)
     n = state.asked
     if n is not None and n > turns:
@@ -92,6 +92,9 @@ def begin_selection(
 
 def _check_judge(name: str, inputs: CallInputs, settings: Settings, own: Backend | None) -> None:
     """Make sure, before the first draw, that a judge can compare them within the budgets."""
+    # Imported lazily: most programs don't need it.
+    from mellea_like.limits.fallback import models_of  # noqa: PLC0415
+
     judge = inputs.judge if own is None else own
     if own is None and not can_judge(judge):
         msg = (
@@ -102,7 +105,8 @@ def _check_judge(name: str, inputs: CallInputs, settings: Settings, own: Backend
     options = settings.judge_options
     for budget in inputs.budgets:
         try:
-            budget.check(options, options.model or getattr(judge, "model", None))
+            for model in models_of(judge):
+                budget.check(options, model)
         except ValueError as exc:
             what = f"this is about the judge of {name}"
             exc.add_note(f"{what}: its options are the strategy's judge_options")

@@ -17,6 +17,7 @@ from mellea_like import (
     Options,
     Ordered,
     Outcome,
+    Price,
     RejectionSamplingStrategy,
     Requirement,
     RequirementError,
@@ -480,6 +481,71 @@ async def test_what_a_judge_scores_has_to_fit_into_the_budgets(width):
     assert result.success
     assert len(asked) + backend.statistics().started == 3
     assert budget.spent.requests == result.usage.requests == 3
+
+
+def scoring_judge(asked):
+    async def judges(request):
+        asked.append(request.options)
+        await checkpoint()
+        return Generation('{"reason": "so", "score": 5}', usage=Usage(1, 20, 4), model="j")
+
+    judge = FunctionBackend(judges)
+    judge.model = "j"
+    return judge
+
+
+PRICES = {"m": Price(1, 2), "j": Price(3, 4)}
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        lambda judge: BestOf(judge_score("How nice?", judge=judge), n=1),
+        lambda judge: Vote(n=1, weight=judge_score("How nice?", judge=judge)),
+        lambda judge: Tournament(judge, n=1),
+    ],
+    ids=["best-of", "vote", "tournament"],
+)
+@pytest.mark.parametrize(
+    ("judging", "prices", "wrong"),
+    [
+        (None, PRICES, "the length of a reply is not limited"),
+        ({"max_tokens": 60}, {"m": Price(1, 2)}, "price"),
+    ],
+    ids=["length", "price"],
+)
+async def test_a_judge_that_money_can_not_limit_is_refused_before_the_first_request(
+    selection, judging, prices, wrong
+):
+    asked = []
+    backend = by_iteration({1: "yes"})
+    backend.model = "m"
+    several = strategy(
+        backend,
+        selection(scoring_judge(asked)),
+        options={"max_tokens": 60},
+        judge_options=judging,
+    )
+    with pytest.raises(ValueError, match=wrong) as caught:
+        await several.sample("do", budget=Budget(money=1.0, prices=prices))
+    assert "judge_options" in caught.value.__notes__[0]
+    assert (asked, backend.statistics().started) == ([], 0)
+
+
+async def test_a_judges_score_goes_by_the_judge_options_and_so_within_a_budget_of_money():
+    asked = []
+    backend = by_iteration({1: "yes"})
+    backend.model = "m"
+    several = strategy(
+        backend,
+        BestOf(judge_score("How nice?", judge=scoring_judge(asked)), n=1),
+        options={"max_tokens": 60},
+        judge_options={"max_tokens": 50},
+    )
+    result = await several.sample("do", budget=Budget(money=1.0, prices=PRICES))
+    assert result.decision.scores == {1: 5.0}
+    assert [(o.max_tokens, o.temperature) for o in asked] == [(50, 0.0)]
+    assert asked[0].extra["logprobs"] is True
 
 
 async def test_a_judge_that_names_the_better_one_twice_has_named_none():

@@ -71,7 +71,8 @@ class SelectionState(ABC):
 
     It hears each slice in the step that records it. ``passed`` and ``marks`` hold those that
     passed, in the order recorded, and what `BaseSelection.mark` made of each. Where it wants
-    comparisons, it names the ``judge`` (None for the call's) and the ``criterion``; the engine adds
+    comparisons, it names the ``judge`` (None for the call's) and the ``criterion``; a scorer that
+    is a `judge_score` names its judge, too, so that budgets are checked beforehand. The engine adds
     to ``usage`` what they cost, to ``errors`` what went wrong, and notes the judge's ``model``.
 
     Args:

@@ -107,6 +107,7 @@ class BestOf(BaseSelection):
 class _BestOfState(SelectionState):
     def __init__(self, config: BestOf, facts: SelectionFacts) -> None:
         super().__init__("best-of", facts, config.n)
+        self.judge = getattr(config.score, "scored_by", None)
         self._config = config
 
     def enough(self) -> str:

@@ -102,6 +102,7 @@ class Vote(BaseSelection):
 class _VoteState(SelectionState):
     def __init__(self, config: Vote, facts: SelectionFacts) -> None:
         super().__init__("vote", facts, config.n)
+        self.judge = getattr(config.weight, "scored_by", None)
         self._config = config
         self._votes: dict[Any, float] = {}
         self._ahead: Any = None
