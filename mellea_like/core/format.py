@@ -35,6 +35,7 @@ __all__ = [
     "why_unread",
 ]
 
+_BEGINS_JSON = re.compile(r'[{\["\d]')
 _FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.DOTALL)
 
 
@@ -94,9 +95,10 @@ def check_format(format: Any) -> None:
             raise TypeError(msg)
         json_schema(format)
     except Exception as exc:
+        why = "it is a dict" if isinstance(format, dict) else str(exc).splitlines()[0]
         msg = (
             "format takes a pydantic model or another type that JSON can be validated against,"
-            f" not {format!r}: {str(exc).splitlines()[0]}"
+            f" not {format!r}: {why}"
         )
         raise TypeError(msg) from exc
 
@@ -364,7 +366,12 @@ def why_unread(error: ValueError) -> str:
     broken = error.__cause__ if isinstance(error.__cause__, ValidationError) else error
     if isinstance(broken, ValidationError) and not _no_json(broken):
         return why_broken(broken.title, problems(broken))
-    why = problems(broken) if isinstance(broken, ValidationError) else error_text(error)
+    if isinstance(broken, ValidationError):
+        read = broken.errors(include_url=False, include_context=False)[0]["input"]
+        nothing = isinstance(read, str) and not _BEGINS_JSON.search(read)
+        why = "there is no JSON in it" if nothing else problems(broken)
+    else:
+        why = error_text(error)
     return f"the reply does not parse: {bounded(why or type(error).__name__)}"
 
 

@@ -362,6 +362,9 @@ class Escalate(BaseSamplingStrategy):
         if given.get("give_up") is not None:
             msg = "give_up would end a call before the bigger model's turns: leave it out"
             raise ValueError(msg)
+        if "loop_budget" in given:
+            msg = "Escalate: no loop_budget, the turns are in the stages: Stage(small, turns=3)"
+            raise TypeError(msg)
         if not isinstance(given.get("selection", "first"), str):
             msg = (
                 "Escalate takes selection='first' or 'ordered': an object such as BestOf(score)"

@@ -52,6 +52,11 @@ def test_anything_else_is_no_format(format_):
         check_format(format_)
 
 
+def test_a_dict_is_told_that_it_is_no_type():
+    with pytest.raises(TypeError, match=r"not \{'a': 1\}: it is a dict$"):
+        check_format({"a": 1})
+
+
 @pytest.mark.parametrize(
     ("text", "inside"),
     [
@@ -124,7 +129,9 @@ def test_a_value_is_read_where_there_is_no_doubt_which_one_it_is(reply):
         ('Here: {"number": "7", "lines": [],}', "trailing comma"),
         ('{"number": "7", "lines": [], "number": "8"}', 'says "number" twice'),
         ('<think>{"number": "7", "lines": []} may do', "thinks aloud"),
-        ("I can't.", "Invalid JSON"),
+        ("I can't.", "the reply does not parse: there is no JSON in it"),
+        ("", "there is no JSON in it"),
+        ("I can 1.", "Invalid JSON"),
         ("{} " * 101, "more than 100 values"),
     ],
 )

@@ -447,6 +447,7 @@ async def test_a_permanent_error_ends_the_stage_and_not_the_subsample():
     ("arguments", "message"),
     [
         ({"give_up": PerRequirement()}, "give_up would end"),
+        ({"loop_budget": 3}, "the turns are in the stages"),
         ({"selection": BestOf(len)}, "different models"),
     ],
 )

@@ -117,7 +117,7 @@ async def test_a_rule_across_fields_is_named_and_nothing_is_said_not_to_parse(ow
     else:
         result = await strategy.sample("do", format=Trip)
     text, field, rule = (s.reason for s in result.slices)
-    assert text.startswith("the reply does not parse: Invalid JSON")
+    assert text.startswith("the reply does not parse: there is no JSON in it")
     assert field.startswith("the reply isn't a valid Trip: start: Input should be a valid integer")
     assert rule == "the reply isn't a valid Trip: end lies before start"
 
