@@ -355,6 +355,26 @@ def test_a_server_that_has_answered_is_waited_for(batch, monkeypatch):
     assert "5 rows: 5 passed" in err
 
 
+def test_a_budget_of_money_on_a_run_without_max_tokens_says_what_to_do(batch, tmp_path):
+    many = ("--journal", str(tmp_path / "run.db"))
+    batch(*many)
+    money = ("--budget", "cost=1", "--price", "1,1")
+    code, _, err = batch(*many, "--resume", *money)
+    assert (code, "begun without it can have --budget requests=N or input-tok" in err) == (2, True)
+    code, _, err = batch(*money)
+    assert (code, "add --max-tokens N\n" in err, "begun without" in err) == (2, True, False)
+
+
+def test_a_report_says_where_prices_come_from_and_a_resumed_run_has_them(batch, tmp_path, command):
+    many = ("--journal", str(tmp_path / "run.db"))
+    batch(*many)
+    _, out, _ = command("report", str(tmp_path / "run.db"))
+    assert "no prices given: resume it with batch --price IN,OUT" in out
+    assert batch(*many, "--resume", "--price", "1,1")[0] == 0
+    _, out, _ = command("report", str(tmp_path / "run.db"))
+    assert "no prices given" not in out
+
+
 def test_no_rows_are_no_results(batch, tmp_path):
     source = tmp_path / "empty.csv"
     source.write_text("text\n")
