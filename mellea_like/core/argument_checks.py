@@ -5,17 +5,22 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from functools import partial
+from difflib import get_close_matches
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import ParamSpec
+
+    P = ParamSpec("P")
 
 __all__ = [
     "LARGEST",
     "check_plain",
     "is_async",
     "real_number",
+    "suggests_arguments",
     "takes",
     "whole_number",
     "yields",
@@ -23,6 +28,22 @@ __all__ = [
 
 LARGEST = sys.float_info.max
 """An int may be larger, and then can't be made a float."""
+
+
+def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
+    """Have an ``__init__`` name the class that was called, and the argument that was mistyped."""
+    names = list(inspect.signature(init).parameters)
+
+    @wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        unknown = [name for name in kwargs if name not in names]
+        if unknown:
+            msg = f"{type(args[0]).__name__}() got an unexpected keyword argument {unknown[0]!r}"
+            close = get_close_matches(unknown[0], names, n=1)
+            raise TypeError(f"{msg}. Did you mean {close[0]!r}?" if close else msg)
+        init(*args, **kwargs)
+
+    return checked
 
 
 def whole_number(name: str, value: object, *, least: float = 1, most: float = math.inf) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
-from mellea_like.core.argument_checks import real_number, whole_number, yields
+from mellea_like.core.argument_checks import real_number, suggests_arguments, whole_number, yields
 from mellea_like.core.backend import Options
 from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
@@ -133,6 +133,7 @@ class BaseSamplingStrategy:
     needs_all_reasons: ClassVar[bool] = False
     _stages: tuple[Stage, ...] = ()
 
+    @suggests_arguments
     def __init__(
         self,
         backend: Backend | None = None,

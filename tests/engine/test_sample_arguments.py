@@ -107,6 +107,14 @@ def test_what_the_constructor_refuses(arguments, error, message):
         RejectionSamplingStrategy(**arguments)
 
 
+@pytest.mark.parametrize("kind", [RejectionSamplingStrategy, MultiTurnStrategy])
+def test_a_mistyped_argument_is_named_with_the_class_that_was_called(kind):
+    with pytest.raises(TypeError) as caught:
+        kind(None, loop_buget=3)
+    said = f"{kind.__name__}() got an unexpected keyword argument 'loop_buget'."
+    assert str(caught.value) == f"{said} Did you mean 'loop_budget'?"
+
+
 def test_a_strategy_is_immutable():
     strategy = RejectionSamplingStrategy(loop_budget=2)
     with pytest.raises(AttributeError):
