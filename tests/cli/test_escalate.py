@@ -39,6 +39,7 @@ def test_a_bigger_model_goes_on_and_sees_the_best_failure(sample, server):
     assert asked(server) == ["small", "small", "big"]
     assert "An earlier attempt:\nnot one word" in server.requests[-1]["messages"][-1]["content"]
     assert "small at http" in err
+    assert "Passed: attempt 3 of 3 (big); 3 draws" in err
     assert f"Then big at {server.url}" in err
 
 

@@ -68,7 +68,9 @@ def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict
 
 def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
     """Say how a call that passed went, and what a selection decided."""
-    lines = [f"Passed: {name(result.best)}; {_cost(result, ledger)}."]
+    best = result.best
+    model = f" ({one_line(best.model)})" if best.stage is not None and best.model else ""
+    lines = [f"Passed: {name(best)}{model}; {_cost(result, ledger)}."]
     if result.decision is not None:
         lines.append(_decided(result.decision, [name(winner) for winner in result.winners]))
     return lines
