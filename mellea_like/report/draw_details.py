@@ -279,7 +279,7 @@ def _facts(slice_: Mapping[str, Any]) -> Html:
     borrowed = slice_["chain"] != slice_["subsample"]
     unknown = f", {count(usage.unknown)} of unknown cost" if usage.unknown else ""
     facts = [
-        f"run in lane {slice_['chain'] + 1}" if borrowed else "",
+        f"run by chain {slice_['chain']}" if borrowed else "",
         "" if slice_.get("stage") is None else f"stage {slice_['stage']}",
         f"{seconds(slice_['started_at'])} to {seconds(slice_['ended_at'])}",
         ", ".join(tokens_of(usage, count)),
