@@ -357,6 +357,11 @@ class Meter:
         return None
 
     @property
+    def parts(self) -> tuple[Cost, ...]:
+        """What was counted, in order: requests, tries and the calls made inside."""
+        return tuple(self._requests or ())
+
+    @property
     def started(self) -> bool:
         """Whether it is known how many requests were sent."""
         return self._requests is not None

@@ -44,13 +44,15 @@ class LedgerRow(NamedTuple):
             on average, less what had arrived, and at least 0. None where there is no complete reply
             to compare with, and 0 where nothing was rejected early.
         cost: what the tokens cost, in the currency of the prices; None where that is not known.
-            With requests of unknown cost it is a lower bound, and printed with a ``≥``.
+            With ``unknown`` or ``unpriced`` requests it is a lower bound, and printed with a ``≥``.
         model: the model that generated, as its reply says; where there is none, as all replies of
             the same stage say, or else the one that was asked. None where that is not known.
         cached_input_tokens: those of the input tokens that came from the server's prompt cache.
         reasoning_tokens: those of the output tokens that the model thought with.
         cache_hits: replies that came from a `CachedBackend`'s file.
         stage: the stage of an escalation that it is from, 0-based; else None.
+        unpriced: requests of judges that have no price: ``cost`` is without them. In a record that
+            does not say which model judged, ``cost`` has them at the price of the one that drew.
     """
 
     iteration: int
@@ -69,6 +71,7 @@ class LedgerRow(NamedTuple):
     reasoning_tokens: int = 0
     cache_hits: int = 0
     stage: int | None = None
+    unpriced: int = 0
 
 
 class LedgerTotal(NamedTuple):
@@ -85,6 +88,7 @@ class LedgerTotal(NamedTuple):
         cached_input_tokens: those of the input tokens that came from the server's prompt cache.
         reasoning_tokens: those of the output tokens that the model thought with.
         cache_hits: replies that came from a `CachedBackend`'s file.
+        unpriced: requests of judges that have no price, or one that is not known; see `LedgerRow`.
     """
 
     requests: int
@@ -97,6 +101,7 @@ class LedgerTotal(NamedTuple):
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
     cache_hits: int = 0
+    unpriced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +114,17 @@ class Ledger:
         currency: the code of the currency of the costs.
         comparisons: what comparing candidates cost (a `Tournament`'s judge), which no row has; None
             where nothing was compared. It is not wasted.
+        shares: the rows in parts, each with the stage and the model that spent it: judges that are
+            another model than the one that drew have parts of their own. Empty: the rows are.
+        compared_by: the model that compared.
     """
 
     rows: tuple[LedgerRow, ...]
     winners: tuple[int, ...] = ()
     currency: str = "USD"
     comparisons: LedgerTotal | None = None
+    shares: tuple[tuple[int | None, str | None, LedgerTotal], ...] = ()
+    compared_by: str | None = None
 
     @property
     def winner(self) -> int | None:
@@ -133,21 +143,32 @@ class Ledger:
 
     @property
     def by_model(self) -> dict[str | None, LedgerTotal]:
-        """The sums of each model's rows, in the order in which the models come first."""
-        models = dict.fromkeys(row.model for row in self.rows)
-        return {m: _total([row for row in self.rows if row.model == m]) for m in models}
+        """What each model spent, in drawing, judging and comparing, in the order they come first.
+
+        Together they are ``total``.
+        """
+        found: dict[str | None, list[LedgerTotal]] = {}
+        for _, model, part in self._shares:
+            found.setdefault(model, []).append(part)
+        if self.comparisons is not None:
+            found.setdefault(self.compared_by, []).append(self.comparisons)
+        return {model: _total(parts) for model, parts in found.items()}
+
+    @property
+    def _shares(self) -> Sequence[tuple[int | None, str | None, LedgerTotal]]:
+        return self.shares or [(row.stage, row.model, _alone(row)) for row in self.rows]
 
     @property
     def by_stage(self) -> dict[tuple[int | None, str | None], LedgerTotal]:
-        """The sums of each stage's rows, those of each model apart, by (stage, model).
+        """What each model spent on the draws of each stage, judges too, by (stage, model).
 
         Stages are those of an escalation, 0-based; with other strategies None.
         """
-        found = dict.fromkeys((row.stage, row.model) for row in self.rows)
+        found: dict[tuple[int | None, str | None], list[LedgerTotal]] = {}
+        for stage, model, part in self._shares:
+            found.setdefault((stage, model), []).append(part)
         keys = sorted(found, key=lambda key: -1 if key[0] is None else key[0])
-        return {
-            key: _total([row for row in self.rows if (row.stage, row.model) == key]) for key in keys
-        }
+        return {key: _total(found[key]) for key in keys}
 
     def __str__(self) -> str:
         total = self.total
@@ -209,27 +230,51 @@ def ledger(
             details = (getattr(spent, name) for name in USAGE_DETAILS)
             compared = LedgerTotal(spent.requests, *tokens, 0, spent.unknown, 0, price, *details)
     rows: list[LedgerRow] = []
+    shares: list[tuple[int | None, str | None, LedgerTotal]] = []
     for place, slice_ in enumerate(slices):
         usage, reply = slice_.usage, slice_.generation
         model = None if reply is None else reply.model
         model = model or models.get(slice_.stage) or slice_.asked
+        (_, own), *checks = slice_.usage_by_model
+        drawn = _share(own, model, prices)._replace(saved_tokens=_saved(slice_, usual))
+        if slice_.check_usage is None and reply is not None and prices is not None:
+            # Which model judged is not known: the price may be another.
+            drawn = drawn._replace(unpriced=max(0, usage.requests - reply.usage.requests))
+        parts = [(model, drawn)]
+        for judge, spent in checks:
+            part = _share(spent, judge, prices)
+            if part.cost is None and prices is not None:
+                part = part._replace(cost=0.0, unpriced=spent.requests)
+            parts.append((judge, part))
+        if place in used:
+            parts = [(name, part._replace(wasted_tokens=0)) for name, part in parts]
+        shares += [(slice_.stage, name, part) for name, part in parts]
         row = LedgerRow(
             slice_.iteration,
             slice_.subsample,
             slice_.depth,
             slice_.outcome,
-            usage.requests,
-            usage.input_tokens,
-            usage.output_tokens,
-            0 if place in used else usage.total_tokens,
-            usage.unknown,
-            _saved(slice_, usual),
-            _cost(usage, model, prices),
-            model,
-            *(getattr(usage, name) for name in USAGE_DETAILS),
+            model=model,
+            stage=slice_.stage,
+            **_total([part for _, part in parts])._asdict(),
         )
-        rows.append(row._replace(stage=slice_.stage))
-    return Ledger(tuple(rows), winners, currency_of(prices), compared)
+        rows.append(row)
+    by = None if decision is None else decision.model
+    return Ledger(tuple(rows), winners, currency_of(prices), compared, tuple(shares), by)
+
+
+def _share(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) -> LedgerTotal:
+    """Return what one model spent, as if it was wasted."""
+    return LedgerTotal(
+        usage.requests,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.total_tokens,
+        usage.unknown,
+        0,
+        _cost(usage, model, prices),
+        *(getattr(usage, name) for name in USAGE_DETAILS),
+    )
 
 
 def _models(slices: Sequence[Slice]) -> dict[int | None, str]:
@@ -251,7 +296,7 @@ def _total(rows: Sequence[LedgerRow | LedgerTotal]) -> LedgerTotal:
         sum(row.unknown for row in rows),
         _sum((row.saved_tokens for row in rows), 0),
         _sum((row.cost for row in rows), 0.0),
-        *(sum(getattr(row, name) for row in rows) for name in USAGE_DETAILS),
+        *(sum(getattr(row, name) for row in rows) for name in (*USAGE_DETAILS, "unpriced")),
     )
 
 
@@ -297,7 +342,7 @@ def _sum(values: Iterable[N | None], start: N) -> N | None:
 def _cells(part: LedgerRow | LedgerTotal, shown: Sequence[str]) -> list[str]:
     values: list[float | None] = [getattr(part, name) for name in shown]
     cells = ["?" if v is None else str(v) if isinstance(v, int) else f"{v:.6f}" for v in values]
-    if part.unknown and part.cost is not None:
+    if (part.unknown or part.unpriced) and part.cost is not None:
         cells[-1] = f"≥{cells[-1]}"
     return cells
 

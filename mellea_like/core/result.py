@@ -239,7 +239,8 @@ class SamplingResult(Generic[T]):
         Its total is `usage`.
 
         Args:
-            prices: the price of each model by its name; None leaves money out.
+            prices: the price of each model by its name, judges too; None leaves money out. What a
+                judge without a price spent is left out of the cost, which then has a ``≥``.
 
         Returns:
             The ledger: ``print`` shows it as a table.

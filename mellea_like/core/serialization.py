@@ -41,6 +41,7 @@ __all__ = [
     "RecordedAction",
     "RecordedError",
     "check_readable",
+    "check_usage_of",
     "decision_from_dict",
     "decision_to_dict",
     "error_from_dict",
@@ -155,6 +156,9 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
         "error": None if s.error is None else error_to_dict(s.error),
     }
     written |= {n: v for n in _WHERE_KNOWN if (v := getattr(s, n)) is not None}
+    # A draw whose usage is that of its reply had no checks that cost something.
+    if s.check_usage or (s.check_usage == () and reply is not None and reply.usage != s.usage):
+        written["check_usage"] = [[model, usage_to_dict(u)] for model, u in s.check_usage]
     if reply is not None and reply.has_value:
         written["value"] = _plain(reply.value)
         written["parsed"] = reply.parsed
@@ -353,8 +357,18 @@ def slice_from_dict(
         started_at=s["started_at"],
         ended_at=s["ended_at"],
         usage=usage_from_dict(s["usage"]),
+        check_usage=check_usage_of(s),
         **{name: s.get(name) for name in _WHERE_KNOWN},
     )
+
+
+def check_usage_of(s: Mapping[str, Any]) -> tuple[tuple[str | None, Usage], ...] | None:
+    """Read what each model spent on an iteration's checks; None where a record does not say."""
+    written: Sequence[Sequence[Any]] | None = s.get("check_usage")
+    if written is not None:
+        return tuple((model, usage_from_dict(spent)) for model, spent in written)
+    drawn = s["generation_usage"]
+    return () if drawn is None or drawn == s["usage"] else None
 
 
 def _generation(s: Mapping[str, Any], format: Any) -> Generation | None:

@@ -61,6 +61,8 @@ class Slice:
         usage: what it cost, its judge calls included.
         stage: which stage of an `Escalate` it is from, 0-based; None with other strategies.
         asked: the model that was asked, where the options or the backend name it.
+        check_usage: the part of the usage that its checks cost (judges, scorers, and calls that
+            validators made): each model with its share. None in a record that does not say so.
     """
 
     iteration: int
@@ -81,6 +83,7 @@ class Slice:
     usage: Usage = Usage()
     stage: int | None = None
     asked: str | None = None
+    check_usage: tuple[tuple[str | None, Usage], ...] | None = ()
 
     def __repr__(self) -> str:
         name = attempt_name(self.attempt, self.lane)
@@ -130,6 +133,13 @@ class Slice:
         """The model that answered, or else the one that was asked, where it is known."""
         answered = None if self.generation is None else self.generation.model
         return self.asked if answered is None else answered
+
+    @property
+    def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
+        """The usage in parts: the model of the draw with its own, then those of the checks."""
+        checks = self.check_usage or ()
+        own = self.usage - sum((spent for _, spent in checks), Usage())
+        return ((self.model, own), *checks)
 
     @property
     def text(self) -> str:

@@ -19,6 +19,7 @@ from mellea_like.core.result import SamplingResult
 from mellea_like.estimate.draw_plan import Bottleneck, DrawPlan, Repairs, Split, UnsolvedItem
 from mellea_like.pass_rates import coverage_curve
 from mellea_like.report.markup import clip
+from mellea_like.report.model_shares import money_of
 from mellea_like.report.trace_figures import (
     Money,
     Prices,
@@ -226,7 +227,7 @@ class _Findings:
             self.usage += usage
             self.durations.append(s["ended_at"] - s["started_at"])
             if self.prices is not None:
-                self.money = self.money.plus(self.prices.cost(usage, s["model"]))
+                self.money = self.money.plus(money_of(s, s["model"], self.prices))
         if not draws:
             return
         self.shown.append(passes_of(draws))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mellea_like.core.generation import Usage
+from mellea_like.core.serialization import check_usage_of
 from mellea_like.report.markup import clip
 from mellea_like.report.numbers import amount, count, money, percent
 from mellea_like.report.trace_figures import Money, usage_of
@@ -15,7 +16,15 @@ if TYPE_CHECKING:
 
     from mellea_like.report.trace_figures import Prices
 
-__all__ = ["ModelShare", "Shares", "add_shares", "models_in", "share_rows"]
+__all__ = [
+    "ModelShare",
+    "Shares",
+    "add_shares",
+    "models_in",
+    "money_of",
+    "parts_of",
+    "share_rows",
+]
 
 MOST_MODELS = 50
 """Models that are told apart; the rest goes together."""
@@ -49,19 +58,42 @@ def models_in(trace: Mapping[str, Any]) -> list[str | None]:
     return [s["model"] or only.get(s.get("stage")) or s.get("asked") for s in slices]
 
 
+def parts_of(
+    s: Mapping[str, Any], model: str | None, prices: Prices | None
+) -> list[tuple[str | None, Usage, Money]]:
+    """Split what a draw cost: the part of its own model first, then those of its checks."""
+    checks, usage = check_usage_of(s), usage_of(s["usage"])
+    own = usage - sum((spent for _, spent in checks or ()), Usage())
+    parts: list[tuple[str | None, Usage, Money]] = []
+    for at, (name, spent) in enumerate(((model, own), *(checks or ()))):
+        money = Money() if prices is None else prices.cost(spent, name)
+        # The price of a judge whose model was not recorded may be another.
+        if checks is None or (at and name is None):
+            money = Money(money.known, complete=False)
+        parts.append((name, spent, money))
+    return parts
+
+
+def money_of(s: Mapping[str, Any], model: str | None, prices: Prices) -> Money:
+    """Sum what a draw and its checks cost."""
+    total = Money()
+    for _, _, cost in parts_of(s, model, prices):
+        total = total.plus(cost)
+    return total
+
+
 def add_shares(trace: Mapping[str, Any], shares: Shares, prices: Prices | None = None) -> None:
-    """Add what the models of a call did."""
+    """Add what the models of a call did, those of judges too."""
     for s, model in zip(trace["slices"], models_in(trace), strict=True):
-        key = (s.get("stage"), model)
-        if key not in shares and len(shares) >= MOST_MODELS:
-            key = (None, "(others)")
-        share = shares.setdefault(key, ModelShare())
-        usage = usage_of(s["usage"])
-        share.draws += 1
-        share.passed += s["outcome"] == "passed"
-        share.usage += usage
-        if prices is not None:
-            share.money = share.money.plus(prices.cost(usage, model))
+        for at, (name, usage, cost) in enumerate(parts_of(s, model, prices)):
+            key = (s.get("stage"), name)
+            if key not in shares and len(shares) >= MOST_MODELS:
+                key = (None, "(others)")
+            share = shares.setdefault(key, ModelShare())
+            share.draws += not at
+            share.passed += not at and s["outcome"] == "passed"
+            share.usage += usage
+            share.money = share.money.plus(cost)
 
 
 def share_rows(shares: Shares, currency: str | None = None) -> list[tuple[str, ...]]:

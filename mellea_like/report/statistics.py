@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.generation import Usage
 from mellea_like.pass_rates import coverage_curve
-from mellea_like.report.model_shares import Shares, add_shares, models_in
+from mellea_like.report.model_shares import Shares, add_shares, models_in, money_of
 from mellea_like.report.trace_figures import (
     FATES,
     Money,
@@ -304,7 +304,7 @@ class RunFigures:
             recorded += usage
             self.outcomes[s["outcome"]] += 1
             if self.prices is not None:
-                money = money.plus(self.prices.cost(usage, model))
+                money = money.plus(money_of(s, model, self.prices))
             for v in s["validations"]:
                 self._verdict(v)
             if s["error"] is not None and s["outcome"] == "errored":

@@ -135,7 +135,9 @@ class Iteration:
     validating = False
     requirements: tuple[Requirement, ...] = ()
     verdicts: tuple[ValidationResult, ...] = ()
-    judged: list[tuple[Meter, Generation | None]] | None = None
+    judged: list[tuple[Meter, Generation | None, str | None]] | None = None
+    checks: Meter | None = None
+    """What calls inside validators and scorers cost."""
     outcome = _ERRORED
     error: BaseException | None = None
     reason = ""
@@ -282,8 +284,8 @@ class Iteration:
         candidate = self._read(generation)
         if candidate is None:
             return
-        if not meter.started:
-            meter.finish(generation)  # A validator may spend on it, too.
+        self.checks = checks = Meter()
+        SPENDS_ON.set(checks)
         self.validating = True
         if call.validation_observed:
             await self._validate_observed(candidate)
@@ -479,14 +481,15 @@ class Iteration:
         sent = self.messages if inputs.validation_context is None else ()
         messages = judge_messages(requirement, candidate, sent)
         request = Request(messages, options, None, meta, meter)
+        judge = inputs.judge if requirement.judge is None else requirement.judge
+        model: str | None = options.model or getattr(judge, "model", None)
         if self.judged is None:
             self.judged = []
         position = len(self.judged)
-        self.judged.append((meter, None))
-        judge = inputs.judge if requirement.judge is None else requirement.judge
+        self.judged.append((meter, None, model))
         sender = Sender(judge, call.settings.retry, inputs.budgets, call.events, stage=call.stage)
         reply = checked_reply(judge, await sender.send(request))
-        self.judged[position] = (meter, reply)
+        self.judged[position] = (meter, reply, model)
         if why := why_incomplete(reply):
             msg = f"the judge gave no verdict: {why}"
             raise ValueError(msg)
@@ -532,7 +535,8 @@ class Iteration:
         draft.reason = self.reason
         draft.started_at = self.started_at
         draft.ended_at = self.call.clock() - self.call.started
-        draft.usage = self._usage()
+        draft.check_usage = checks = self._check_usage()
+        draft.usage = self._usage(checks)
         draft.stage = None if self.call.stage is None else self.call.stage.index
         draft.asked = self.call.model
         if self.generation is None and self.meter is not None:
@@ -541,15 +545,29 @@ class Iteration:
         slice_: Slice = draft
         return slice_
 
-    def _usage(self) -> Usage:
+    def _usage(self, checks: tuple[tuple[str | None, Usage], ...]) -> Usage:
         if self.meter is None:
             return _NO_USAGE
         usage = cost_of(self.meter, self.generation)
-        if self.judged is None:
-            return usage
-        for meter, reply in self.judged:
-            usage += cost_of(meter, reply)
+        for _, spent in checks:
+            usage += spent
         return usage
+
+    def _check_usage(self) -> tuple[tuple[str | None, Usage], ...]:
+        """Return what each model spent on the checks."""
+        if self.judged is None and (self.checks is None or not self.checks.started):
+            return ()
+        spent: dict[str | None, Usage] = {}
+        for meter, reply, model in self.judged or ():
+            answered = None if reply is None else reply.model
+            name = answered or meter.asked or model
+            spent[name] = spent.get(name, _NO_USAGE) + cost_of(meter, reply)
+        for part in () if self.checks is None else self.checks.parts:
+            # A call made by a validator or a scorer tells its models apart; a request does not.
+            by_model = getattr(part, "usage_by_model", None) or [(None, part.usage)]
+            for name, cost in by_model:
+                spent[name] = spent.get(name, _NO_USAGE) + cost
+        return tuple((model, cost) for model, cost in spent.items() if cost != _NO_USAGE)
 
 
 def _given_value(generation: Generation, wanted: Any) -> Any:

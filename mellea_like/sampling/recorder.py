@@ -132,6 +132,14 @@ class Recorder:
         compared = Usage() if self.selection is None else self.selection.usage
         return sum((slice_.usage for slice_ in self.slices), compared)
 
+    @property
+    def usage_by_model(self) -> list[tuple[str | None, Usage]]:
+        """The usage in parts, each with the model that spent it."""
+        parts = [part for slice_ in self.slices for part in slice_.usage_by_model]
+        if self.selection is not None:
+            parts.append((self.selection.model, self.selection.usage))
+        return parts
+
     def record(self, slice_: Slice, mark: Any = None) -> None:
         """Keep a finished slice, and decide what it stops: one synchronous step."""
         if self.shown is not None and slice_.passed and slice_.iteration != self.shown:

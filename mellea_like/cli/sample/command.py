@@ -20,6 +20,7 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.sample.output import (
     as_record,
+    models_in,
     slices_table,
     summary,
     why,
@@ -187,7 +188,7 @@ def _read_standard_input() -> str:
 def _show(
     options: SampleOptions, backends: Backends, result: SamplingResult[Any], progress: Progress
 ) -> int:
-    ledger = result.ledger(backends.prices(s.model for s in result.slices))
+    ledger = result.ledger(backends.prices(models_in(result)))
     console = make_console(sys.stderr)
     try:
         if options.explain:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
 
-__all__ = ["as_record", "slices_table", "summary", "why", "write_record", "write_text"]
+__all__ = ["as_record", "models_in", "slices_table", "summary", "why", "write_record", "write_text"]
 
 MOST_KEYS = 5
 """Keys of a vote that are shown."""
@@ -64,6 +64,12 @@ def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict
             "currency": ledger.currency,
         },
     }
+
+
+def models_in(result: SamplingResult[Any]) -> list[str | None]:
+    """Find the models that drew, judged and compared."""
+    compared = None if result.decision is None else result.decision.model
+    return [*(model for s in result.slices for model, _ in s.usage_by_model), compared]
 
 
 def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
@@ -125,8 +131,9 @@ def why(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str
 
 
 def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
-    total, least = ledger.total.cost, bool(ledger.total.unknown)
-    cost = "" if total is None else f", cost {money(total, ledger.currency, at_least=least)}"
+    total = ledger.total.cost
+    bound = bool(ledger.total.unknown or ledger.total.unpriced)
+    cost = "" if total is None else f", cost {money(total, ledger.currency, at_least=bound)}"
     return f"{plural(len(result.slices), 'draw')}, {result.usage}{cost}, {seconds(result.elapsed)}"
 
 
