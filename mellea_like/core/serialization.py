@@ -157,8 +157,9 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
     }
     written |= {n: v for n in _WHERE_KNOWN if (v := getattr(s, n)) is not None}
     # A draw whose usage is that of its reply had no checks that cost something.
-    if s.check_usage or (s.check_usage == () and reply is not None and reply.usage != s.usage):
-        written["check_usage"] = [[model, usage_to_dict(u)] for model, u in s.check_usage]
+    checks = s.check_usage
+    if checks is not None and (checks or (reply is not None and reply.usage != s.usage)):
+        written["check_usage"] = [[model, usage_to_dict(spent)] for model, spent in checks]
     if reply is not None and reply.has_value:
         written["value"] = _plain(reply.value)
         written["parsed"] = reply.parsed
