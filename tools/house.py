@@ -42,21 +42,21 @@ class Bound(NamedTuple):
 
 LINES = {
     "gateway": Bound(2900, 5410),
-    "cli": Bound(2600, 4310),
+    "cli": Bound(2600, 4320),
     "specification": Bound(600, 1080),
     "coalescing": Bound(3600, 3860),
     "batch": Bound(3000, 4860),
     "batch/ray": Bound(900, 1120),
-    "sampling": Bound(4200, 7400),
+    "sampling": Bound(4200, 7420),
     "sampling/selections": Bound(900, 950),
     "limits": Bound(2300, 2830),
     "backends": Bound(3200, 6300),
-    "report": Bound(1900, 3100),
+    "report": Bound(1900, 3130),
     "requirements": Bound(2100, 2360),
     "requirements/code": Bound(2400, 2600),
     "estimate": Bound(600, 800),
     "export": Bound(1200, 1310),
-    "core": Bound(2600, 5770),
+    "core": Bound(2600, 5850),
     "hooks": Bound(900, 930),
     "telemetry": Bound(500, 530),
     "runtime": Bound(600, 690),
@@ -66,9 +66,9 @@ LINES = {
 """Lines of a package; ``core`` has ``errors.py`` with it."""
 
 FIGURES = {
-    "all lines": Bound(32_000, 57_950),
-    "all code": Bound(18_500, 39_650),
-    "lines of tests": Bound(45_000, 72_700),
+    "all lines": Bound(32_000, 58_100),
+    "all code": Bound(18_500, 39_750),
+    "lines of tests": Bound(45_000, 72_800),
     "modules with one importer": Bound(40, 42),
     "circles at import": Bound(0, 0),
     "circles with lazy imports": Bound(0, 0),
