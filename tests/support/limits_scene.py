@@ -313,7 +313,9 @@ def _prepared(call: Call, backend: Any, scene: Scene, purse: Budget | None) -> R
     own = None
     if call.purse is not None:
         own = call.purse.made(purse if call.purse_within else None)
-    ordered = call.ordered and not call.give_up and not getattr(schedule, "timing_dependent", False)
+    # What depends on timing is refused with an ordered selection.
+    timely = any(getattr(schedule, name, False) for name in ("timing_dependent", "pooled"))
+    ordered = call.ordered and not call.give_up and not timely
     told = Told()
     options = {"max_tokens": MAX_TOKENS, "seed": 7}
     strategy = call.strategy(
