@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CHUNKS = 20
 CONNECTIONS = (32, 200)
 ROUNDS = 3
-REQUESTS = {"gateway": 600, "LiteLLM": 200}
+REQUESTS = {"gateway": 2000, "LiteLLM": 200}
 """Of a run."""
 MANY = 10_000
 TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100

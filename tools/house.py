@@ -50,7 +50,7 @@ LINES = {
     "sampling": Bound(4200, 7420),
     "sampling/selections": Bound(900, 950),
     "limits": Bound(2300, 2830),
-    "backends": Bound(3200, 6300),
+    "backends": Bound(3200, 6350),
     "report": Bound(1900, 3130),
     "requirements": Bound(2100, 2360),
     "requirements/code": Bound(2400, 2600),

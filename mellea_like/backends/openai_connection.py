@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import select
+import sys
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import httpcore2
 import httpx2
 import openai
 from pydantic import BaseModel
@@ -25,6 +28,7 @@ from mellea_like.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from socket import socket
 
     from mellea_like.backends.openai_errors import Translator
     from mellea_like.backends.openai_reply import Gathered, Replies
@@ -125,6 +129,9 @@ class OwnClient(openai.AsyncOpenAI):
         self._path = path
         self._further = headers
         self._prepared: tuple[httpx2.URL, httpx2.Headers] | None = None
+        pool = getattr(getattr(self._client, "_transport", None), "_pool", None)
+        if type(pool) is httpcore2.AsyncConnectionPool:
+            pool._network_backend = _Network(pool._network_backend)  # pyright: ignore[reportPrivateUsage]
 
     @property
     def user_agent(self) -> str:
@@ -182,6 +189,57 @@ def _plain(value: object) -> Any:
 _encode = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain
 ).encode
+
+
+class _Network(httpcore2.AsyncNetworkBackend):
+    """Connects as another does, to a `_Connection`."""
+
+    def __init__(self, network: httpcore2.AsyncNetworkBackend) -> None:
+        self._network = network
+
+    async def connect_tcp(self, *args: Any, **named: Any) -> httpcore2.AsyncNetworkStream:
+        return _Connection(await self._network.connect_tcp(*args, **named))
+
+    async def sleep(self, seconds: float) -> None:
+        await self._network.sleep(seconds)
+
+
+class _Connection(httpcore2.AsyncNetworkStream):
+    """Sends a request's head and body as one, and knows its socket.
+
+    The HTTP library sends them one after the other, and has anyio ask the system for all that it
+    knows of a socket, of each idle connection and twice a request, to see whether it was closed.
+    """
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        self._stream = stream
+        self._socket: socket = stream.get_extra_info("socket")
+        if sys.platform != "win32":
+            self._poll = select.poll()
+            self._poll.register(self._socket, select.POLLIN)
+        self._head = b""
+
+    async def read(self, *args: Any, **named: Any) -> bytes:
+        return await self._stream.read(*args, **named)
+
+    async def write(self, buffer: bytes, *args: Any, **named: Any) -> None:
+        if buffer.startswith(b"POST "):  # No body does: they are JSON.
+            self._head = buffer
+            return
+        if self._head:
+            buffer, self._head = self._head + buffer, b""
+        await self._stream.write(buffer, *args, **named)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(self, *args: Any, **named: Any) -> httpcore2.AsyncNetworkStream:
+        return _Connection(await self._stream.start_tls(*args, **named))
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "is_readable" and sys.platform != "win32" and self._socket.fileno() >= 0:
+            return bool(self._poll.poll(0))
+        return self._stream.get_extra_info(info)
 
 
 # --- the reply ------------------------------------------------------------------------------------
