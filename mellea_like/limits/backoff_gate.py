@@ -126,7 +126,9 @@ class BackoffGate:
     def closed(self) -> bool:
         """Whether a request has to wait now. Cheap while it is open: ask before each request."""
         opens = self._opens  # Another thread's event loop may open it meanwhile.
-        return (opens is not None and self._still_closed(opens)) or not self._breaker.closed
+        return (opens is not None and self._still_closed(opens)) or (
+            self._breaker.next_probe is not None
+        )
 
     @property
     def failing(self) -> bool:
@@ -146,7 +148,7 @@ class BackoffGate:
     @property
     def outage(self) -> str | None:
         """What the last request failed with, while the circuit breaker isn't closed; else None."""
-        return None if self._breaker.closed else self._breaker.last_error
+        return None if self._breaker.next_probe is None else self._breaker.last_error
 
     def statistics(self) -> BackoffGateStatistics:
         """Return a snapshot of the gate."""
@@ -297,17 +299,13 @@ class CircuitBreaker:
     def __init__(self) -> None:
         self.failures = 0
         self.unsent = 0
-        self._next: float | None = None
+        self.next_probe: float | None = None
+        """When the next probe may be sent; None while it is closed."""
         self._pause = 0.0
         self._probe: object = None
         self._answered_at = -math.inf
         self.last_error = ""
         self._status: int | None = None
-
-    @property
-    def closed(self) -> bool:
-        """Whether everything may be sent."""
-        return self._next is None
 
     @property
     def first_time(self) -> bool:
@@ -319,16 +317,18 @@ class CircuitBreaker:
 
         That is in so many seconds, infinitely many while another probe is under way.
         """
-        if self._next is None:
+        if self.next_probe is None:
             return 0.0
         if self.stands_open(now):
-            return self._next - now if now < self._next - TICK else math.inf
+            return self.next_probe - now if now < self.next_probe - TICK else math.inf
         self._probe = request
         return 0.0
 
     def stands_open(self, now: float) -> bool:
         """Tell whether no request may be sent: it isn't time yet, or a probe is under way."""
-        return self._next is not None and (now < self._next - TICK or self._probe is not None)
+        return self.next_probe is not None and (
+            now < self.next_probe - TICK or self._probe is not None
+        )
 
     def failed(self, now: float, error: BackendError, most: int) -> bool:
         """Count a request that failed; tell whether that opened the breaker."""
@@ -337,20 +337,20 @@ class CircuitBreaker:
         if now < self._answered_at + FLAKY_SECONDS:
             most *= FLAKY_FACTOR
         if self.failures >= most:
-            if self._next is not None and now < self._next - TICK:
+            if self.next_probe is not None and now < self.next_probe - TICK:
                 return False  # It was sent before.
             self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
-            self._next = now + self._pause
+            self.next_probe = now + self._pause
             return True
         if self.failures >= most // 2:
-            self._next = now
+            self.next_probe = now
         return False
 
     def answered(self, now: float) -> None:
         """Hear that the backend has answered."""
         if self.failures:
             self._answered_at = now
-        self.failures, self._next, self._pause = 0, None, 0.0
+        self.failures, self.next_probe, self._pause = 0, None, 0.0
 
     def ended(self, request: object) -> bool:
         """Hear that a request has ended, however it did; tell whether it was the probe."""
@@ -377,7 +377,7 @@ class CircuitBreaker:
         )
 
     def _left(self, now: float) -> float:
-        return 0.0 if self._next is None else max(0.0, self._next - now)
+        return 0.0 if self.next_probe is None else max(0.0, self.next_probe - now)
 
 
 def is_answer(error: BackendError) -> bool | None:

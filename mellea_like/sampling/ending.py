@@ -89,10 +89,10 @@ def conclude(
 
 def first_passed(slices: Sequence[Slice], *, ordered: bool) -> int | None:
     """Find the first slice that passed: the first recorded, or of the lowest rank if ordered."""
-    passed = [i for i, slice_ in enumerate(slices) if slice_.outcome is Outcome.PASSED]
+    passed = (i for i, slice_ in enumerate(slices) if slice_.outcome is Outcome.PASSED)
     if ordered:
-        passed.sort(key=lambda i: slices[i].rank)
-    return passed[0] if passed else None
+        return min(passed, key=lambda i: slices[i].rank, default=None)
+    return next(passed, None)
 
 
 def _decision(selected: SelectionState, stopped: Stop | None, *, timed_out: bool) -> Decision:

@@ -156,8 +156,7 @@ class Iteration:
         self.started_at = call.clock() - call.started
         meta: Any = _MetaDraft()
         meta.sampling_id = call.sampling_id
-        meta.iteration = turn.iteration
-        meta.subsample = turn.subsample
+        meta.iteration, meta.subsample, _ = turn
         meta.call_started = call.started
         meta.deadline = call.deadline
         meta.purpose = "generate"
@@ -518,45 +517,36 @@ class Iteration:
     def _record(self) -> Slice:
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
-        turn = self.turn
+        call, generation = self.call, self.generation
         draft: Any = _SliceDraft()
-        draft.iteration = turn.iteration
-        draft.subsample = turn.subsample
-        draft.depth = turn.depth
+        draft.iteration, draft.subsample, draft.depth = self.turn
         draft.chain = self.chain
         draft.action = self.action
         draft.context = self.context
         draft.messages = self.messages
-        draft.generation = self.generation
+        draft.generation = generation
         draft.requirements = self.requirements
         draft.verdicts = self.verdicts
         draft.outcome = self.outcome
         draft.error = self.error
         draft.reason = self.reason
         draft.started_at = self.started_at
-        draft.ended_at = self.call.clock() - self.call.started
-        draft.check_usage = checks = self._check_usage()
-        draft.usage = self._usage(checks)
-        draft.stage = None if self.call.stage is None else self.call.stage.index
-        draft.asked = self.call.model
-        if self.generation is None and self.meter is not None:
+        draft.ended_at = call.clock() - call.started
+        idle = self.judged is None and (self.checks is None or not self.checks.started)
+        draft.check_usage = checks = () if idle else self._check_usage()
+        draft.usage = usage = _NO_USAGE if self.meter is None else cost_of(self.meter, generation)
+        if checks:
+            draft.usage = sum((spent for _, spent in checks), usage)
+        draft.stage = None if call.stage is None else call.stage.index
+        draft.asked = call.model
+        if generation is None and self.meter is not None:
             draft.asked = self.meter.asked or draft.asked
         draft.__class__ = Slice
         slice_: Slice = draft
         return slice_
 
-    def _usage(self, checks: tuple[tuple[str | None, Usage], ...]) -> Usage:
-        if self.meter is None:
-            return _NO_USAGE
-        usage = cost_of(self.meter, self.generation)
-        for _, spent in checks:
-            usage += spent
-        return usage
-
     def _check_usage(self) -> tuple[tuple[str | None, Usage], ...]:
         """Return what each model spent on the checks."""
-        if self.judged is None and (self.checks is None or not self.checks.started):
-            return ()
         spent: dict[str | None, Usage] = {}
         for meter, reply, model in self.judged or ():
             answered = None if reply is None else reply.model

@@ -309,6 +309,8 @@ class Recorder:
                 text = NUMBER.sub("0", bounded(error_text(error)))
                 kind = (type(error), getattr(error, "status", None), text)
                 kinds.setdefault(kind, []).append(slice_)
+        if not kinds:
+            return
         names = attempt_names((s.iteration, s.subsample, s.depth) for s in self.slices)
         for alike in kinds.values():
             first = alike[0]
