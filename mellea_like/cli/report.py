@@ -13,8 +13,8 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.standard_streams import printable, warn, write_output
 from mellea_like.core.conversation import Message
+from mellea_like.core.display import plural
 from mellea_like.core.result import SamplingResult
-from mellea_like.report.numbers import plural
 from mellea_like.runtime.atomic_files import replaced
 
 if TYPE_CHECKING:

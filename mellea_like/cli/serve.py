@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.cli.exit_codes import Exit, Problem, needs_unix
 from mellea_like.cli.option_fields import REQUIRED, option
 from mellea_like.cli.standard_streams import one_line, warn, write
+from mellea_like.core.display import plural
 from mellea_like.errors import MelleaError
-from mellea_like.report.numbers import plural
 from mellea_like.runtime.garbage_collector import relaxed_gc
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ __all__ = [
     "excerpt",
     "fields_shown",
     "first_few",
+    "plural",
     "safe_repr",
     "shown",
     "with_reason",
@@ -66,6 +67,11 @@ def fields_shown(self: Any) -> str:
     """Return the `repr` of a dataclass, with each field shortened; it is used as ``__repr__``."""
     inside = ", ".join(f"{f.name}={shown(getattr(self, f.name))}" for f in fields(self) if f.repr)
     return f"{type(self).__name__}({inside})"
+
+
+def plural(number: int, thing: str) -> str:
+    """Write how many of something there are: ``1 item``, ``2 items``."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def attempt_name(number: int, lane: int | None = None, of: int | None = None) -> str:

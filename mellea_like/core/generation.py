@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from mellea_like.core.display import bounded, fields_shown
+from mellea_like.core.display import bounded, fields_shown, plural
 
 if TYPE_CHECKING:
     from mellea_like.core.tools import ToolCall
@@ -97,11 +97,11 @@ class Usage:
         return f"Usage({', '.join(f'{name}={n}' for name, n in shown.items())})"
 
     def __str__(self) -> str:
-        requests = "1 request" if self.requests == 1 else f"{self.requests} requests"
+        requests = plural(self.requests, "request")
         if self.cache_hits:
             requests += f" and {self.cache_hits} from the cache"
         details = [
-            f"{n} {what}"
+            f"{n:,} {what}"
             for n, what in (
                 (self.unknown, "of unknown cost"),
                 (self.cached_input_tokens, "input tokens cached"),
@@ -109,8 +109,7 @@ class Usage:
             )
             if n
         ]
-        tokens = "1 token" if self.input_tokens == 1 else f"{self.input_tokens} tokens"
-        known = f"{requests}, {tokens} in, {self.output_tokens} out"
+        known = f"{requests}, {plural(self.input_tokens, 'token')} in, {self.output_tokens:,} out"
         return f"{known} ({', '.join(details)})" if details else known
 
 
@@ -185,7 +184,7 @@ def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
     ended = reply.finish_reason
     if ended in CUT:
         tokens = reply.usage.output_tokens
-        after = f" after {tokens} token{'' if tokens == 1 else 's'}" if tokens else ""
+        after = f" after {plural(tokens, 'token')}" if tokens else ""
         return f"the reply was cut off{after}: raise max_tokens, or ask for a shorter one"
     if ended == "content_filter":
         return "the reply was withheld by the server's content filter: ask in other words"

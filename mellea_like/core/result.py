@@ -8,7 +8,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
-from mellea_like.core.display import attempt_names, bounded
+from mellea_like.core.display import attempt_names, bounded, plural
 from mellea_like.core.generation import Usage
 from mellea_like.errors import SamplingFailed
 
@@ -309,13 +309,13 @@ class SamplingResult(Generic[T]):
         return SamplingResult(*(deepcopy(getattr(self, f.name), memo) for f in fields(self)))
 
     def _why(self) -> str:
-        tried = f"none of {_draws(len(self.slices))} passed (stopped: {self.stop_reason})"
+        tried = f"none of {plural(len(self.slices), 'draw')} passed (stopped: {self.stop_reason})"
         if self.best_index is not None and self.decision is None:
             lacks = bounded("; ".join(self.best.problems))
             names = attempt_names((s.iteration, s.subsample, s.depth) for s in self.slices)
             tried += f"; the best, {names[self.best.iteration]}: {lacks}"
         elif self.best_index is not None and self.decision is not None:
-            few = f"too few of {_draws(len(self.slices))} count"
+            few = f"too few of {plural(len(self.slices), 'draw')} count"
             tried = f"{few}, {self.decision.reason} (stopped: {self.stop_reason})"
         if not (errors := self.errors):
             return tried
@@ -332,9 +332,5 @@ class SamplingResult(Generic[T]):
         how = "success" if self.success else f"no success ({self.stop_reason})"
         if (decided := self.decision) is not None:
             how += f", {decided.kind} chose {len(decided.winners)} of {len(self.candidates)}"
-        passed = len(self.candidates)
-        return f"<SamplingResult: {how}, {_draws(len(self.slices))}, {passed} passed, {self.usage}>"
-
-
-def _draws(n: int) -> str:
-    return "1 draw" if n == 1 else f"{n} draws"
+        drawn = f"{plural(len(self.slices), 'draw')}, {len(self.candidates)} passed"
+        return f"<SamplingResult: {how}, {drawn}, {self.usage}>"

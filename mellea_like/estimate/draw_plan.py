@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.core.display import plural
 from mellea_like.pass_rates import MOST_DRAWS
 from mellea_like.report.markup import clip
-from mellea_like.report.numbers import amount, count, money, percent, plural, seconds
+from mellea_like.report.numbers import amount, count, money, percent, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeAlias, c
 
 from mellea_like.batch.rows.formats import as_json
 from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.display import plural
 from mellea_like.errors import JournalError
 from mellea_like.export.data_card import Card
 from mellea_like.export.example_selection import ExampleRules, Pairs, Select
 from mellea_like.export.formats import FORMATS, Format, columns_of, rows_of, words_needed
 from mellea_like.export.journaled_run import Run
-from mellea_like.report.numbers import plural
 from mellea_like.runtime.atomic_files import replaced
 
 if TYPE_CHECKING:

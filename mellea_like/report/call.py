@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.core.display import plural
 from mellea_like.core.slice import Outcome
 from mellea_like.report.charts import breakdown
 from mellea_like.report.draw_details import FULL, conversation, decided, panels, tool_calls
 from mellea_like.report.icons import swatch
 from mellea_like.report.markup import Html, clip, joined, text_block
 from mellea_like.report.model_shares import Shares, add_shares, share_rows
-from mellea_like.report.numbers import amount, count, moment, percent, plural, seconds
+from mellea_like.report.numbers import amount, count, moment, percent, seconds
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.trace_figures import (
     FATES,

@@ -6,9 +6,10 @@ import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
+from mellea_like.core.display import plural
 from mellea_like.report.icons import box, swatch
 from mellea_like.report.markup import Html, html, joined
-from mellea_like.report.numbers import amount, count, percent, plural
+from mellea_like.report.numbers import amount, count, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

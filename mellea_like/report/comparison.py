@@ -7,8 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mellea_like.core.display import plural
 from mellea_like.report.markup import clip
-from mellea_like.report.numbers import amount, count, money, percent, plural, seconds
+from mellea_like.report.numbers import amount, count, money, percent, seconds
 from mellea_like.report.page import environment, page
 from mellea_like.report.run_summary import about_run
 from mellea_like.report.statistics import UNREADABLE, RunFigures, wilson

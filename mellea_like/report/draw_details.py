@@ -7,11 +7,12 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from mellea_like.core.display import plural
 from mellea_like.core.parts import Text, part_from_dict, shown_size
 from mellea_like.report.charts import rate_bar
 from mellea_like.report.icons import swatch
 from mellea_like.report.markup import Html, clip, html, joined, text_block
-from mellea_like.report.numbers import capital, count, percent, plural, seconds
+from mellea_like.report.numbers import capital, count, percent, seconds
 from mellea_like.report.trace_figures import (
     cut,
     decision_of,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from mellea_like.core.prices import with_currency
 
-__all__ = ["amount", "capital", "count", "moment", "money", "percent", "plural", "seconds"]
+__all__ = ["amount", "capital", "count", "moment", "money", "percent", "seconds"]
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _SMALL, _TEN = 0.0095, 10
@@ -31,11 +31,6 @@ def amount(number: float) -> str:
 def capital(text: str) -> str:
     """Begin a text with a capital letter."""
     return text[:1].upper() + text[1:]
-
-
-def plural(number: int, thing: str) -> str:
-    """Write how many of something there are: ``1 item``, ``2 items``."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def percent(part: float, whole: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.core.display import plural
 from mellea_like.report.charts import breakdown, columns, coverage_chart, numbers, rate_bar, sizes
 from mellea_like.report.draw_details import (
     Capacity,
@@ -15,7 +16,7 @@ from mellea_like.report.draw_details import (
 )
 from mellea_like.report.icons import swatch
 from mellea_like.report.markup import Html, clip, html, joined, text_block
-from mellea_like.report.numbers import count, money, percent, plural, seconds
+from mellea_like.report.numbers import count, money, percent, seconds
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.run_summary import (
     about_run,

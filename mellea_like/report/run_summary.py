@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
+from mellea_like.core.display import plural
 from mellea_like.core.prices import with_currency
 from mellea_like.report.markup import clip
 from mellea_like.report.model_shares import share_rows
-from mellea_like.report.numbers import amount, count, moment, money, percent, plural, seconds
+from mellea_like.report.numbers import amount, count, moment, money, percent, seconds
 from mellea_like.report.statistics import (
     DEEPEST,
     LISTED,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mellea_like.core.display import plural
 from mellea_like.report.charts import ticks
 from mellea_like.report.icons import box, mark
 from mellea_like.report.markup import Html, clip, html, joined
-from mellea_like.report.numbers import capital, plural, seconds
+from mellea_like.report.numbers import capital, seconds
 from mellea_like.report.trace_figures import names_of, problems_of, winners_of
 
 if TYPE_CHECKING:

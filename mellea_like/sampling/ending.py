@@ -7,7 +7,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.decision import Decision
-from mellea_like.core.display import add_note, error_text
+from mellea_like.core.display import add_note, error_text, plural
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome, Slice
@@ -193,7 +193,7 @@ def _noted(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
         stopped = f"sampling {sampling_id}: its draws were cancelled, though nobody left"
         return SamplingFailed(stopped)
     first = errors[0]
-    count = "1 draw" if len(errors) == 1 else f"{len(errors)} draws"
+    count = plural(len(errors), "draw")
     add_note(
         first,
         f"sampling {sampling_id}: no draw was judged; {count} errored,"

@@ -108,9 +108,7 @@ def test_what_is_rejected_fails_whatever_follows(text, more, typo, place):
 @given(scraps | documents(), st.lists(st.integers(0, 1000)))
 @example('"{truefalse```json\n', [])
 def test_it_does_not_matter_how_the_text_is_cut(text, cuts):
-    text += " " * (
-        len(text) // 6 + 2
-    )  # In a long string, an eighth of it waits.
+    text += " " * (len(text) // 6 + 2)  # In a long string, an eighth of it waits.
     answers = [rejected(text, places) for places in ((), cuts, range(len(text)))]
     assert len({answer is None for answer in answers}) == 1
 

@@ -24,6 +24,7 @@ from mellea_like.batch.rows.formats import (
     flat_names,
     of_results,
 )
+from mellea_like.core.display import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -205,8 +206,7 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
     except UnicodeEncodeError:
         return "isn't UTF-8 text"
     if names is not None:
-        plural = "" if len(fields) == 1 else "s"
-        told = f"has {len(fields)} field{plural}, where the first line names {len(names)}"
+        told = f"has {plural(len(fields), 'field')}, where the first line names {len(names)}"
         return told if fields and len(fields) != len(names) else ""
     twice = _named_twice(fields)
     if twice is not None:

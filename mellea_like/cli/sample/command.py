@@ -29,9 +29,9 @@ from mellea_like.cli.sample.output import (
 )
 from mellea_like.cli.sample.progress import Progress, render
 from mellea_like.cli.standard_streams import is_terminal, one_line, silence, warn
+from mellea_like.core.display import plural
 from mellea_like.core.serialization import FORMAT, to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
-from mellea_like.report.numbers import plural
 from mellea_like.runtime.atomic_files import replaced
 from mellea_like.specification.strategy import MAX_ITERATIONS
 

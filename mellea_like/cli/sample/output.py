@@ -13,8 +13,9 @@ from mellea_like.batch.rows.formats import as_json
 from mellea_like.cli.errors import in_options, problems_of, rejected_early
 from mellea_like.cli.sample.progress import NARROW, STYLES
 from mellea_like.cli.standard_streams import is_terminal, one_line, printable, write_output
+from mellea_like.core.display import plural
 from mellea_like.core.serialization import to_dict
-from mellea_like.report.numbers import money, plural, seconds
+from mellea_like.report.numbers import money, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

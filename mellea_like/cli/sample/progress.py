@@ -12,12 +12,11 @@ from rich.text import Text
 
 from mellea_like.cli.errors import problems_of, rejected_early
 from mellea_like.cli.standard_streams import one_line
-from mellea_like.core.display import attempt_name
+from mellea_like.core.display import attempt_name, plural
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.hooks.plugins import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
-from mellea_like.report.numbers import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mellea_like.core.display import plural
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.config.periods import end_of_period
 from mellea_like.gateway.refusal import NO_BUDGET_SOON, Refusal, budget_spent, too_many
@@ -250,7 +251,7 @@ class KeyState:
         """Count a request, from before its body is read: the memory of bodies has a bound."""
         limits = self.limits
         if self._here >= limits.concurrency + limits.queue:
-            requests = "1 request" if limits.concurrency == 1 else f"{limits.concurrency} requests"
+            requests = plural(limits.concurrency, "request")
             message = (
                 f"the key {self.name!r} has {requests} under way and"
                 f" {limits.queue} waiting, which is all that it may: try again later"

@@ -11,6 +11,7 @@ import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from mellea_like.core.display import plural
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationResult
 from mellea_like.requirements.checks_common import Settings, check, clipped, quoted, ready_made
@@ -222,7 +223,7 @@ def _read(report: CodeReport) -> ValidationResult:
     more = len(failures) - SHOWN
     lines = failures[:SHOWN]
     if more > 0:
-        lines.append(f"and {more} more test{'s' if more > 1 else ''} failed")
+        lines.append(f"and {plural(more, 'more test')} failed")
     if report.failure:
         lines.insert(0, report.failure)
     score = 0.0 if report.failure or not report.total else report.passed / report.total
