@@ -471,12 +471,22 @@ def test_rows_that_end_in_errors_are_results_too(batch, server, tmp_path):
 
 
 def test_many_errors_in_a_row_stop_it_and_are_told_once(batch, server):
-    server._choose = lambda number, body: Answer.error(401, "no such key")
+    server._choose = lambda number, body: Answer.error(400, "no such field")
     code, _, err = batch("--max-errors", "3")
     assert (code, len(server.requests)) == (3, 3)
     assert "mellea-like: 3 rows in a row ended in an error, the last with: " in err
     assert err.count("\nline ") == 1
     assert "Stopped after 3 of 5 rows." in err
+
+
+def test_a_wrong_key_is_tried_on_one_row(batch, server):
+    server._choose = lambda number, body: Answer.error(401, "no such key")
+    code, _, err = batch()
+    assert (code, len(server.requests)) == (3, 1)
+    assert err.count("answered 401") == 1
+    assert "Stopped after 1 of 5 rows." in err
+    assert batch("--max-errors", "0", to="again.jsonl")[0] == 3
+    assert len(server.requests) == 6
 
 
 def test_a_row_without_an_error_in_between_is_enough(batch, server):

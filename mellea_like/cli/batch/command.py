@@ -28,7 +28,7 @@ from mellea_like.cli.standard_streams import is_terminal, warn
 from mellea_like.core.format import strip_fence
 from mellea_like.core.generation import Usage
 from mellea_like.core.serialization import usage_to_dict
-from mellea_like.errors import JournalError, LimitExceeded
+from mellea_like.errors import AuthenticationFailed, JournalError, LimitExceeded
 from mellea_like.runtime.garbage_collector import relaxed_gc
 from mellea_like.runtime.task_scope import task_scope
 
@@ -301,11 +301,15 @@ class _Batch:
             return
         row: Row = item.item
         message = sentence(item.error, debug=self._options.debug)
+        self._errors_in_a_row += 1
+        most = self._options.max_errors
+        only_errors = self._errors_in_a_row == self._handed_on
+        if most and only_errors and isinstance(item.error, AuthenticationFailed):
+            raise Problem(message)  # No row would fare better.
         if message not in self._told and len(self._told) < MOST_ERRORS_TOLD:
             self._told.add(message)
             self._view.tell(f"line {row.number}: {message}")
-        self._errors_in_a_row += 1
-        if self._errors_in_a_row == self._options.max_errors:
+        if self._errors_in_a_row == most:
             msg = (
                 f"{self._errors_in_a_row} rows in a row ended in an error, the last with: {message}"
             )
