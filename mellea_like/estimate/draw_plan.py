@@ -275,7 +275,7 @@ class DrawPlan:
         yield ""
         yield "Expected for each item, by loop_budget x concurrency_budget:"
         for split in self.splits:
-            mark = "  <- suggested" if split is self.suggestion else ""
+            mark = "  <- suggested (least requests x seconds)" if split is self.suggestion else ""
             yield f"{_budgets(split):>12}  {self._takes(split)}{mark}"
         if self.schedules:
             yield ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from mellea_like.core.display import plural
+from mellea_like.core.display import plural, with_reason
 from mellea_like.core.prices import with_currency
 from mellea_like.report.markup import clip
 from mellea_like.report.model_shares import share_rows
@@ -230,7 +230,8 @@ def _lines(figures: RunFigures) -> list[str]:
     if figures.failed:
         lines += ["", _sample_words(figures)]
         lines += [
-            f"  #{item['id']} {_line(item['label'])}: {_line(why(item))}" for item in figures.failed
+            f"  #{item['id']} {with_reason(_line(item['label']), _line(why(item)))}"
+            for item in figures.failed
         ]
     return lines
 
