@@ -55,7 +55,8 @@ class Slice:
         error: the exception behind an errored outcome, or what failed while a cancelled draw
             cleaned up; else None.
         reason: why the reply was no answer that could be checked: it was cut off or refused, does
-            not parse, or breaks a rule of its format; empty otherwise.
+            not parse, or breaks a rule of its format; or which budget it was not sent for. Empty
+            otherwise.
         started_at: when it started, in seconds since the call began.
         ended_at: when it ended, in seconds since the call began.
         usage: what it cost, its judge calls included.

@@ -189,7 +189,7 @@ class Iteration:
             if isinstance(error, LimitExceeded) and error.result is None:
                 # Nothing was sent and nothing went wrong: it was stopped before it began.
                 self.outcome, self.error = _CANCELLED, None
-                self.reason = self.call.out_of_budget(error)
+                self.reason = self.call.out_of_budget(error) or str(error)
         elif cancel_requested():
             self.outcome = _CANCELLED
             if isinstance(cancellation, anyio.get_cancelled_exc_class() | BaseExceptionGroup):

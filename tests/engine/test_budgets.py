@@ -72,6 +72,7 @@ async def test_a_stopped_iteration_is_cancelled_and_costs_nothing():
     assert sorted(outcomes(result).values()) == ["cancelled", "failed", "failed", "failed"]
     stopped = next(s for s in result.slices if s.outcome == "cancelled")
     assert (stopped.usage.requests, stopped.error) == (0, None)
+    assert "3 of 3 requests are made" in stopped.reason
 
 
 async def test_a_token_budget_waits_for_what_is_reserved_rather_than_stop_early():
