@@ -489,6 +489,14 @@ def test_a_wrong_key_is_tried_on_one_row(batch, server):
     assert len(server.requests) == 6
 
 
+def test_a_wrong_key_is_tried_on_one_row_of_a_resumed_run(batch, server, tmp_path):
+    journal = ("--journal", str(tmp_path / "run.db"))
+    assert batch(*journal, "--budget", "requests=2")[0] == 1
+    server._choose = lambda number, body: Answer.error(401, "no such key")
+    assert batch(*journal, "--resume")[0] == 3
+    assert len(server.requests) == 3
+
+
 def test_a_row_without_an_error_in_between_is_enough(batch, server):
     server._choose = lambda number, body: (
         echo(number, body) if number % 2 else Answer.error(400, "no")

@@ -120,6 +120,7 @@ class _Batch:
         )
         self._handed_on = 0
         self._errors_in_a_row = 0
+        self._only_errors = True
         self._told: set[str] = set()
         self._outage = ""
 
@@ -298,13 +299,13 @@ class _Batch:
         """Tell of new errors, and stop where nothing else comes."""
         if item.error is None:
             self._errors_in_a_row = 0
+            self._only_errors = False
             return
         row: Row = item.item
         message = sentence(item.error, debug=self._options.debug)
         self._errors_in_a_row += 1
         most = self._options.max_errors
-        only_errors = self._errors_in_a_row == self._handed_on
-        if most and only_errors and isinstance(item.error, AuthenticationFailed):
+        if most and self._only_errors and isinstance(item.error, AuthenticationFailed):
             raise Problem(message)  # No row would fare better.
         if message not in self._told and len(self._told) < MOST_ERRORS_TOLD:
             self._told.add(message)
