@@ -12,7 +12,12 @@ from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
 from mellea_like.requirements.expressions import ALLOWED
 from mellea_like.sampling.schedules.expressions import SCHEDULES
-from mellea_like.specification.selection import KEYS, SCORES, SELECTIONS, parse_selection
+from mellea_like.specification.selection_expressions import (
+    KEYS,
+    SCORES,
+    SELECTIONS,
+    parse_selection,
+)
 from mellea_like.specification.strategy import StageSpec, StrategyName, StrategySpec
 from mellea_like.specification.upstream import MOST_MONEY
 

@@ -20,7 +20,7 @@ from mellea_like.sampling.strategies import (
     RepairTemplateStrategy,
 )
 from mellea_like.specification.section import Name, Positive, Section, Text, Whole
-from mellea_like.specification.selection import SelectionSpec, parse_selection
+from mellea_like.specification.selection_expressions import SelectionSpec, parse_selection
 from mellea_like.specification.upstream import beside
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from mellea_like import (
 )
 from mellea_like.backends import FunctionBackend, ScriptedBackend
 from mellea_like.batch.identity import identity_of
-from mellea_like.specification.selection import SELECTIONS, parse_selection
+from mellea_like.specification.selection_expressions import SELECTIONS, parse_selection
 
 JUDGE = ScriptedBackend(["x"])
 
