@@ -5,7 +5,7 @@ Needs the extra ``testing``: ``pip install 'mellea-like[testing]'``. The fixture
 """
 
 from mellea_like.testing.conformance import ConformanceError, check_backend
-from mellea_like.testing.recording import RecordingPlugin
+from mellea_like.testing.recording_plugin import RecordingPlugin
 from mellea_like.testing.virtual_clock import DeadlockError, VirtualClock, run_virtual
 
 __all__ = [
