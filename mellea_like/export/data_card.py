@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.core.display import plural
 from mellea_like.report.markup import clip, visible
 from mellea_like.report.numbers import count, moment, percent
+from mellea_like.report.run_figures import RunFigures
 from mellea_like.report.run_summary import headline, identity_of
-from mellea_like.report.statistics import RunFigures
 from mellea_like.report.trace_figures import trace_so_far
 
 if TYPE_CHECKING:

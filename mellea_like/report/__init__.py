@@ -14,9 +14,7 @@ from mellea_like.report.comparison import (
     comparison_report,
     comparison_text,
 )
-from mellea_like.report.run_page import run_report
-from mellea_like.report.run_summary import run_text
-from mellea_like.report.statistics import (
+from mellea_like.report.run_figures import (
     Distribution,
     FinalFailure,
     RepairDepth,
@@ -24,6 +22,8 @@ from mellea_like.report.statistics import (
     Tally,
     figures_of,
 )
+from mellea_like.report.run_page import run_report
+from mellea_like.report.run_summary import run_text
 
 __all__ = [
     "Comparison",

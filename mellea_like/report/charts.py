@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mellea_like.pass_rates import Coverage
-    from mellea_like.report.statistics import Distribution
+    from mellea_like.report.run_figures import Distribution
 
 __all__ = [
     "Breakdown",

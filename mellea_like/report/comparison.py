@@ -11,8 +11,8 @@ from mellea_like.core.display import plural
 from mellea_like.report.markup import clip
 from mellea_like.report.numbers import amount, count, money, percent, seconds
 from mellea_like.report.page import environment, page
+from mellea_like.report.run_figures import UNREADABLE, RunFigures, wilson
 from mellea_like.report.run_summary import about_run
-from mellea_like.report.statistics import UNREADABLE, RunFigures, wilson
 from mellea_like.report.trace_figures import damage
 
 if TYPE_CHECKING:

@@ -18,6 +18,12 @@ from mellea_like.report.icons import swatch
 from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.numbers import count, money, percent, seconds
 from mellea_like.report.page import SCOPE, environment, page
+from mellea_like.report.run_figures import (
+    LISTED,
+    figures_of,
+    iterations_until,
+    why,
+)
 from mellea_like.report.run_summary import (
     about_run,
     depth_name,
@@ -27,12 +33,6 @@ from mellea_like.report.run_summary import (
     models_of,
     statuses_of,
     until_words,
-)
-from mellea_like.report.statistics import (
-    LISTED,
-    figures_of,
-    iterations_until,
-    why,
 )
 from mellea_like.report.trace_figures import (
     FATES,
@@ -46,7 +46,7 @@ from mellea_like.report.waterfall import waterfall
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mellea_like.report.statistics import RunFigures
+    from mellea_like.report.run_figures import RunFigures
 
 __all__ = ["run_report"]
 

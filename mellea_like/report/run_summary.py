@@ -10,7 +10,7 @@ from mellea_like.core.prices import with_currency
 from mellea_like.report.markup import clip
 from mellea_like.report.model_shares import share_rows
 from mellea_like.report.numbers import amount, count, moment, money, percent, seconds
-from mellea_like.report.statistics import (
+from mellea_like.report.run_figures import (
     DEEPEST,
     LISTED,
     figures_of,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from mellea_like.core.prices import Price
-    from mellea_like.report.statistics import RepairDepth, RunFigures
+    from mellea_like.report.run_figures import RepairDepth, RunFigures
 
 __all__ = [
     "about_run",

@@ -19,7 +19,7 @@ from mellea_like.report.charts import (
     sizes,
     ticks,
 )
-from mellea_like.report.statistics import Distribution
+from mellea_like.report.run_figures import Distribution
 from mellea_like.report.waterfall import waterfall
 
 

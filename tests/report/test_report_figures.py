@@ -16,8 +16,7 @@ from mellea_like.core.generation import Usage
 from mellea_like.core.serialization import usage_to_dict
 from mellea_like.report import call_report, call_text, figures_of, run_report, run_text
 from mellea_like.report.model_shares import MOST_MODELS, share_rows
-from mellea_like.report.run_summary import statuses_of
-from mellea_like.report.statistics import (
+from mellea_like.report.run_figures import (
     LISTED,
     MOST_NAMES,
     OTHERS,
@@ -28,6 +27,7 @@ from mellea_like.report.statistics import (
     why,
     wilson,
 )
+from mellea_like.report.run_summary import statuses_of
 from mellea_like.report.trace_figures import cut, problems_of
 
 

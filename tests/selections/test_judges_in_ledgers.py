@@ -22,7 +22,7 @@ from mellea_like import (
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.batch import Journal, read_items, read_run, sample_many
 from mellea_like.core.prices import Price
-from mellea_like.report.statistics import figures_of
+from mellea_like.report.run_figures import figures_of
 
 pytestmark = pytest.mark.anyio
 
