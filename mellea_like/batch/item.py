@@ -15,8 +15,8 @@ from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.limits.backoff_gate import PATIENT
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.sampling.call import Call
+from mellea_like.sampling.call_state import SliceListener
 from mellea_like.sampling.prepare import prepare_call
-from mellea_like.sampling.recorder import SliceListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

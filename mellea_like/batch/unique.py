@@ -13,7 +13,7 @@ from mellea_like.core.backend import current_iteration
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import SamplingResult
 from mellea_like.report.trace_figures import winners_of
-from mellea_like.sampling.recorder import SliceListener
+from mellea_like.sampling.call_state import SliceListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

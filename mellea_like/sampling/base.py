@@ -11,6 +11,7 @@ from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.best_failure import best_failure
 from mellea_like.sampling.call import Call
+from mellea_like.sampling.call_state import SliceListener
 from mellea_like.sampling.prepare import (
     Settings,
     as_backend,
@@ -21,7 +22,6 @@ from mellea_like.sampling.prepare import (
     check_selection,
     prepare_call,
 )
-from mellea_like.sampling.recorder import SliceListener
 from mellea_like.sampling.sync import judges_of, run_once
 from mellea_like.sampling.tools import ROUNDS
 from mellea_like.telemetry import Telemetry

@@ -24,10 +24,10 @@ from mellea_like.hooks.types import HookType
 from mellea_like.requirements.checklist import Checklist
 from mellea_like.runtime.event_loops import clock, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
+from mellea_like.sampling.call_state import CallContext, Recorder, SliceListener
 from mellea_like.sampling.ending import Ending, Stop, conclude
 from mellea_like.sampling.events import Delivery, Events
 from mellea_like.sampling.race import Race
-from mellea_like.sampling.recorder import CallContext, Recorder, SliceListener
 from mellea_like.sampling.sender import Sender
 from mellea_like.telemetry.names import DECISION_KIND, DECISION_REASON, STOP_REASON
 

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
         SamplingLoopStartPayload,
         ValidationPreCheckPayload,
     )
+    from mellea_like.sampling.call_state import Recorder
     from mellea_like.sampling.ending import Ending
     from mellea_like.sampling.iteration import Turn
     from mellea_like.sampling.prepare import CallInputs, Settings
-    from mellea_like.sampling.recorder import Recorder
     from mellea_like.telemetry.call import CallTelemetry
 
 __all__ = ["Delivery", "Events", "ObservedBackend"]

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.requirement import Requirement
-    from mellea_like.sampling.recorder import CallContext
+    from mellea_like.sampling.call_state import CallContext
     from mellea_like.sampling.scheduler import Scheduler
     from mellea_like.telemetry.spans import SpanScope
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mellea_like.core.conversation import Action
+    from mellea_like.sampling.call_state import CallContext
     from mellea_like.sampling.events import Delivery
-    from mellea_like.sampling.recorder import CallContext
     from mellea_like.sampling.scheduler import Scheduler
 
 __all__ = ["Race", "first_in"]

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.slice import Slice
+    from mellea_like.sampling.call_state import CallContext
     from mellea_like.sampling.prepare import CallInputs, Settings
-    from mellea_like.sampling.recorder import CallContext
     from mellea_like.sampling.selections.base import BaseSelection
 
 __all__ = ["begin_selection", "compare"]

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.call_state import Recorder
     from mellea_like.sampling.prepare import CallInputs
-    from mellea_like.sampling.recorder import Recorder
 
 __all__ = ["Release", "StreamedReply"]
 

@@ -19,7 +19,7 @@ from mellea_like import (
     hook,
 )
 from mellea_like.sampling import call as call_module
-from mellea_like.sampling.recorder import Recorder, SliceListener
+from mellea_like.sampling.call_state import Recorder, SliceListener
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
