@@ -1,4 +1,4 @@
-"""What generates: each backend has its own module.
+"""What generates. The parts of a larger backend have modules with its name in front.
 
 What needs an extra is imported when first named.
 """

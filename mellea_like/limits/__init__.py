@@ -1,4 +1,6 @@
-"""Limits: what keeps concurrent sampling affordable. Each makes a backend of a backend.
+"""Limits, retries and fallbacks: what keeps concurrent sampling affordable and alive.
+
+Each makes a backend of a backend.
 
 ```python
 from mellea_like.limits import AdaptiveLimiter, Budget, LimitedBackend

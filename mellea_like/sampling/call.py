@@ -21,7 +21,7 @@ from mellea_like.errors import BackendError, HookError, LimitExceeded, SamplingF
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.plugins import snapshot
 from mellea_like.hooks.types import HookType
-from mellea_like.requirements.checklist import Checklist
+from mellea_like.requirements.staged_validation import StagedValidation
 from mellea_like.runtime.event_loops import clock, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.call_state import CallContext, Recorder, SliceListener
@@ -103,7 +103,7 @@ class Call:
         events = Events(hooks, telemetry, name, recorder)
         every = settings.validate_all
         every = self._strategy.needs_all_reasons if every is None else every
-        sender, checklist, watched, messages = _asking(inputs, settings, events, every=every)
+        sender, validation, watched, messages = _asking(inputs, settings, events, every=every)
         now = clock()
         started = now() - self._before
         call = CallContext(
@@ -115,7 +115,7 @@ class Call:
             events,
             telemetry,
             sender,
-            checklist,
+            validation,
             every,
             watched,
             telemetry is not None
@@ -140,14 +140,14 @@ class Call:
         for stage, its, at_work in zip(
             call.settings.stages, inputs.stages, escalate.begin(inputs), strict=True
         ):
-            sender, checklist, watched, messages = _asking(
+            sender, validation, watched, messages = _asking(
                 its, call.settings, call.events, at_work, every=call.check_all
             )
             context = call._replace(
                 inputs=its,
                 repair=partial(stage.repair, its),
                 sender=sender,
-                checklist=checklist,
+                validation=validation,
                 watched=watched,
                 messages=messages,
                 model=its.model,
@@ -415,7 +415,7 @@ def _asking(
     stage: StageAtWork | None = None,
     *,
     every: bool,
-) -> tuple[Sender, Checklist, bool, tuple[Message, ...] | None]:
+) -> tuple[Sender, StagedValidation, bool, tuple[Message, ...] | None]:
     """Return what sends a call's requests and checks the replies; see `CallContext`."""
     streams = hasattr(inputs.backend, "stream")
     # With tools, a reply may begin with words and go on with a call: nothing can be said of its
@@ -442,7 +442,7 @@ def _asking(
             stage,
             by_format=by_format and streams,
         ),
-        Checklist(inputs.requirements),
+        StagedValidation(inputs.requirements),
         watched,
         tuple(inputs.action.render(inputs.context)) if known else None,
     )

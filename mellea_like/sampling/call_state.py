@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.validation import Candidate
     from mellea_like.errors import LimitExceeded
-    from mellea_like.requirements.checklist import Checklist
+    from mellea_like.requirements.staged_validation import StagedValidation
     from mellea_like.sampling.escalate import StageAtWork
     from mellea_like.sampling.events import Events
     from mellea_like.sampling.giving_up import Tally
@@ -340,7 +340,7 @@ class CallContext(NamedTuple):
     events: Events
     telemetry: CallTelemetry | None
     sender: Sender
-    checklist: Checklist
+    validation: StagedValidation
     check_all: bool
     """Whether all requirements are checked, also after one has failed."""
     watched: bool

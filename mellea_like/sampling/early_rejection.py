@@ -12,7 +12,7 @@ from mellea_like.core.format_watch import FormatWatch
 from mellea_like.core.generation import REJECTED, Generation, cost_of
 from mellea_like.core.validation import ValidationResult, ValidationStatus, Verdict
 from mellea_like.errors import BadVerdict
-from mellea_like.requirements.checklist import combined, errored
+from mellea_like.requirements.staged_validation import combined, errored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

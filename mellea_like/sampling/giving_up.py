@@ -11,7 +11,7 @@ from mellea_like.core.argument_checks import real_number
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationStatus
 from mellea_like.errors import BackendError, MissingAnswer, RequirementError, ToolError
-from mellea_like.requirements.checklist import line_of
+from mellea_like.requirements.staged_validation import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -48,8 +48,8 @@ from mellea_like.errors import (
     ToolError,
 )
 from mellea_like.hooks.types import HookType
-from mellea_like.requirements.checklist import Checklist, errored
 from mellea_like.requirements.judge import judge_messages, read_verdict
+from mellea_like.requirements.staged_validation import StagedValidation, errored
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.sampling.early_rejection import EarlyRejection
 from mellea_like.sampling.sender import Sender
@@ -289,12 +289,12 @@ class Iteration:
         if call.validation_observed:
             await self._validate_observed(candidate)
         else:
-            verdicts, done = call.checklist.begin(candidate, call.check_all)
+            verdicts, done = call.validation.begin(candidate, call.check_all)
             if not done:
-                verdicts = await call.checklist.finish(
+                verdicts = await call.validation.finish(
                     verdicts, candidate, self._ask_judge, call.check_all
                 )
-            self._conclude(call.checklist.requirements, verdicts)
+            self._conclude(call.validation.requirements, verdicts)
         if call.mark is not None and self.outcome is _PASSED:
             try:
                 answer: Any = call.mark(candidate)
@@ -440,17 +440,17 @@ class Iteration:
         return True
 
     async def _validate_observed(self, candidate: Candidate) -> None:
-        call, checklist = self.call, self.call.checklist
+        call, validation = self.call, self.call.validation
         if HookType.VALIDATION_PRE_CHECK in call.events.hooks:
             wanted = await call.events.before_validation(
-                self.turn, candidate, checklist.requirements, call.inputs.judge
+                self.turn, candidate, validation.requirements, call.inputs.judge
             )
-            if len(wanted) > len(checklist.requirements):
-                checklist = Checklist(wanted)
+            if len(wanted) > len(validation.requirements):
+                validation = StagedValidation(wanted)
         span = nullcontext() if call.telemetry is None else call.telemetry.validation()
         with span:
-            verdicts = await checklist.check(candidate, self._ask_judge, call.check_all)
-        self._conclude(checklist.requirements, verdicts)
+            verdicts = await validation.check(candidate, self._ask_judge, call.check_all)
+        self._conclude(validation.requirements, verdicts)
         if HookType.VALIDATION_POST_CHECK in call.events.hooks:
             await self._hear_objections(candidate)
 

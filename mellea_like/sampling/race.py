@@ -396,7 +396,7 @@ def _replayed(slice_: Slice, call: CallContext, action: Action[Any], context: Co
             and action.content != asked
         ):
             action = replace(action, content=asked)
-    known = {(r.name, r.description): r for r in call.checklist.requirements}
+    known = {(r.name, r.description): r for r in call.validation.requirements}
     return replace(
         slice_,
         action=action,

@@ -9,7 +9,7 @@ import pytest
 from checks_kit import candidate
 
 from mellea_like.requirements import checks, checks_common
-from mellea_like.requirements.checklist import Checklist
+from mellea_like.requirements.staged_validation import StagedValidation
 
 CHECKS = [
     checks.word_count(at_most=3),
@@ -61,7 +61,7 @@ async def test_a_very_long_reply_does_not_hold_the_event_loop_up():
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tick)
         reply = candidate("ab " * 300_000)
-        [verdict] = await Checklist([checks.word_count(at_most=3)]).check(reply, _no_judge)
+        [verdict] = await StagedValidation([checks.word_count(at_most=3)]).check(reply, _no_judge)
         tasks.cancel_scope.cancel()
     assert verdict.reason.startswith("it has 300000 words")
     assert ticks > 1
@@ -71,5 +71,5 @@ async def test_a_very_long_reply_does_not_hold_the_event_loop_up():
 async def test_a_check_has_a_time_limit_of_its_own(monkeypatch):
     monkeypatch.setattr(checks_common, "LONG_SECONDS", 0.001)
     reply = candidate("ab " * 300_000)
-    [verdict] = await Checklist([checks.word_count(at_most=3)]).check(reply, _no_judge)
+    [verdict] = await StagedValidation([checks.word_count(at_most=3)]).check(reply, _no_judge)
     assert verdict.status.value == "errored"

@@ -8,8 +8,8 @@ from engine_kit import candidate, says
 
 from mellea_like import Requirement, ValidationResult
 from mellea_like.errors import BadVerdict
-from mellea_like.requirements.checklist import Checklist
 from mellea_like.requirements.checks import at_least
+from mellea_like.requirements.staged_validation import StagedValidation
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -21,7 +21,7 @@ async def kind(requirement, asked):
 
 
 async def verdicts(requirements, text="a", *, judge=kind, check_all=False):
-    return await Checklist(requirements).check(candidate(text), judge, check_all)
+    return await StagedValidation(requirements).check(candidate(text), judge, check_all)
 
 
 def names(results):
@@ -42,8 +42,8 @@ def names(results):
 async def test_whether_there_is_more_to_do_after_the_inline_stage(
     requirements, text, check_all, done
 ):
-    checklist = Checklist(requirements)
-    assert checklist.begin(candidate(text), check_all)[1] is done
+    validation = StagedValidation(requirements)
+    assert validation.begin(candidate(text), check_all)[1] is done
 
 
 async def test_each_validator_is_called_once():
@@ -82,7 +82,7 @@ async def test_a_judge_is_given_the_requirement_and_the_candidate():
         return ValidationResult(True)
 
     check, given = Requirement("be kind"), candidate("x")
-    await Checklist([check]).check(given, judge)
+    await StagedValidation([check]).check(given, judge)
     assert asked == [(check, given)]
 
 

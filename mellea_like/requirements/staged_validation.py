@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, Validator
 
 __all__ = [
-    "Checklist",
     "Judge",
+    "StagedValidation",
     "combined",
     "errored",
     "line_of",
@@ -41,7 +41,7 @@ _UNASKED: object = object()
 """In place of what a validator returned, before it was called."""
 
 
-class Checklist:
+class StagedValidation:
     """Requirements in the order to check them; made once, used for many candidates."""
 
     # The stages are inline checks, then threaded ones, then judges and async ones. The members of a
@@ -234,11 +234,11 @@ async def _until_certain(
     whole: Requirement, candidate: Candidate, judge: Judge
 ) -> tuple[ValidationResult, ...]:
     if whole.operator in ("and", "not"):
-        return tuple(await Checklist(whole.parts).check(candidate, judge))
+        return tuple(await StagedValidation(whole.parts).check(candidate, judge))
     results = [_SKIPPED] * len(whole.parts)
     for stage in CheckStage:
         members = [i for i, part in enumerate(whole.parts) if part.stage is stage]
-        verdicts = await Checklist([whole.parts[i] for i in members]).check(candidate, judge)
+        verdicts = await StagedValidation([whole.parts[i] for i in members]).check(candidate, judge)
         for i, verdict in zip(members, verdicts, strict=True):
             results[i] = verdict
         passes, open_ = sum(map(bool, results)), sum(r is _SKIPPED for r in results)
