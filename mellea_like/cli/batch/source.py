@@ -218,7 +218,9 @@ class RowSource:
     def _bad(self, row: BadRow) -> None:
         said = one_line(f"{self._name}: {row}")
         if self._on_bad == "stop":
-            msg = f"{said}\nMend it, or leave out what can't be read: --on-bad-line skip"
+            msg = (
+                f"{said}\nMend the line or the prompt, or leave such lines out: --on-bad-line skip"
+            )
             raise Problem(msg)
         self.bad += 1
         if self.bad <= MOST_WARNINGS:
