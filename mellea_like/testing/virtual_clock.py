@@ -25,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-PATIENCE = 1.0
+PATIENCE = 5.0
 """Real seconds to wait for threads and sockets before a standstill counts as a deadlock."""
 
 
