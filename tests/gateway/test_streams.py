@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import anyio
 import pytest
 from gateway_kit import calling
@@ -52,6 +54,21 @@ async def test_comments_keep_the_connection_alive_before_that(virtual_clock):
     assert "x-mellea-like-passed" not in answer.headers
     assert "content-length" not in answer.headers
     assert answer.events[-2]["mellea_like"]["passed"] is True
+
+
+async def test_a_reply_before_the_first_comment_leaves_nothing_to_the_collector():
+    async def send(message) -> None:
+        raise AssertionError(message)
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(50):
+            async with EventStream(send).kept_alive(10):
+                await anyio.lowlevel.checkpoint()
+        assert gc.collect() < 50
+    finally:
+        gc.enable()
 
 
 async def test_a_reply_that_comes_while_a_comment_is_sent_waits_for_it(virtual_clock):
