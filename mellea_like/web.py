@@ -39,11 +39,15 @@ async def while_here(
     """
     done: list[T] = []
     error: Exception | None = None
+    # The watch ends inside a scope of its own: a task that is cancelled leaves its exception in a
+    # cycle (of `TaskGroup`'s ``task_done``), and with it all that is known of the request.
+    watching = anyio.CancelScope()
 
     async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        tasks.cancel_scope.cancel("the client left")
+        with watching:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel("the client left")
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch, name="waits for the client to leave")
@@ -51,7 +55,7 @@ async def while_here(
             done.append(await work())
         except Exception as exc:  # noqa: BLE001 (raised below, outside of the group)
             error = exc
-        tasks.cancel_scope.cancel("done")
+        watching.cancel("done")
     if error is not None:
         try:
             raise error
