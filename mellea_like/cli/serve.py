@@ -13,7 +13,6 @@ from mellea_like.cli.option_fields import REQUIRED, option
 from mellea_like.cli.standard_streams import one_line, warn, write
 from mellea_like.core.display import plural
 from mellea_like.errors import MelleaError
-from mellea_like.runtime.garbage_collector import relaxed_gc
 
 if TYPE_CHECKING:
     from socket import socket
@@ -100,7 +99,7 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
     logging.getLogger().addHandler(handler)
     level = logging.WARNING if options.quiet else logging.INFO
     logging.getLogger("mellea_like.gateway").setLevel(level)
-    with listening, relaxed_gc():
+    with listening:
         signals.run(_run, gateway, config, listening)
     return Exit.PASSED
 
