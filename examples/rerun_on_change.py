@@ -72,7 +72,7 @@ async def main() -> int:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(editor)
-            await watch(prompt, sampler.run, quiet=0.3, at_start=True, stop=stop)
+            await watch(prompt, sampler.run, quiet=2.0, at_start=True, stop=stop)
     print(f"{sampler.runs} runs for the start and {len(SAVED)} saves")
     return 0
 
