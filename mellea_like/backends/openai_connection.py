@@ -25,6 +25,7 @@ from mellea_like.errors import (
     BackendUnavailable,
     MalformedResponse,
 )
+from mellea_like.runtime.event_loops import clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -263,6 +264,7 @@ class Incoming:
         "_ends",
         "_error",
         "_event",
+        "_now",
         "_over",
         "_reply",
         "_response",
@@ -288,7 +290,8 @@ class Incoming:
         self._decoder = EventDecoder(max_bytes)
         self._ends = ends
         self._silence = silence
-        self._silent_at = anyio.current_time() + silence
+        self._now = clock()
+        self._silent_at = self._now() + silence
         self._event = b""
         self._error: BackendError | None = None
         self._over = False
@@ -321,7 +324,7 @@ class Incoming:
             raise self._error
         found: list[Any] = []
         error: BackendError | None = None
-        self._silent_at = anyio.current_time() + self._silence  # The time of who asks is its own.
+        self._silent_at = self._now() + self._silence  # The time of who asks is its own.
         with anyio.CancelScope(deadline=min(self._silent_at, self._ends)) as time_left:
             try:
                 while not (self._over or self._reply.done or (found and not everything)):
@@ -353,7 +356,7 @@ class Incoming:
 
     def _postpone(self, time_left: anyio.CancelScope) -> None:
         """Note that there was an event; bytes of none are silence, too."""
-        self._silent_at = anyio.current_time() + self._silence
+        self._silent_at = self._now() + self._silence
         if time_left.deadline < min(self._silent_at, self._ends):
             # Setting it takes as long as reading an event: it is set seldom, and late by a little.
             time_left.deadline = min(self._silent_at + self._silence * SLACK, self._ends)
@@ -407,8 +410,19 @@ async def close(response: Any, chunks: AsyncGenerator[bytes]) -> None:
 def _body(response: Any) -> AsyncGenerator[bytes]:
     # Where nothing is to be decoded, the library's decoder would take time for each part.
     plain = "content-encoding" not in response.headers and not response.is_stream_consumed
-    body: AsyncGenerator[bytes] = response.aiter_raw() if plain else response.aiter_bytes()
+    body: AsyncGenerator[bytes] = _as_it_comes(response) if plain else response.aiter_bytes()
     return body
+
+
+async def _as_it_comes(response: Any) -> AsyncGenerator[bytes]:
+    """Read a body as ``aiter_raw`` does, without its chunker."""
+    stream: Any = aiter(response.stream)
+    try:
+        async for part in stream:
+            yield part
+    finally:
+        await stream.aclose()
+        await response.aclose()
 
 
 def _each(found: str | Generation | Sequence[Any]) -> Sequence[Any]:

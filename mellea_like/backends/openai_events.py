@@ -51,6 +51,15 @@ class EventDecoder:
         if self._after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")  # Of a line's end that was cut in two.
             self._after_cr = False
+        if (
+            chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n\n")
+            and chunk.count(b"\n") == len(b"\n\n")
+            and b"\r" not in chunk
+            and not (self._line or self._data or self._failed)
+            and len(chunk) <= self._max_event
+        ):
+            return [chunk[6:-2]]  # One event and a part of the body: most servers send them so.
         lines = chunk.splitlines(keepends=True)
         if not lines:
             return []
