@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 from contextlib import contextmanager
@@ -50,6 +51,20 @@ async def test_only_leaving_ends_the_work(virtual_clock):
     with pytest.raises(ClientDisconnected):
         await while_here(receive, anyio.sleep_forever)
     assert virtual_clock.now == 5
+
+
+async def test_work_that_is_done_leaves_nothing_to_the_collector():
+    async def work() -> None:
+        await anyio.lowlevel.checkpoint()
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(50):
+            await while_here(caller(), work)
+        assert gc.collect() < 50
+    finally:
+        gc.enable()
 
 
 async def test_an_error_comes_out_as_it_is_and_in_no_group():

@@ -215,9 +215,11 @@ class _Connection(httpcore2.AsyncNetworkStream):
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
         self._socket: socket = stream.get_extra_info("socket")
+        self._poll: Callable[[float], list[tuple[int, int]]] | None = None
         if sys.platform != "win32":
-            self._poll = select.poll()
-            self._poll.register(self._socket, select.POLLIN)
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            self._poll = poll.poll
         self._head = b""
 
     async def read(self, *args: Any, **named: Any) -> bytes:
@@ -238,8 +240,8 @@ class _Connection(httpcore2.AsyncNetworkStream):
         return _Connection(await self._stream.start_tls(*args, **named))
 
     def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable" and sys.platform != "win32" and self._socket.fileno() >= 0:
-            return bool(self._poll.poll(0))
+        if info == "is_readable" and self._poll is not None and self._socket.fileno() >= 0:
+            return bool(self._poll(0))
         return self._stream.get_extra_info(info)
 
 

@@ -53,12 +53,8 @@ class HookRun:
             self._by_hook[hook] = _Handlers(
                 *(tuple(h for h in mine if h.mode is mode) for mode in HookMode)
             )
-
-    def __contains__(self, hook: HookType) -> bool:
-        return hook in self._by_hook
-
-    def __bool__(self) -> bool:
-        return bool(self._by_hook)
+        self.types = self._by_hook.keys()
+        """The hooks that have handlers; empty without plugins."""
 
     def decides(self, hook: HookType) -> bool:
         """Tell whether a handler of a hook may change something, and does not only look."""

@@ -119,9 +119,9 @@ class Call:
             every,
             watched,
             telemetry is not None
-            or HookType.VALIDATION_PRE_CHECK in hooks
-            or HookType.VALIDATION_POST_CHECK in hooks,
-            HookType.SAMPLING_REPAIR in hooks,
+            or HookType.VALIDATION_PRE_CHECK in hooks.types
+            or HookType.VALIDATION_POST_CHECK in hooks.types,
+            HookType.SAMPLING_REPAIR in hooks.types,
             None if settings.give_up is None else settings.give_up.begin(),
             None if isinstance(settings.selection, str) else settings.selection.mark,
             messages,
@@ -204,7 +204,7 @@ class Call:
                     span.set({DECISION_KIND: decided.kind, DECISION_REASON: decided.reason})
 
     async def _run(self) -> SamplingResult[Any]:
-        if self._hooks or self._on_slice is not None:
+        if self._hooks.types or self._on_slice is not None:
             await self._run_with_hooks()
         else:
             await self._race(self._settings.loop_budget)
@@ -235,16 +235,16 @@ class Call:
         events, recorder = self.context.events, self._recorder
         left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
-            if self._hooks:  # Without any, it is an object that all calls share.
+            if self._hooks.types:  # Without any, it is an object that all calls share.
                 self._hooks.open(tasks)
-            if self._on_slice is not None or HookType.SAMPLING_ITERATION in self._hooks:
+            if self._on_slice is not None or HookType.SAMPLING_ITERATION in self._hooks.types:
                 self._delivery = Delivery(events, self._on_slice)
                 tasks.start_soon(self._delivery.run)
             cancelled = True
             try:
                 self._begun = True
                 loop_budget = self._settings.loop_budget
-                if HookType.SAMPLING_LOOP_START in self._hooks:
+                if HookType.SAMPLING_LOOP_START in self._hooks.types:
                     loop_budget = await events.loop_start(self._inputs, self._settings)
                 await self._race(loop_budget)
                 cancelled = False
@@ -382,7 +382,7 @@ class Call:
                     await self._delivery.drain()
             if self._delivery is not None:
                 self._undelivered = self._delivery.stop()
-            if self._begun and HookType.SAMPLING_LOOP_END in hooks:
+            if self._begun and HookType.SAMPLING_LOOP_END in hooks.types:
                 events, slices = self.context.events, self._recorder.slices
                 try:
                     ending = self._conclude(cancelled)

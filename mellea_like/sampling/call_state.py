@@ -212,19 +212,17 @@ class Recorder:
                 scope.cancel()
         return True
 
-    def out_of_budget(self, error: LimitExceeded, stage: StageAtWork | None = None) -> str:
+    def out_of_budget(self, error: LimitExceeded, stage: StageAtWork | None = None) -> None:
         """Let no further turn start, for a budget is spent; what is paid for already may go on.
 
-        Where it is the budget of a stage, that goes for the turns of the stage, and it returns why.
+        Where it is the budget of a stage, that goes for the turns of the stage.
         """
         if stage is not None and error.stage == stage.index:
             if stage.last and self.stopped is None:
                 self.stopped = Stop(StopReason.BUDGET, str(error), error)
-            return str(error)
-        if not self.stopping:
+        elif not self.stopping:
             self.stopped = Stop(StopReason.BUDGET, str(error), error)
             self.start_no_more()
-        return ""
 
     def hopeless(self, why: str) -> None:
         """Stop: further turns would not help."""
@@ -364,6 +362,6 @@ class CallContext(NamedTuple):
     stage: StageAtWork | None = None
     """The stage of an escalation that this is of."""
 
-    def out_of_budget(self, error: LimitExceeded) -> str:
-        """Let no further turn start that needs a spent budget; say why, where others may."""
-        return self.recorder.out_of_budget(error, self.stage)
+    def out_of_budget(self, error: LimitExceeded) -> None:
+        """Let no further turn start that needs a spent budget."""
+        self.recorder.out_of_budget(error, self.stage)

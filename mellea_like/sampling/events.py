@@ -65,7 +65,7 @@ class Events:
         self.strategy = strategy
         self.recorder = recorder
         self._payloads: dict[HookType, type[Payload]] = {}
-        if hooks:
+        if hooks.types:
             from mellea_like.hooks.payloads import PAYLOADS  # noqa: PLC0415
 
             self._payloads = PAYLOADS
@@ -209,13 +209,13 @@ class ObservedBackend:
     async def generate(self, request: Request) -> Generation:
         """Answer one request, and tell of it."""
         events = self._events
-        if HookType.GENERATION_PRE_CALL in events.hooks:
+        if HookType.GENERATION_PRE_CALL in events.hooks.types:
             request = await self._before(request)
         started = anyio.current_time()
         try:
             generation = await self._ask(request, started)
         except Exception as exc:
-            if HookType.GENERATION_ERROR in events.hooks:
+            if HookType.GENERATION_ERROR in events.hooks.types:
                 await self._fire(
                     HookType.GENERATION_ERROR,
                     request,
@@ -224,7 +224,7 @@ class ObservedBackend:
                     duration=anyio.current_time() - started,
                 )
             raise
-        if HookType.GENERATION_POST_CALL in events.hooks:
+        if HookType.GENERATION_POST_CALL in events.hooks.types:
             await self._fire(
                 HookType.GENERATION_POST_CALL,
                 request,
@@ -325,7 +325,7 @@ class Delivery:
         events, recorder = self._events, self._events.recorder
         ITERATION.set(RequestMeta(recorder.sampling_id, slice_.iteration, slice_.subsample))
         try:
-            if HookType.SAMPLING_ITERATION in events.hooks:
+            if HookType.SAMPLING_ITERATION in events.hooks.types:
                 await events.fire(HookType.SAMPLING_ITERATION, slice_, slice=slice_)
             if self._on_slice is not None:
                 answer = self._on_slice(slice_)

@@ -189,7 +189,8 @@ class Iteration:
             if isinstance(error, LimitExceeded) and error.result is None:
                 # Nothing was sent and nothing went wrong: it was stopped before it began.
                 self.outcome, self.error = _CANCELLED, None
-                self.reason = self.call.out_of_budget(error) or str(error)
+                self.call.out_of_budget(error)
+                self.reason = str(error)
         elif cancel_requested():
             self.outcome = _CANCELLED
             if isinstance(cancellation, anyio.get_cancelled_exc_class() | BaseExceptionGroup):
@@ -441,7 +442,7 @@ class Iteration:
 
     async def _validate_observed(self, candidate: Candidate) -> None:
         call, validation = self.call, self.call.validation
-        if HookType.VALIDATION_PRE_CHECK in call.events.hooks:
+        if HookType.VALIDATION_PRE_CHECK in call.events.hooks.types:
             wanted = await call.events.before_validation(
                 self.turn, candidate, validation.requirements, call.inputs.judge
             )
@@ -451,7 +452,7 @@ class Iteration:
         with span:
             verdicts = await validation.check(candidate, self._ask_judge, call.check_all)
         self._conclude(validation.requirements, verdicts)
-        if HookType.VALIDATION_POST_CHECK in call.events.hooks:
+        if HookType.VALIDATION_POST_CHECK in call.events.hooks.types:
             await self._hear_objections(candidate)
 
     async def _hear_objections(self, candidate: Candidate) -> None:

@@ -65,7 +65,7 @@ class Sender:
             from mellea_like.limits.budget import within_budgets  # noqa: PLC0415
 
             backend = within_budgets(backend, budgets)
-        if events.telemetry is not None or any(hook in events.hooks for hook in _REQUEST_HOOKS):
+        if events.telemetry is not None or not events.hooks.types.isdisjoint(_REQUEST_HOOKS):
             backend = ObservedBackend(backend, events)
         self.backend = backend
         self._generate = backend.generate

@@ -10,7 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from engine_kit import Unmetered, by_iteration, yes
 
-from mellea_like import Generation, HookType, RejectionSamplingStrategy
+from mellea_like import Generation, RejectionSamplingStrategy
 from mellea_like.sampling.call import Call
 from mellea_like.sampling.events import ObservedBackend
 from mellea_like.sampling.prepare import prepare_call
@@ -30,7 +30,7 @@ async def test_rule_16_without_plugins_and_telemetry_the_backend_is_called_direc
     assert call.sender.backend is backend
     assert call.telemetry is None
     assert not call.validation_observed
-    assert not any(hook in call.events.hooks for hook in HookType)
+    assert not call.events.hooks.types
 
 
 async def test_rule_16_with_a_plugin_it_is_not():
