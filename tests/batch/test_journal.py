@@ -274,7 +274,8 @@ async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path, mo
     async with Journal(path).open(IDENTITY):
         assert (await run_of(path))["ended"] is None
     again = await run_of(path)
-    assert (again["started"], again["ended"], again["prices"]) == (times[0], times[4], None)
+    assert (again["started"], again["ended"]) == (times[0], times[4])
+    assert again["prices"] == running["prices"]  # No other were given.
 
 
 # --- reading ------------------------------------------------------------------------------------

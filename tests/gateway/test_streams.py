@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import anyio
 import pytest
@@ -63,10 +64,13 @@ async def test_a_reply_before_the_first_comment_leaves_nothing_to_the_collector(
     gc.collect()
     gc.disable()
     try:
-        for _ in range(50):
-            async with EventStream(send).kept_alive(10):
-                await anyio.lowlevel.checkpoint()
-        assert gc.collect() < 50
+        stream = EventStream(send)
+        async with stream.kept_alive(10):
+            await anyio.lowlevel.checkpoint()
+        kept = weakref.ref(stream)
+        del stream
+        await anyio.lowlevel.checkpoint()
+        assert kept() is None
     finally:
         gc.enable()
 

@@ -73,7 +73,8 @@ class Journal:
             The winner's own text and value are kept in any case, for they are the result; and so
             are outcomes, verdicts with their reasons, costs, errors and times of all slices, and
             each item's label and row of the input.
-        prices: what tokens cost, for `read_run` and for reports.
+        prices: what tokens cost, for `read_run` and for reports; None leaves those of a run that
+            goes on as they are.
 
     Raises:
         TypeError: the path isn't a path, or a price not a `Price`.
@@ -123,10 +124,9 @@ class Journal:
             The open journal. Entering it raises `JournalError` where the journal can't be made or
             used, is in use, is damaged or not a journal, or belongs to another run.
         """
-        prices = None
+        notes: dict[str, Any] = {"text": self._text}
         if self._prices is not None:
-            prices = {model: price.as_list() for model, price in self._prices.items()}
-        notes = {"text": self._text, "prices": prices}
+            notes["prices"] = {model: price.as_list() for model, price in self._prices.items()}
         opened = partial(JournalFile, self._path, identity, resume=self._resume, notes=notes)
         return OpenJournal(self._path, self._text, opened)
 
