@@ -302,11 +302,12 @@ class Recorder:
         """Log the errors, those that differ in numbers only as one with their count."""
         kinds: dict[object, list[Slice]] = {}
         for slice_ in self.slices:
-            earlier = self.earlier is not None and slice_.iteration in self.earlier
-            if (error := slice_.error) is not None and not earlier:
-                text = NUMBER.sub("0", bounded(error_text(error)))
-                kind = (type(error), getattr(error, "status", None), text)
-                kinds.setdefault(kind, []).append(slice_)
+            error = slice_.error
+            if error is None or (self.earlier is not None and slice_.iteration in self.earlier):
+                continue
+            text = NUMBER.sub("0", bounded(error_text(error)))
+            kind = (type(error), getattr(error, "status", None), text)
+            kinds.setdefault(kind, []).append(slice_)
         if not kinds:
             return
         names = attempt_names((s.iteration, s.subsample, s.depth) for s in self.slices)

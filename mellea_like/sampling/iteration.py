@@ -136,8 +136,8 @@ class Iteration:
     requirements: tuple[Requirement, ...] = ()
     verdicts: tuple[ValidationResult, ...] = ()
     judged: list[tuple[Meter, Generation | None, str | None]] | None = None
-    checks: Meter | None = None
-    """What calls inside validators and scorers cost."""
+    inside: Meter | None = None
+    """What calls inside tools, validators and scorers cost."""
     outcome = _ERRORED
     error: BaseException | None = None
     reason = ""
@@ -276,6 +276,7 @@ class Iteration:
         if not isinstance(generation, Generation):
             checked_reply(inputs.backend, generation)
         if tools is not None:
+            self.inside = Meter()
             ask = partial(send, on_failure=on_failure)
             last = await use_tools(tools, self, request, generation, ask)
             if last is None:
@@ -284,8 +285,9 @@ class Iteration:
         candidate = self._read(generation)
         if candidate is None:
             return
-        self.checks = checks = Meter()
-        SPENDS_ON.set(checks)
+        if self.inside is None:
+            self.inside = Meter()
+        SPENDS_ON.set(self.inside)
         self.validating = True
         if call.validation_observed:
             await self._validate_observed(candidate)
@@ -533,7 +535,7 @@ class Iteration:
         draft.reason = self.reason
         draft.started_at = self.started_at
         draft.ended_at = call.clock() - call.started
-        idle = self.judged is None and (self.checks is None or not self.checks.started)
+        idle = self.judged is None and (self.inside is None or not self.inside.started)
         draft.check_usage = checks = () if idle else self._check_usage()
         draft.usage = usage = _NO_USAGE if self.meter is None else cost_of(self.meter, generation)
         if checks:
@@ -547,14 +549,14 @@ class Iteration:
         return slice_
 
     def _check_usage(self) -> tuple[tuple[str | None, Usage], ...]:
-        """Return what each model spent on the checks."""
+        """Return what each model spent on the checks, and inside tools."""
         spent: dict[str | None, Usage] = {}
         for meter, reply, model in self.judged or ():
             answered = None if reply is None else reply.model
             name = answered or meter.asked or model
             spent[name] = spent.get(name, _NO_USAGE) + cost_of(meter, reply)
-        for part in () if self.checks is None else self.checks.parts:
-            # A call made by a validator or a scorer tells its models apart; a request does not.
+        for part in () if self.inside is None else self.inside.parts:
+            # A call of a tool, validator or scorer tells its models apart; a request does not.
             by_model = getattr(part, "usage_by_model", None) or [(None, part.usage)]
             for name, cost in by_model:
                 spent[name] = spent.get(name, _NO_USAGE) + cost

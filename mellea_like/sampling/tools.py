@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from mellea_like.core.argument_checks import is_async, whole_number
-from mellea_like.core.backend import checked_reply
+from mellea_like.core.backend import SPENDS_ON, checked_reply
 from mellea_like.core.conversation import Message, reply_message
 from mellea_like.core.display import bounded, error_text, shown
 from mellea_like.core.format import refuse_repeated_keys
@@ -220,7 +220,9 @@ async def use_tools(
         rounds += 1
         made = tuple(map(resendable, reply.tool_calls))
         asked = replace(reply_message(reply), tool_calls=made)
+        SPENDS_ON.set(iteration.inside)
         iteration.rounds += (asked, *await box.answers(reply.tool_calls))
+        SPENDS_ON.set(meter)
         iteration.generation = None
         iteration.messages = request.messages + iteration.rounds
         again = replace(
