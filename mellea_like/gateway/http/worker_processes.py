@@ -294,6 +294,10 @@ class Supervisor:
         return max(0.0, min(due) - now) if due else None
 
 
+def _do_nothing(_number: int, _frame: object) -> None:
+    """Handle a signal that is read from the socket."""
+
+
 @contextlib.contextmanager
 def _signals_as_bytes() -> Generator[tuple[socket.socket, socket.socket]]:
     """Have signals written to a socket while the block runs: a byte each, its number."""
@@ -305,7 +309,7 @@ def _signals_as_bytes() -> Generator[tuple[socket.socket, socket.socket]]:
     try:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, lambda *_: None)
+                before[number] = signal.signal(number, _do_nothing)
         yield read, write
     finally:
         for each, handler in before.items():
