@@ -150,9 +150,9 @@ def _warn_where_all_are_alike(call: CallContext) -> None:
 async def compare(call: CallContext, selection: SelectionState) -> None:
     """Take a selection's steps, and ask a judge for the comparisons that it wants in both orders.
 
-    What comparisons cost is in no slice. A pair is even whose comparison went wrong. Where the time is up,
-    a budget is spent, a plugin fails, or the judge's error is one that lasts (a wrong key), the
-    winner is chosen on the comparisons that there are.
+    The cost of comparisons is in no slice. A pair is even whose comparison went wrong. Where the
+    time is up, a budget is spent, a plugin fails, or the judge's error is one that lasts (a wrong
+    key), the winner is chosen on the comparisons that there are.
     """
     recorder = call.recorder
     if recorder.fatal is not None:

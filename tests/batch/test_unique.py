@@ -244,8 +244,9 @@ def test_near_duplicates_are_found_at_a_stated_similarity(tmp_path):
 
 
 def check_size_and_recall() -> None:
-    """It finds most pairs of a similarity of 0.94 and 0.89, and none of 0.5; of a reply it keeps 512
-    bytes of signature, and some 80 for each of nine bands.
+    """It finds most pairs of a similarity of 0.94 and 0.89, and none of 0.5.
+
+    Of a reply it keeps 512 bytes of signature, and some 80 for each of nine bands.
     """
     chance, count = random.Random(1), 1500
     texts = [[str(chance.randrange(5000)) for _ in range(100)] for _ in range(count)]

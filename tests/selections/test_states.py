@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 
 import pytest
 from engine_kit import a_slice
@@ -162,7 +163,7 @@ class Splits(str):
 
 @given(st.lists(st.text("ab c", max_size=12), min_size=1, max_size=7))
 def test_the_consensus_prepares_each_text_once_and_compares_as_word_overlap_does(texts):
-    once, pairs = begun(Consensus(n=7), 7), begun(Consensus(lambda a, b: word_overlap(a, b), n=7))
+    once, pairs = begun(Consensus(n=7), 7), begun(Consensus(partial(word_overlap), n=7))
     counted = [Splits(text) for text in texts]
     hear_all(once, [candidate(text) for text in counted])
     hear_all(pairs, [candidate(text) for text in texts])
