@@ -109,7 +109,8 @@ def _replies(found: _Reply | list[_Reply] | None) -> Sequence[_Reply]:
 def _alike(one: bytes, other: bytes) -> float:
     """Estimate the Jaccard similarity of two texts: the share of equal values."""
     values, others = memoryview(one).cast("I"), memoryview(other).cast("I")
-    return sum(map(eq, values, others)) / PERMUTATIONS
+    equal: int = sum(map(eq, values, others))
+    return equal / PERMUTATIONS
 
 
 def _shingles(text: str) -> list[bytes]:
