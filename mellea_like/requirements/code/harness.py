@@ -29,7 +29,6 @@ from mellea_like.requirements.code.plain import decode, encode
 from mellea_like.requirements.code.pytest_parts import (
     Unrunnable,
     arguments,
-    install,
     is_skipped,
     nothing,
     parameters,
@@ -49,7 +48,6 @@ FRAMES = 3
 LONGEST = 4000
 """Characters of one failure."""
 
-install()
 
 
 def work(job: dict[str, Any], saying: int) -> NoReturn:

@@ -30,6 +30,7 @@ from glob import glob
 from typing import Any, NoReturn
 
 from mellea_like.requirements.code.harness import work
+from mellea_like.requirements.code.pytest_parts import install
 
 __all__ = ["serve"]
 
@@ -61,6 +62,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 def serve(settings: dict[str, Any]) -> NoReturn:
     """Answer jobs on descriptor 0 until there are no more; `settings` are those of a `Sandbox`."""
+    install()
     os.umask(0o022)
     sys.executable = os.path.realpath(sys.executable)
     try:
