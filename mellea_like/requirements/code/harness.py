@@ -49,7 +49,6 @@ LONGEST = 4000
 """Characters of one failure."""
 
 
-
 def work(job: dict[str, Any], saying: int) -> NoReturn:
     """Do a job in this process, say on a descriptor what came of it, and end the process."""
     sys.setrecursionlimit(sys.getrecursionlimit() + 60)  # The frames from here to the program.
