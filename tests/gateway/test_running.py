@@ -192,7 +192,7 @@ def test_a_period_ends_with_the_hour_day_week_or_month_of_utc(per, end):
 async def test_a_key_s_budget_comes_back_with_its_period():
     clock = [datetime(2026, 2, 28, 22, tzinfo=UTC).timestamp()]
     keys = {
-        "team": {**sha256(TOKEN), "budget": {"money": 0.01, "per": "day"}},
+        "team": {**sha256(TOKEN), "budget": {"money": 0.01, "per": "day"}, "max_tokens": 4096},
         "once": {**sha256(WATCHER), "budget": {"requests": 1}},
     }
     # 1,000 tokens of each cost 0.006; what may be spent at most is reserved before.

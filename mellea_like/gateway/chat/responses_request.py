@@ -331,7 +331,7 @@ class AskedResponse(NamedTuple):
 def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> AskedResponse:
     """Read a request, by what the model's configuration says of fields."""
     model_of(body)
-    honoured, forwarded = read_fields(body, RESPONSES_FIELDS, rules)
+    honoured, forwarded = read_fields(body, RESPONSES_FIELDS, rules.of_responses)
     own = read_as(ResponsesRequest, honoured, rules)
     if own.text.verbosity is not None:
         forwarded["verbosity"] = own.text.verbosity

@@ -53,8 +53,11 @@ class Overrides(Section):
         fields: what becomes of a request's fields where it isn't what the table of them says, each
             by its name: ``forward`` sends it to the upstream as it is, ``drop`` ignores it, and
             ``refuse`` answers 400.
-        unknown_fields: the same for fields that the table does not have; None forwards them to
-            upstreams of kind ``openai`` and ``llama``, and refuses them for others.
+        unknown_fields: the same for fields that the table does not have, also inside of messages,
+            parts, tool calls and tools. None forwards them to upstreams of kind ``openai`` and
+            ``llama``; for others it refuses them, and drops those inside. With ``forward``, such
+            fields of a reply come back. Those of ``/v1/responses`` are never forwarded: they are
+            dropped, unless this is ``refuse``.
         media_urls: whether a URL of the web may stand for an image: the upstream fetches it, the
             gateway never does. None takes them for OpenAI's own servers alone.
     """
@@ -169,7 +172,9 @@ class KeyLimits(Section):
 
     Args:
         max_n: the highest ``n`` of a request.
-        max_tokens: the highest ``max_tokens`` of a request, and what holds where it says nothing.
+        max_tokens: the highest ``max_tokens`` of a request, and what holds where it says nothing;
+            None for no limit: then none is sent that neither the request nor the model has. A
+            budget of output tokens or money needs one.
         concurrency: how many of its requests are worked on at a time.
         queue: how many more may wait for that; 0 for none.
         queue_seconds: how long one waits at most.
@@ -177,7 +182,7 @@ class KeyLimits(Section):
     """
 
     max_n: Whole = 4
-    max_tokens: Whole = 4096
+    max_tokens: Whole | None = None
     concurrency: Whole = 128
     queue: Annotated[int, Field(ge=0, strict=True)] = 384
     queue_seconds: Seconds = 60.0
@@ -282,12 +287,21 @@ class GatewayConfig(Section):
                 self._check_money(("models", name, "budget", "money"), model)
             if model.escalate_when == "cheaper":
                 self._check_money(("models", name, "escalate_when"), model)
+        self._check_keys()
+        return self
+
+    def _check_keys(self) -> None:
         limits: dict[tuple[str, ...], KeyLimits] = {("server", "limits"): self.server.limits}
         limits |= {("keys", name): key for name, key in self.keys.items()}
         for place, key in limits.items():
             if key.budget is not None and key.budget.money is not None:
                 self._check_money((*place, "budget", "money"), *self.models.values())
-        return self
+            if key.budget is not None and key.max_tokens is None:
+                self._check_bounded((*place, "budget"), key.budget, *self.models.values())
+        if any(key.max_tokens is None for key in self.keys.values() or (self.server.limits,)):
+            for name, model in self.models.items():
+                if model.budget is not None:
+                    self._check_bounded(("models", name, "budget"), model.budget, model)
 
     def _check_upstreams(self, name: str, model: ModelConfig) -> None:
         for where, place in model.places:
@@ -303,6 +317,23 @@ class GatewayConfig(Section):
                 what = f"{its} can't judge; write judge: NAME of one that can, or say it as checks"
                 field = f"{where}requirements" if place.requirements else "requirements"
                 _misplaced(name, field, what)
+
+    def _check_bounded(
+        self, where: tuple[str, ...], budget: CallBudgetSpec, *models: ModelConfig
+    ) -> None:
+        """Make sure that a budget knows how long a reply may get, for it pays before."""
+        limited = [name for name in ("output_tokens", "money") if getattr(budget, name) is not None]
+        bounded = all(
+            place.options.max_tokens is not None or model.options.max_tokens is not None
+            for model in models
+            for _, place in model.places
+        )
+        if limited and not bounded:
+            what = (
+                "it needs to know how long a reply may get: write max_tokens: 4096 for each key"
+                " (or in server.limits), or options: {max_tokens: 4096} for each model"
+            )
+            _refuse((*where, limited[0]), what)
 
     def _check_money(self, where: tuple[str, ...], *models: ModelConfig) -> None:
         """Make sure that the prices of all that models ask are known, for what stands somewhere."""
