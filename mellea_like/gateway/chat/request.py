@@ -59,6 +59,7 @@ __all__ = [
     "Extensions",
     "Fields",
     "NotBlank",
+    "Penalty",
     "Positive",
     "ResponseFormat",
     "Tool",
