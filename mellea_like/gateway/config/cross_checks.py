@@ -59,10 +59,19 @@ def problems_between(parts: Parts) -> list[Problem]:
     }
     limits |= {("keys", name): key for name, key in parts.keys.items()}
     for place, key in limits.items():
-        if key is not None and key.budget is not None and key.budget.money is not None:
-            found += _of_money((*place, "budget", "money"), parts, *parts.models.values())
-        if key is not None and key.budget is not None and key.max_tokens is None:
-            found += _of_length((*place, "budget"), key.budget, *parts.models.values())
+        if key is None:
+            continue
+        known = ", ".join(parts.models)
+        found += (
+            Problem((*place, "models", at), f"there is no such model; there is: {known}")
+            for at, name in enumerate(key.models or ())
+            if name not in parts.models
+        )
+        charged = [model for name, model in parts.models.items() if key.allows(name)]
+        if key.budget is not None and key.budget.money is not None:
+            found += _of_money((*place, "budget", "money"), parts, *charged)
+        if key.budget is not None and key.max_tokens is None:
+            found += _of_length((*place, "budget"), key.budget, *charged)
     return found
 
 
