@@ -29,7 +29,7 @@ from mellea_like.limits.budget_accounts import (
     in_money,
 )
 from mellea_like.limits.fallback import FallbackBackend, models_of
-from mellea_like.limits.memory_store import reserve
+from mellea_like.limits.memory_store import MemoryStore, reserve
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -328,8 +328,8 @@ class Budget:
                 reservation.settle([Amounts()] * len(places))
             if not isinstance(exc, NoRoom):
                 raise
-            budget = next(budget for budget in budgets if budget._account is exc.account)
-            raise budget._refusal(exc, dict(wants)[budget._account]) from None
+            place = next(n for n, (account, _) in enumerate(wants) if account is exc.account)
+            raise budgets[place]._refusal(exc, wants[place][1]) from None
         for budget in budgets:
             if budget._started is None:
                 budget._started = budget._first_reserved() or budget._now()
@@ -499,7 +499,7 @@ def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequenc
         return ((None, range(len(budgets))),)
     found: dict[Store | None, list[int]] = {}
     for place, budget in enumerate(budgets):
-        shared = None if isinstance(budget._account, Account) else budget.store
+        shared = None if isinstance(budget.store, MemoryStore) else budget.store
         found.setdefault(shared, []).append(place)
     return sorted(found.items(), key=lambda part: "" if part[0] is None else repr(part[0]))
 

@@ -155,15 +155,15 @@ class Claim:
             account.sums.reserved = account.sums.reserved.plus(wanted)
         self.granted = True
 
-    def settle(self, spent: Sequence[Amounts], unknown: int = 0) -> None:
+    def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
         """Give back what is reserved, and record what was spent; nothing happens a second time."""
         if not self.granted:
             return
         self.granted = False
-        for (account, wanted), charged in zip(self.wants, spent, strict=True):
+        for (account, wanted), amounts in zip(self.wants, charged, strict=True):
             sums = account.sums
             sums.reserved = sums.reserved.minus(wanted)
-            sums.spent = sums.spent.plus(charged)
+            sums.spent = sums.spent.plus(amounts)
             sums.unknown += unknown
         for account, _ in reversed(self.wants):
             account.serve()

@@ -31,7 +31,7 @@ def store(request, tmp_path):
         yield MemoryStore()
         return
     made = SQLiteStore(tmp_path / "store.db")
-    made._now = anyio.current_time
+    made._file.now = anyio.current_time
     yield made
     made.close()
 
