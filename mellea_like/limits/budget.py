@@ -21,8 +21,8 @@ from mellea_like.limits.budget_accounts import (
     Account,
     Amounts,
     Cancelled,
+    Denied,
     Lengths,
-    NoRoom,
     amounts,
     beyond,
     charged_tokens,
@@ -326,7 +326,7 @@ class Budget:
         except BaseException as exc:
             for reservation, places in made:
                 reservation.settle([Amounts()] * len(places))
-            if not isinstance(exc, NoRoom):
+            if not isinstance(exc, Denied):
                 raise
             place = next(n for n, (account, _) in enumerate(wants) if account is exc.account)
             raise budgets[place]._refusal(exc, wants[place][1]) from None
@@ -416,7 +416,7 @@ class Budget:
         taken = sums.spent.plus(sums.reserved)
         return not sums.waiting and beyond(self._most, taken, once.plus(once)) is None
 
-    def _refusal(self, denied: NoRoom, wanted: Amounts) -> LimitExceeded:
+    def _refusal(self, denied: Denied, wanted: Amounts) -> LimitExceeded:
         """Say why a request is denied."""
         lacking = denied.lacking
         allowed, spent, more = (

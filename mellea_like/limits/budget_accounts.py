@@ -35,9 +35,9 @@ __all__ = [
     "Amounts",
     "Cancelled",
     "Claim",
+    "Denied",
     "Lengths",
     "Limits",
-    "NoRoom",
     "Rate",
     "StoreSums",
     "Sums",
@@ -107,7 +107,7 @@ class StoreSums(NamedTuple):
     age: float | None = None
 
 
-class NoRoom(Exception):
+class Denied(Exception):
     """What is wanted of an account does not fit beside what is spent.
 
     Args:

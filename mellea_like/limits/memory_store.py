@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mellea_like.limits.bucket import Bucket
-from mellea_like.limits.budget_accounts import Account, Claim, NoRoom, Sums
+from mellea_like.limits.budget_accounts import Account, Claim, Denied, Sums
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mellea_like.limits.budget_accounts import Amounts, Limits
-    from mellea_like.limits.store import Take, Want
+    from mellea_like.limits.store import (
+        Reservation,
+        StoreAccount,
+        StoreBucket,
+        Take,
+        Turn,
+        Want,
+    )
 
 __all__ = ["MemoryStore", "not_since", "reserve"]
 
@@ -29,11 +36,11 @@ class MemoryStore:
         self._buckets: dict[str, _Level] = {}
         self._timeline = Timeline()
 
-    def account(self, name: str, limits: Limits) -> Account:
+    def account(self, name: str, limits: Limits) -> StoreAccount:
         """Return the account of a name; see `Store.account`."""
         return Account(limits, self._accounts.setdefault(name, Sums()))
 
-    async def reserve(self, wants: Sequence[Want]) -> Claim:
+    async def reserve(self, wants: Sequence[Want]) -> Reservation:
         """Reserve in all accounts or in none; see `Store.reserve`."""
         return await reserve(cast("Any", wants))
 
@@ -52,11 +59,11 @@ class MemoryStore:
         """Return the names of all accounts."""
         return list(self._accounts)
 
-    def bucket(self, name: str, per_minute: float, capacity: float) -> _Bucket:
+    def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
         """Return the bucket of a name; see `Store.bucket`."""
         return _Bucket(self._buckets.setdefault(name, _Level()), per_minute, capacity)
 
-    async def take(self, takes: Sequence[Take]) -> _Turn:
+    async def take(self, takes: Sequence[Take]) -> Turn:
         """Take from all of some buckets; see `Store.take`."""
         now, seconds = self._timeline.now(), 0.0
         taken: list[tuple[_Bucket, float, float]] = []
@@ -82,7 +89,7 @@ async def reserve(wants: Sequence[tuple[Account, Amounts]]) -> Claim:
         await claim.wait()
     if claim.denied_by is not None:
         account, lacking = claim.denied_by
-        raise NoRoom(account, lacking, account.sums.spent)
+        raise Denied(account, lacking, account.sums.spent)
     return claim
 
 

@@ -15,7 +15,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.errors import StoreError
 from mellea_like.limits.bucket import Bucket
-from mellea_like.limits.budget_accounts import Amounts, NoRoom, beyond
+from mellea_like.limits.budget_accounts import Amounts, Denied, beyond
 from mellea_like.limits.memory_store import not_since
 from mellea_like.limits.sqlite_file import BUSY_SECONDS, NOTHING, FileLocked, OpenFile, StoreFile
 
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mellea_like.limits.budget_accounts import Limits, StoreSums
-    from mellea_like.limits.store import Take, Want
+    from mellea_like.limits.store import (
+        Reservation,
+        StoreAccount,
+        StoreBucket,
+        Take,
+        Turn,
+        Want,
+    )
 
 __all__ = ["SQLiteStore"]
 
@@ -91,7 +98,7 @@ class SQLiteStore:
 
     # --- accounts ------------------------------------------------------------------------------
 
-    def account(self, name: str, limits: Limits) -> _Account:
+    def account(self, name: str, limits: Limits) -> StoreAccount:
         """Return the account of a name; see `Store.account`."""
         return _Account(self._file, self._queues, name, limits)
 
@@ -131,11 +138,11 @@ class SQLiteStore:
         """Close the file until it is used again; what is still reserved is given back."""
         self._file.close()
 
-    async def reserve(self, wants: Sequence[Want]) -> _Held:
+    async def reserve(self, wants: Sequence[Want]) -> Reservation:
         """Reserve in all accounts or in none; see `Store.reserve`.
 
         Raises:
-            NoRoom: what is wanted does not fit beside what is spent.
+            Denied: what is wanted does not fit beside what is spent.
             StoreError: the file can't be used.
         """
         waiter = _Waiter(self._file, cast("Sequence[tuple[_Account, Amounts]]", wants))
@@ -187,11 +194,11 @@ class SQLiteStore:
 
     # --- rates ---------------------------------------------------------------------------------
 
-    def bucket(self, name: str, per_minute: float, capacity: float) -> _Bucket:
+    def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
         """Return the bucket of a name; see `Store.bucket`."""
         return _Bucket(name, per_minute, capacity)
 
-    async def take(self, takes: Sequence[Take]) -> _Turn:
+    async def take(self, takes: Sequence[Take]) -> Turn:
         """Take from all of some buckets; see `Store.take`.
 
         Raises:
@@ -247,7 +254,7 @@ class _Waiter:
     def __init__(self, file: StoreFile, wants: Sequence[tuple[_Account, Amounts]]) -> None:
         self._file = file
         self.wants = wants
-        self.denied: NoRoom | None = None
+        self.denied: Denied | None = None
         self.owner: OpenFile | None = None
         self.woken: anyio.Event | None = None
         self._number: int | None = None  # Its place among those who wait, of all processes.
@@ -275,7 +282,7 @@ class _Waiter:
                 lacking = beyond(account.limits, spent, wanted)
                 if lacking is not None:
                     file.deny(account.name)
-                    self.denied = NoRoom(account, lacking, spent)
+                    self.denied = Denied(account, lacking, spent)
                     self._lose_place(file)
                     return None
             for (account, wanted), (_, spent) in zip(self.wants, so_far, strict=True):

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from mellea_like.limits.budget_accounts import Amounts, NoRoom, StoreSums
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mellea_like.limits.budget_accounts import Limits
+    from mellea_like.limits.budget_accounts import Amounts, Limits, StoreSums
 
 __all__ = [
-    "NoRoom",
     "Reservation",
     "Store",
     "StoreAccount",
     "StoreBucket",
-    "StoreSums",
     "Take",
     "Turn",
     "Want",
@@ -112,7 +108,7 @@ class Store(Protocol):
             The reservation.
 
         Raises:
-            NoRoom: what is wanted does not fit beside what is spent.
+            Denied: what is wanted does not fit beside what is spent.
             StoreError: the store can't be used.
         """
         ...

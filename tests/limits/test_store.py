@@ -16,7 +16,7 @@ from mellea_like.core.prices import Price
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits import Budget, Budgets, MemoryStore, RateLimiter, SQLiteStore
 from mellea_like.limits.base import RequestEnd
-from mellea_like.limits.budget_accounts import Amounts, NoRoom
+from mellea_like.limits.budget_accounts import Amounts, Denied
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,7 @@ async def standing(store, *wants):
     try:
         with anyio.move_on_after(1):
             return await store.reserve([(account, Amounts(1, 0, n)) for account, n in wants])
-    except NoRoom as exc:
+    except Denied as exc:
         return exc.lacking, exc.spent.output_tokens
     return "waits"
 
