@@ -180,6 +180,7 @@ class KeyLimits(Section):
         queue: how many more may wait for that; 0 for none.
         queue_seconds: how long one waits at most.
         budget: what it may spend, in all or in a period; None for no limit.
+        models: the models that it may ask for and is shown; None for all.
     """
 
     max_n: Whole = 4
@@ -188,6 +189,11 @@ class KeyLimits(Section):
     queue: Annotated[int, Field(ge=0, strict=True)] = 384
     queue_seconds: Seconds = 60.0
     budget: KeyBudget | None = None
+    models: tuple[Name, ...] | None = Field(default=None, min_length=1)
+
+    def allows(self, model: str) -> bool:
+        """Tell whether a model is one of those that may be asked for."""
+        return self.models is None or model in self.models
 
 
 class TokenSource(Section):
