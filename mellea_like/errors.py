@@ -39,7 +39,7 @@ backend, validator or callback keeps its type on its way out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,6 +210,22 @@ class ReplyBroken(SamplingFailed):
         self.text = text
 
 
+class Shortage(NamedTuple):
+    """What a budget lacks for a request.
+
+    Attributes:
+        what: the limit: ``requests``, ``input_tokens``, ``output_tokens`` or ``money``.
+        allowed: how much of it there is in all.
+        spent: what requests that have ended were charged of it.
+        wanted: what the request may take of it.
+    """
+
+    what: str
+    allowed: float
+    spent: float
+    wanted: float
+
+
 class LimitExceeded(MelleaError):
     """A budget of requests, tokens, cost or time is spent.
 
@@ -219,9 +235,11 @@ class LimitExceeded(MelleaError):
 
     Attributes:
         stage: which stage of an escalation it is that the budget is of, 0-based; else None.
+        shortage: what a request lacked, where a budget denied one; else None.
     """
 
     stage: int | None = None
+    shortage: Shortage | None = None
 
     def __init__(self, message: str = "", result: SamplingResult[Any] | None = None) -> None:
         super().__init__(message)

@@ -14,6 +14,7 @@ from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.standard_streams import printable, warn, write_output
 from mellea_like.core.conversation import Message
 from mellea_like.core.display import plural
+from mellea_like.core.prompts import prompt_at
 from mellea_like.core.result import SamplingResult
 from mellea_like.report.trace_figures import ANY_MODEL
 from mellea_like.runtime.atomic_files import replaced
@@ -261,7 +262,7 @@ def _exchange(trace: Mapping[str, Any]) -> str:
         return ""
     best = trace["best_index"]
     shown = slices[-1 if best is None else best]
-    asked: list[dict[str, Any]] = trace["prompts"][shown["prompt"]]
+    asked = prompt_at(trace["prompts"], shown["prompt"])
     said = "\n".join(Message.from_dict(message).text for message in asked)
     reply = {"role": "assistant", "content": shown["text"], "tool_calls": shown.get("tool_calls")}
     answered = Message.from_dict(reply).text

@@ -38,7 +38,7 @@ mellea-like serve --config gateway.yaml --port 8080
 
 EPILOG = (
     "Exit codes: 0 it was stopped, 2 bad usage or a mistake in the configuration, 3 an upstream,"
-    " the address or a missing extra is at fault, 130 or 143 interrupted before it could answer."
+    " the port or a missing extra is at fault, 130 or 143 interrupted before it could answer."
 )
 
 
@@ -67,25 +67,20 @@ def run(options: ServeOptions, signals: SignalHandler) -> int:
 
 
 def _serve(options: ServeOptions, signals: SignalHandler) -> int:
-    from mellea_like.gateway.config.config_file import ConfigError, read_config  # noqa: PLC0415
-    from mellea_like.gateway.config.upstreams import check_upstreams  # noqa: PLC0415
-    from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415 (an extra)
-    from mellea_like.gateway.http.server import listen, listening_address  # noqa: PLC0415
+    from mellea_like.gateway.config.config_file import ConfigError  # noqa: PLC0415 (an extra)
+    from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415
+    from mellea_like.gateway.http.server import listen  # noqa: PLC0415
+    from mellea_like.gateway.http.startup import read_ready_config  # noqa: PLC0415
 
+    given: dict[str, Any] = {"host": options.host or None, "port": options.port}
+    given = {name: value for name, value in given.items() if value is not None}
     try:
-        config = read_config(options.config)
+        config = read_ready_config(options.config, **given)
     except ConfigError as exc:
         raise Problem(str(exc), Exit.USAGE) from exc
-    changes: dict[str, Any] = {"host": options.host or None, "port": options.port}
-    server = config.server.model_copy(
-        update={name: given for name, given in changes.items() if given is not None}
-    )
-    config = config.model_copy(update={"server": server})
     gateway = Gateway(config)
-    check_upstreams(config.upstreams)
-    has_keys = bool(config.keys)
+    has_keys, server = bool(config.keys), config.server
     if options.check:
-        listening_address(server, has_keys=has_keys)
         write(f"{options.config} can be used; its models: {_names(config)}\n", sys.stdout)
         return Exit.PASSED
     try:

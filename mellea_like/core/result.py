@@ -303,7 +303,8 @@ class SamplingResult(Generic[T]):
         """Write the record as plain data, for a file, a database or a report.
 
         Returns:
-            What `json.dumps` takes; `mellea_like.core.serialization` describes it.
+            What `json.dumps` takes; `mellea_like.core.serialization` describes it, and
+            ``mellea_like.core.prompts`` how conversations are written.
         """
         from mellea_like.core.serialization import to_dict  # noqa: PLC0415 (few programs need it)
 

@@ -1,9 +1,9 @@
 """A call's record as plain data, for files, databases and pictures; and back again.
 
-Conversations stand in ``prompts``, each once; a slice has the place there of what was sent for it
-(``prompt``) and of what the conversation was before (``context``). What was asked, required and
-raised is described, not kept: its type's name and its text. A parsed value that JSON has no words
-for is a text.
+Conversations are in ``prompts`` (see `mellea_like.core.prompts`); a slice has the place there of
+what was sent for it (``prompt``) and of what the conversation was before (``context``). What was
+asked, required and raised is described, not kept: its type's name and its text. A parsed value that
+JSON has no words for is a text.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from mellea_like.core.decision import Answer, Comparison, Decision
 from mellea_like.core.display import add_note, error_text, fields_shown, safe_repr
 from mellea_like.core.format import parse_reply
 from mellea_like.core.generation import USAGE, USAGE_DETAILS, Generation, Usage
+from mellea_like.core.prompts import Prompts, read_prompts
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.tools import ToolCall
@@ -60,8 +61,10 @@ __all__ = [
 FORMAT = "mellea_like.trace"
 """What a record says that it is, under ``format``."""
 
-VERSION = 1
-"""The version of that format; a reader refuses others."""
+VERSION = 2
+"""The version of that format. In version 1, each conversation was written whole."""
+
+READ_VERSIONS = (1, VERSION)
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | bool | None"
 """What JSON can say."""
@@ -95,11 +98,8 @@ def outline(
     Then follows for each slice its iteration, and the places of its context and of its prompt among
     the ``prompts``. What writes a message may do so in another way than a record has it.
     """
-    prompts: dict[tuple[Message, ...], int] = {}
-
-    def place(messages: tuple[Message, ...]) -> int:
-        return prompts.setdefault(messages, len(prompts))
-
+    prompts = Prompts()
+    place = prompts.place
     places = [[s.iteration, place(s.context.messages), place(s.messages)] for s in result.slices]
     written = {
         "format": FORMAT,
@@ -112,7 +112,7 @@ def outline(
         "elapsed": result.elapsed,
         "undelivered": result.undelivered,
         "best_index": result.best_index,
-        "prompts": [[write(m) for m in ms] for ms in prompts],
+        "prompts": prompts.written(write),
         "decision": None if result.decision is None else decision_to_dict(result.decision),
     }
     return written, places
@@ -123,8 +123,9 @@ def from_dict(data: Mapping[str, Any], format: Any, make: Callable[..., T]) -> T
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         msg = f"this isn't a trace of a call: its format is not {FORMAT!r}"
         raise ValueError(msg)
-    if data.get("version") != VERSION:
-        msg = f"a trace of version {VERSION} can be read here, not one of {data.get('version')!r}"
+    if data.get("version") not in READ_VERSIONS:
+        known = " or ".join(map(str, READ_VERSIONS))
+        msg = f"a trace of version {known} can be read here, not one of {data.get('version')!r}"
         raise ValueError(msg)
     try:
         return make(**_fields(data, format), **{name: data[name] for name in _AS_WRITTEN})
@@ -323,7 +324,7 @@ def _in_json(plain: Json) -> Json:
 
 def _fields(data: Mapping[str, Any], format: Any) -> dict[str, Any]:
     """Read the fields of a result, but for those that are what they were written as."""
-    prompts = [tuple(map(_message, messages)) for messages in data["prompts"]]
+    prompts = read_prompts(data["prompts"])
     contexts = [Context(messages) for messages in prompts]
     requirements: dict[tuple[str, str, float], Requirement] = {}
 
@@ -410,10 +411,6 @@ def _generation(s: Mapping[str, Any], format: Any) -> Generation | None:
         refusal=s.get("refusal"),
         reasoning=s.get("reasoning"),
     )
-
-
-def _message(written: Mapping[str, Any]) -> Message:
-    return Message.from_dict({**written, "content": written["content"]})
 
 
 def _verdict(v: Mapping[str, Any]) -> ValidationResult:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mellea_like.batch.unique import UNIQUE
 from mellea_like.core.generation import CUT, REJECTED
+from mellea_like.core.prompts import prompt_at
 from mellea_like.report.trace_figures import decision_of, problems_of, share_met, winners_of
 
 if TYPE_CHECKING:
@@ -293,9 +294,9 @@ def draws_of(trace: Mapping[str, Any]) -> list[Draw]:
             iteration=s["iteration"],
             depth=s["depth"],
             passed=s["outcome"] == "passed",
-            prompt=sent_for(trace, s),
+            prompt=sent,
             text=s["text"],
-            reply=_reply(trace, s),
+            reply=_reply(rounds, s),
             ended=s["finish_reason"],
             model=s["model"],
             met=share_met(s),
@@ -308,6 +309,7 @@ def draws_of(trace: Mapping[str, Any]) -> list[Draw]:
         and ((s["text"] or "").strip() or s.get("tool_calls"))
         and s["finish_reason"] != REJECTED
         and not _only_a_duplicate(s)
+        for sent, rounds in [_conversation(trace, s)]
     ]
 
 
@@ -341,22 +343,21 @@ def _without_list(prompt: Messages | None, trace: Mapping[str, Any]) -> Messages
 
 def sent_for(trace: Mapping[str, Any], s: Mapping[str, Any]) -> Messages:
     """Find what was sent for a draw, without what it then said to tools and what they answered."""
-    return _messages(trace["prompts"][s["prompt"]])[: _rounds_begin(trace, s)]
+    return _conversation(trace, s)[0]
 
 
-def _rounds_begin(trace: Mapping[str, Any], s: Mapping[str, Any]) -> int:
-    """Tell where in a draw's conversation its rounds of tool calls begin."""
-    sent: Sequence[Mapping[str, Any]] = trace["prompts"][s["prompt"]]
+def _conversation(trace: Mapping[str, Any], s: Mapping[str, Any]) -> tuple[Messages, Messages]:
+    """Return what was sent for a draw, and its rounds of tool calls with their answers."""
+    sent = [dict(message) for message in prompt_at(trace["prompts"], s["prompt"])]
     # At least one message was asked in the conversation before.
-    for place in range(len(trace["prompts"][s["context"]]) + 1, len(sent)):
+    for place in range(len(prompt_at(trace["prompts"], s["context"])) + 1, len(sent)):
         if sent[place]["role"] == "assistant" and sent[place].get("tool_calls"):
-            return place
-    return len(sent)
+            return sent[:place], sent[place:]
+    return sent, []
 
 
-def _reply(trace: Mapping[str, Any], s: Mapping[str, Any]) -> Messages:
+def _reply(rounds: Messages, s: Mapping[str, Any]) -> Messages:
     """Return all that a draw said: its rounds of tool calls with the answers, and its reply."""
-    rounds = _messages(trace["prompts"][s["prompt"]])[_rounds_begin(trace, s) :]
     last: dict[str, Any] = {"role": "assistant", "content": s["text"]}
     if calls := s.get("tool_calls"):
         last["tool_calls"] = calls
@@ -371,10 +372,6 @@ def scores_of(trace: Mapping[str, Any]) -> Mapping[int, float]:
     if decision is None or decision.scores:
         return {} if decision is None else decision.scores
     return {iteration: a.votes for a in decision.answers for iteration in a.draws}
-
-
-def _messages(sent: Sequence[Mapping[str, Any]]) -> Messages:
-    return [dict(message) for message in sent]
 
 
 def _merit(draw: Draw) -> tuple[bool, int, float, int]:

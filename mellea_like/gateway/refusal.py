@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mellea_like.errors import Shortage
+
 __all__ = [
     "BUDGET_SPENT",
     "LONGEST_PARAM",
@@ -96,8 +98,27 @@ def retry_after(wait: float) -> dict[str, str]:
     return {"retry-after": str(max(1, math.ceil(wait)))}
 
 
-def budget_spent() -> Refusal:
-    """Make the answer to a key whose budget is spent."""
-    refusal = too_many("this key's budget is spent", NO_BUDGET_SOON, BUDGET_SPENT)
+def budget_spent(shortage: Shortage | None = None) -> Refusal:
+    """Make the answer to a key whose budget has no room for a request.
+
+    That is all of it, some of it, or, where a request may take more than there is in all, nothing.
+    """
+    message = "this key's budget is spent"
+    if shortage is not None and shortage.spent < shortage.allowed:
+        what = shortage.what.replace("_", " ")
+        less = "a shorter prompt" if what == "input tokens" else "a lower max_tokens"
+        left = shortage.allowed - shortage.spent
+        if shortage.wanted > shortage.allowed:
+            message = (
+                f"this request may take {shortage.wanted:,.12g} {what}, and this key's whole budget"
+                f" is {shortage.allowed:,.12g}: ask for {less}"
+            )
+            # No "retry-after": it will never fit.
+            return Refusal(429, message, kind=BUDGET_SPENT, code=BUDGET_SPENT, headers=NO_RETRY)
+        message = (
+            f"this request may take {shortage.wanted:,.12g} {what}, and {left:,.12g} of this key's"
+            f" budget are left: ask for {less}"
+        )
+    refusal = too_many(message, NO_BUDGET_SOON, BUDGET_SPENT)
     refusal.headers |= NO_RETRY
     return refusal

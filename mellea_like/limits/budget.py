@@ -14,7 +14,7 @@ from mellea_like.core.argument_checks import LARGEST, real_number, whole_number
 from mellea_like.core.backend import BackendWrapper, estimate_input_tokens
 from mellea_like.core.generation import REJECTED
 from mellea_like.core.prices import PER, checked_prices, price_for
-from mellea_like.errors import LimitExceeded
+from mellea_like.errors import LimitExceeded, Shortage
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.budget_accounts import (
     MONEY,
@@ -397,16 +397,21 @@ class Budget:
             amounts._asdict()[lacking]
             for amounts in (self.limits, in_money(account.spent), in_money(wanted))
         )
+        shortage = Shortage(lacking, allowed, spent, more)
         if lacking == "requests":
             what = f"{spent} of {allowed} requests are made"
-            return LimitExceeded(f"budget {self.name!r}: {what}, and this would be one more")
+            error = LimitExceeded(f"budget {self.name!r}: {what}, and this would be one more")
+            error.shortage = shortage
+            return error
         what = "money" if lacking == "money" else lacking.replace("_", " ")
         fix = "a shorter prompt" if lacking == "input_tokens" else "a lower max_tokens"
         msg = (
             f"budget {self.name!r}: {spent:.12g} of {allowed:.12g} {what} spent, and this request"
             f" may take {more:.12g}: it needs a higher {lacking} limit, or {fix}"
         )
-        return LimitExceeded(msg)
+        error = LimitExceeded(msg)
+        error.shortage = shortage
+        return error
 
     # --- time and event loops ------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
+from mellea_like.core.prompts import prompt_at
 from mellea_like.core.slice import Outcome
 from mellea_like.report.charts import breakdown
 from mellea_like.report.draw_details import FULL, conversation, decided, panels, tool_calls
@@ -150,7 +151,7 @@ def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
     went = [(fate, FATES[fate], number) for fate, number in fates_of(trace).items()]
     drawn, _ = cut(trace, FULL.panels)
     slices: list[Mapping[str, Any]] = trace["slices"]
-    asked: list[Mapping[str, Any]] = trace["prompts"][slices[0]["prompt"]] if slices else []
+    asked = prompt_at(trace["prompts"], slices[0]["prompt"]) if slices else []
     return page(
         "call",
         title=title or _title(trace),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mellea_like.core.display import plural
 from mellea_like.core.parts import Text, part_from_dict, shown_size
+from mellea_like.core.prompts import prompt_since
 from mellea_like.report.charts import rate_bar
 from mellea_like.report.icons import swatch
 from mellea_like.report.markup import Html, clip, html, joined, text_block
@@ -50,17 +51,19 @@ def panels(trace: Mapping[str, Any], scope: str, room: Capacity) -> Html:
     shown: Sequence[Mapping[str, Any]] = drawn["slices"]
     winners, names = winners_of(drawn), names_of(trace)
     common = shown[0]["prompt"] if shown else None
+    first: dict[int, Mapping[str, Any]] = {}
+    for s in reversed(shown):
+        first[s["prompt"]] = s
     # A text of average length has room; what the short ones leave is not handed on.
     limit = min(room.text, max(room.texts // max(len(shown), 1), 200))
     made = [
         _panel(
             s,
-            trace,
             names[s["iteration"]],
             scope,
             limit,
             won=s in winners,
-            same=s["prompt"] == common,
+            sent=None if s["prompt"] == common else _sent(s, trace, first, names, scope, limit),
         )
         for s in shown
     ]
@@ -194,13 +197,12 @@ def _placeholder(part: Mapping[str, Any]) -> str:
 
 def _panel(
     slice_: Mapping[str, Any],
-    trace: Mapping[str, Any],
     name: str,
     scope: str,
     limit: int,
     *,
     won: bool,
-    same: bool,
+    sent: Html | None,
 ) -> Html:
     outcome = "won" if won else slice_["outcome"]
     # A link that leads into what is closed opens it.
@@ -216,11 +218,11 @@ def _panel(
         seconds(slice_["ended_at"] - slice_["started_at"]),
         clip("; ".join(problems_of(slice_)), 200),
         anchor(scope, slice_),
-        _body(slice_, trace, limit, same=same),
+        _body(slice_, limit, sent),
     )
 
 
-def _body(slice_: Mapping[str, Any], trace: Mapping[str, Any], limit: int, *, same: bool) -> Html:
+def _body(slice_: Mapping[str, Any], limit: int, sent: Html | None) -> Html:
     parts: list[Html | None] = []
     error = slice_["error"]
     if error is not None:
@@ -243,12 +245,29 @@ def _body(slice_: Mapping[str, Any], trace: Mapping[str, Any], limit: int, *, sa
         parts.append(block("Why it was no answer", text_block(slice_["reason"], limit)))
     if slice_["validations"]:
         parts.append(block("Validations", _validations(slice_["validations"])))
-    if not same:
-        parts.append(
-            block("What was sent", conversation(trace["prompts"][slice_["prompt"]], limit))
-        )
+    if sent is not None:
+        parts.append(block("What was sent", sent))
     parts.append(_facts(slice_))
     return joined(*parts)
+
+
+def _sent(
+    s: Mapping[str, Any],
+    trace: Mapping[str, Any],
+    first: Mapping[int, Mapping[str, Any]],
+    names: Mapping[int, str],
+    scope: str,
+    limit: int,
+) -> Html:
+    """Write what was sent for a draw: what an earlier draw was sent, and what came after that."""
+    place, messages = prompt_since(trace["prompts"], s["prompt"], first)
+    since = conversation(messages, limit)
+    if place is None:
+        return since
+    before = first[place]
+    link = anchor(scope, before), names[before["iteration"]]
+    note = html('<p class="note">All that <a href="#{}">{}</a> was sent, and then:</p>', *link)
+    return joined(note, since)
 
 
 def block(title: str, inside: Html) -> Html:

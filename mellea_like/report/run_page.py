@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
+from mellea_like.core.prompts import prompt_at
 from mellea_like.pass_rates import FURTHEST
 from mellea_like.report.charts import breakdown, columns, coverage_chart, numbers, rate_bar, sizes
 from mellea_like.report.draw_details import (
@@ -319,7 +320,7 @@ def _gist(item: Mapping[str, Any]) -> Html:
     if trace is not None and trace["slices"]:
         best = trace["best_index"]
         slice_ = trace["slices"][-1 if best is None else best]
-        asked = trace["prompts"][slice_["prompt"]]
+        asked = prompt_at(trace["prompts"], slice_["prompt"])
         problems, reply = problems_of(slice_) or problems, slice_["text"]
         called = tool_calls(slice_, _GIST)
         label = slice_["action"]["text"] or label

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mellea_like.core.display import attempt_names
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import Price, currency_of, price_for
+from mellea_like.core.prompts import prompt_at
 from mellea_like.core.serialization import decision_from_dict, usage_from_dict
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def kind_of(trace: Mapping[str, Any], item: Mapping[str, Any] | None = None) -> 
         return str(item["digest"])
     for s in trace["slices"]:
         wanted = tuple(v["description"] for v in s["validations"])
-        return s["action"]["text"], repr(trace["prompts"][s["prompt"]]), wanted
+        return s["action"]["text"], repr(prompt_at(trace["prompts"], s["prompt"])), wanted
     return None
 
 

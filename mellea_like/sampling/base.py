@@ -424,13 +424,14 @@ class BaseSamplingStrategy:
         every requirement has an incremental check (``Requirement(stream=...)``) that has said
         ``Verdict.PASS`` for what has arrived, or there are no requirements. From then on no other
         draw can win. Where a draw can't be certain before its end, its text comes in one piece when
-        it has passed: with a judge, a ``format``, a parser, ``tools``, an escalation, a schedule, a
-        plugin that decides validations, a backend that doesn't stream, or a selection other than
-        ``"first"``.
+        it has passed: with a judge, a ``format``, a parser, ``tools`` that draws run themselves or
+        have to call, an escalation, a schedule, a plugin that decides validations, a backend that
+        doesn't stream, or a selection other than ``"first"``.
 
         A reply that fails after some of it was handed on raises `ReplyBroken` where it is iterated
-        over: its stream broke, it was cut off at its longest length, the time was up, or the final
-        check said otherwise than the incremental one. It is never continued with another's text.
+        over: its stream broke, it was cut off at its longest length, the time was up, the final
+        check said otherwise than the incremental one, or a call of a tool after the text was wrong.
+        It is never continued with another's text.
 
         Args:
             action: see `sample`.

@@ -230,6 +230,7 @@ def prepare_call(
     if seen is not None:
         seen = as_context(seen, "validation_context")
     if isinstance(asked, Conversation):
+        requirements = (*asked.requirements, *check_requirements(requirements, "requirements"))
         before, asked = before.add(*asked.messages[:-1]), asked.messages[-1]
     if settings.stages:
         if backend is not None:

@@ -73,6 +73,11 @@ class Toolbox:
         """Whether any of them may run in draws."""
         return self.rounds > 0 and self.choice != "none" and any(t.read_only for t in self.tools)
 
+    @property
+    def leaves_texts(self) -> bool:
+        """Whether the text of a draw stays its text, whatever it calls after that."""
+        return not self.run_in_draws and self.choice in {None, "auto", "none"}
+
     def runs(self, calls: Sequence[ToolCall]) -> bool:
         """Tell whether a reply's calls are such that a draw runs them itself: all read only."""
         return self.run_in_draws and bool(calls) and all(self[c.name].read_only for c in calls)

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,28 +50,55 @@ class Section(BaseModel):
         extra="forbid", frozen=True, hide_input_in_errors=True
     )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _check_names(cls, data: Any) -> Any:
-        given: object = data
-        if isinstance(given, dict):
-            cls._check_given([str(name) for name in cast("Mapping[Any, Any]", given)])
-        return data
+    def _check_names(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(data, dict):
+            return read(data)
+        fields = cast("Mapping[Any, Any]", data)
+        wrong = cls._wrong_names([str(name) for name in fields])
+        if not wrong:
+            return read(data)
+        # What is wrong besides is found as well, but not what may only follow from a wrong name.
+        found = [_again("misnamed", what) for what in wrong]
+        try:
+            read({name: value for name, value in fields.items() if str(name) in cls.model_fields})
+        except ValidationError as exc:
+            for error in exc.errors(include_url=False, include_input=False):
+                place = error["loc"]
+                if place and not (error["type"] == "missing" and len(place) == 1):
+                    context = error.get("ctx", {})
+                    if error["type"] == "value_error":
+                        context = {}
+                    found.append(_again(error["type"], error["msg"], place, context))
+        raise ValidationError.from_exception_data(cls.__name__, found, hide_input=True)
 
     @classmethod
-    def _check_given(cls, given: list[str]) -> None:
+    def _wrong_names(cls, given: list[str]) -> list[str]:
         known = cls.model_fields
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            close = difflib.get_close_matches(unknown[0], known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else "."
-            msg = f"there is no {unknown[0]!r}{hint} What may stand here: {', '.join(known)}"
-            raise ValueError(msg)
-        missing = [name for name, f in known.items() if f.is_required() and name not in given]
-        if missing:
-            example = (known[missing[0]].examples or ["..."])[0]
-            msg = f"{missing[0]} is missing: write {missing[0]}: {example}"
-            raise ValueError(msg)
+        wrong: list[str] = []
+        for name in given:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {close[0]}?" if close else "."
+                may = ", ".join(known)
+                wrong.append(f"there is no {name!r}{hint} What may stand here: {may}")
+        for name, field in known.items():
+            if field.is_required() and name not in given:
+                example = (field.examples or ["..."])[0]
+                wrong.append(f"{name} is missing: write {name}: {example}")
+        return wrong
+
+
+def _again(
+    kind: str,
+    message: str,
+    place: tuple[int | str, ...] = (),
+    context: dict[str, Any] | None = None,
+) -> InitErrorDetails:
+    """Make an error of pydantic's once more."""
+    error = PydanticCustomError(cast("Any", kind), cast("Any", message), context or {})
+    return {"type": error, "loc": place, "input": None}
 
 
 _MESSAGES = {

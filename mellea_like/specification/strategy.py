@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from mellea_like.limits.budget import Budget, BudgetLimits, Cancelled
 from mellea_like.limits.retry import Retry
@@ -64,6 +64,15 @@ CARRIES: Mapping[StrategyName, Carry] = {
     "multi-turn": "chat",
 }
 """What the first model of an escalation sees of its failures."""
+
+
+def _readable(expression: str) -> str:
+    parse_check(expression)
+    return expression
+
+
+Check: TypeAlias = Annotated[Text, AfterValidator(_readable)]
+"""What must hold, as on the command line."""
 
 
 class OptionsSpec(Section):
@@ -163,14 +172,9 @@ class StageSpec(Section):
 
     turns: Whole = 1
     carry: Carry = "nothing"
-    checks: tuple[Text, ...] = ()
+    checks: tuple[Check, ...] = ()
     requirements: tuple[Name, ...] = ()
     options: OptionsSpec = OptionsSpec()
-
-    @field_validator("checks", mode="after")
-    @classmethod
-    def _read_checks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        return _readable(given)
 
     def make(
         self, backend: Backend, *, judge: Backend | None, options: Options, early: bool
@@ -185,12 +189,6 @@ class StageSpec(Section):
             requirements=(*checks, *self.requirements),
             judge=judge,
         )
-
-
-def _readable(checks: tuple[str, ...]) -> tuple[str, ...]:
-    for expression in checks:
-        parse_check(expression)
-    return checks
 
 
 class StrategySpec(Section):
@@ -240,7 +238,7 @@ class StrategySpec(Section):
     schedule: Text = "eager"
     select: Text = "first"
     n: Whole | None = None
-    checks: tuple[Text, ...] = ()
+    checks: tuple[Check, ...] = ()
     requirements: tuple[Name, ...] = ()
     json_schema: dict[str, Any] | None = None
     early: bool = False
@@ -273,11 +271,6 @@ class StrategySpec(Section):
         if "select" in info.data:
             parse_selection(info.data["select"], given)
         return given
-
-    @field_validator("checks", mode="after")
-    @classmethod
-    def _read_checks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        return _readable(given)
 
     @field_validator("json_schema", mode="before")
     @classmethod

@@ -58,8 +58,10 @@ def beside(info: ValidationInfo, path: str | Path) -> Path:
     return found
 
 
-def read_price(given: object) -> object:
+def read_price(given: object, info: ValidationInfo | None = None) -> object:
     """Read two or three amounts and perhaps a currency: a list, or a text with commas."""
+    in_a_file = info is not None and info.context is not None
+    as_texts = isinstance(given, str) and not in_a_file
     if given is None or isinstance(given, Price):
         return given
     if isinstance(given, str):
@@ -75,10 +77,12 @@ def read_price(given: object) -> object:
         currency = (c.strip().upper() for c in rest)
         return Price(float(sent), float(received), *currency, cached_input=cached)
     except (AttributeError, TypeError, ValueError):
+        written = ("0.15, 0.60", "0.15, 0.60, 0.075", "0.15, 0.60, EUR")
+        shown = (one.replace(" ", "") if as_texts else f"[{one}]" for one in written)
         msg = (
             "takes two amounts of at least 0, of money per million tokens of prompts and of"
             " replies, perhaps a third, of cached prompts, and perhaps the currency's code:"
-            " 0.15,0.60 or 0.15,0.60,0.075 or 0.15,0.60,EUR"
+            f" {' or '.join(shown)}"
         )
         raise ValueError(msg) from None
 

@@ -135,7 +135,7 @@ async def test_another_application_s_database_in_use_is_refused_and_not_disturbe
         assert connection.execute("SELECT count(*) FROM notes").fetchone() == (2,)
 
 
-@pytest.mark.parametrize(("version", "age"), [(1, "an older"), (5, "a newer")])
+@pytest.mark.parametrize(("version", "age"), [(1, "an older"), (6, "a newer")])
 async def test_a_journal_of_another_format_version_is_refused(path, version, age):
     await write_run(path, 1)
     with closing(sqlite3.connect(path)) as connection:

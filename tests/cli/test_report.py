@@ -184,7 +184,7 @@ def test_the_lines_of_an_item_show_its_prompt_and_its_reply(command, journal):
         (b"[]", "this isn't a trace of a call"),
         (b'{"success": true}', "this isn't a trace of a call"),
         (b'{"format": "mellea_like.run", "version": 1}', "this isn't a trace of a call"),
-        (b'{"format": "mellea_like.trace", "version": 2}', "version 1 can be read here, not"),
+        (b'{"format": "mellea_like.trace", "version": 3}', "version 1 or 2 can be read here, not"),
         (b'{"format": "mellea_like.trace", "version": 1}', "damaged: it lacks"),
     ],
 )

@@ -185,7 +185,7 @@ def test_check_looks_and_opens_nothing(config, run, monkeypatch):
 @pytest.mark.parametrize("check", [(), ("--check",)])
 def test_what_can_not_be_used_is_said_in_a_sentence(config, run, text, arguments, said, check):
     done = run("serve", "-c", config(text), *arguments, *check)
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 

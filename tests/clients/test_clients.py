@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "howto" / "gateway-clients.md"
@@ -57,8 +57,9 @@ server: {{port: 0, log_upstream_errors: true}}
 upstreams:
   main: {{kind: openai, base_url: "http://127.0.0.1:{port}/v1", model: steady}}
 models:
-  plain: {{upstream: main}}
-  checked: {{upstream: main, upstream_model: careless, loop: 3}}
+  plain: {{upstream: main, overrides: {{hosted_tools: drop}}}}  # Codex brings one.
+  checked:
+    {{upstream: main, upstream_model: careless, loop: 3, overrides: {{hosted_tools: drop}}}}
 """
 IN_PARALLEL = 2
 Rows = list[dict[str, Any]]

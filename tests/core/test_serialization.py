@@ -111,7 +111,7 @@ def test_a_record_comes_back_with_all_that_can_be_written_down():
 
 def test_the_data_say_what_they_are():
     data = record(cut()).to_dict()
-    assert (data["format"], data["version"], data["success"]) == ("mellea_like.trace", 1, False)
+    assert (data["format"], data["version"], data["success"]) == ("mellea_like.trace", 2, False)
     assert data["started"] == "2026-01-02T03:04:05.678901+00:00"
     assert data["usage"] == {"requests": 2, "input_tokens": 5, "output_tokens": 7, "unknown": 1}
 
@@ -382,7 +382,7 @@ def changed(data: dict, path: tuple, value: object) -> dict:
     ("path", "value", "said"),
     [
         (("format",), "mellea_like.run", "this isn't a trace of a call"),
-        (("version",), 2, "a trace of version 1 can be read here, not one of 2"),
+        (("version",), 3, "a trace of version 1 or 2 can be read here, not one of 3"),
         (("version",), DELETE, "not one of None"),
         (("slices",), DELETE, "it lacks 'slices'"),
         (("slices", 0, "outcome"), DELETE, "it lacks 'outcome'"),
@@ -397,6 +397,8 @@ def changed(data: dict, path: tuple, value: object) -> dict:
         (("best_index",), -1, "-1 isn't a place in a list of 1"),
         (("best_index",), "0", "'0' isn't a place in a list of 1"),
         (("prompts", 0, 0, "role"), "king", "king"),
+        (("prompts", 1, "after"), 1, "place 1 can't follow that at 1"),
+        (("prompts", 1, "then"), DELETE, "it lacks 'then'"),
     ],
 )
 def test_damaged_data_are_refused(path, value, said):

@@ -8,6 +8,7 @@ import pytest
 
 from mellea_like import Price
 from mellea_like.gateway import ConfigError, GatewayConfig, read_config
+from mellea_like.gateway.http.startup import read_ready_config
 
 SECRET = "sk-very-secret-0123456789"
 
@@ -201,16 +202,57 @@ def test_a_mistake_is_named_with_its_place(tmp_path, text, said):
     assert "Input should" not in message
 
 
-def test_all_mistakes_are_named_at_once(tmp_path):
-    text = MODEL + "loop: 0\n    concurrency: 0\n    retries: -1\n"
+MISTAKES = """\
+upstreams:
+  main: {kind: openai, model: x, price: [1], modle: 3, concurrency: 0}
+  other: {kind: openai, api_key: "${NOT_SET}", model: "${NOT_SET_EITHER}"}
+  third: {kind: python, backend: "no_such:b"}
+models:
+  m: {upstream: main, loop: 0, checks: ["wrds<3", "lines==1", "x"], retris: 3, budget: {money: 1}}
+  n: {upstream: nope, requirements: [x], nn: 2, judge: none}
+  o: {upstream: third, budget: {money: 1}, select: collect:3}
+  o: {upstream: third, budget: {money: 1}, select: collect:3}
+keys:
+  a: {env: NO_TOKEN, budget: {}}
+  b: {}
+  c: {env: SHORT}
+server: {host: "no.such.host.invalid", port: -1}
+"""
+
+
+def test_all_mistakes_are_named_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHORT", "abc")
+    path = tmp_path / "gateway.yaml"
+    path.write_text(MISTAKES, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        read(tmp_path, text)
+        read_ready_config(path, port=8080)
     lines = str(caught.value).splitlines()
-    assert [line.split(": ")[1] for line in lines] == [
+    assert all(line.startswith(f"{path}, line ") for line in lines)
+    assert sorted(line.split(": ")[1] for line in lines) == [
+        "keys.a",
+        "keys.a.budget",
+        "keys.b",
+        "keys.c",
+        "models",
+        "models.m",
+        "models.m.checks.0",
+        "models.m.checks.2",
         "models.m.loop",
-        "models.m.concurrency",
-        "models.m.retries",
+        "models.n",
+        "models.n.judge",
+        "models.n.upstream",
+        "models.o.budget.money",
+        "models.o.select",
+        "server.host",
+        "upstreams.main",
+        "upstreams.main.concurrency",
+        "upstreams.main.price",
+        "upstreams.other.api_key",
+        "upstreams.other.model",
+        "upstreams.third",
     ]
+    (price,) = (line for line in lines if ": upstreams.main.price: " in line)
+    assert price.endswith("[0.15, 0.60] or [0.15, 0.60, 0.075] or [0.15, 0.60, EUR]")
 
 
 @pytest.mark.parametrize(

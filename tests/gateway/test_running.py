@@ -218,6 +218,37 @@ async def test_a_key_s_budget_comes_back_with_its_period():
         assert [(await ask(token)).status for token in (TOKEN, WATCHER)] == [200, 429]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "status", "said"),
+    [
+        (1000, 429, "may take 1,000 output tokens, and this key's whole budget is 500: ask for a "),
+        (300, 429, "may take 300 output tokens, and 200 of this key's budget are left: ask for a "),
+        (200, 200, None),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_too_large_for_a_budget_is_not_told_that_it_is_spent(
+    tokens, status, said, stream
+):
+    keys = {"team": {**sha256(TOKEN), "budget": {"output_tokens": 500, "per": "day"}}}
+    async with calling(costing(Usage(1, 10, 300), Usage(1, 10, 200)), keys=keys) as caller:
+
+        async def ask(tokens: int):
+            given = body(max_tokens=tokens, stream=stream)
+            return await caller.ask(body=given, headers=bearer(TOKEN))
+
+        if tokens < 500:
+            assert (await ask(300)).status == 200
+        answer = await ask(tokens)
+        assert answer.status == status
+        if said is not None:
+            assert said in answer.error["message"]
+        assert ("retry-after" in answer.headers) == (status == 429 and tokens < 500)
+        assert ("x-should-retry" in answer.headers) == (status == 429)
+        if status == 200:
+            assert (await ask(1)).error["message"] == "this key's budget is spent"
+
+
 def test_a_key_s_budget_of_money_needs_every_price():
     money = {**sha256(TOKEN), "budget": {"money": 5, "per": "month"}}
     with pytest.raises(ValidationError, match=r"keys\.team\.budget\.money: upstreams\.main has"):

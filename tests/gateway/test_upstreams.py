@@ -79,8 +79,9 @@ async def test_a_provider_is_asked_through_pydantic_ai(monkeypatch):
     assert not opened["main"].constrains
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     wrong = upstreams(main={"kind": "pydantic-ai", "model": "anthropic:claude-sonnet-5-5"})
-    with pytest.raises(ValueError, match="model: Set the `ANTHROPIC_API_KEY`"):
-        check_upstreams(wrong)
+    (problem,) = check_upstreams(wrong)
+    assert problem.place == ("upstreams", "main")
+    assert problem.what.startswith("model: Set the `ANTHROPIC_API_KEY`")
 
 
 async def test_the_markov_text_generator_needs_nothing():

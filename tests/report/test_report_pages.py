@@ -190,6 +190,19 @@ def test_a_repair_shows_what_was_sent_for_it():
     assert "Say it again." in page
 
 
+def test_a_conversation_that_goes_on_is_shown_from_the_draw_before():
+    trace = trace_of(("failed", 1), ("failed", 1), ("passed", 1), best=2)
+    for place, s in enumerate(trace["slices"][1:], 2):
+        then = [{"role": "user", "content": f"Again, time {place}."}]
+        trace["prompts"].append({"after": place - 1, "then": then})
+        s["prompt"] = place
+    page = HtmlPage(call_report(trace))
+    for place, before in ((2, "attempt 1"), (3, "attempt 2")):
+        assert page.text.count(f"Again, time {place}.") == 1
+        assert f"All that {before}" in " ".join(page.text.split())
+    assert [page.links.count(f"#it-{n}") for n in (1, 2, 3)] == [2, 2, 1]
+
+
 # --- the least there can be -------------------------------------------------------------------
 
 

@@ -34,12 +34,15 @@ __all__ = [
 APPLICATION_ID = 0x4D4C6A6C
 """What the file says that it is: ``MLjl``, at byte 68 (https://sqlite.org/fileformat2.html)."""
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """The version of these tables, in the file's ``user_version``."""
 
-READ_VERSIONS = (2, 3, FORMAT_VERSION)
+WITH_PARTS = 4
+"""The first version with a table of parts."""
+
+READ_VERSIONS = (2, 3, WITH_PARTS, FORMAT_VERSION)
 """Those that are read. Version 2 had slices without a rowid, and left nothing out of its JSON;
-before version 4 there was no table of parts."""
+before version 5 each conversation was written whole."""
 
 TABLES = {
     "run": """CREATE TABLE run (
@@ -171,7 +174,8 @@ def raise_version(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != FORMAT_VERSION:
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute(TABLES["parts"])
+        if version < WITH_PARTS:
+            connection.execute(TABLES["parts"])
         connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         connection.execute("COMMIT")
 
@@ -283,7 +287,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     found = dict(connection.execute(tables))
     if "slices" in found:
         found["slices"] = found["slices"].removesuffix(" WITHOUT ROWID")
-    if version != FORMAT_VERSION:
+    if version < WITH_PARTS:
         found.setdefault("parts", TABLES["parts"])
     if found != TABLES:
         raise damaged(path, "its tables are not those of a journal")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.parts import Text
+from mellea_like.core.prompts import messages_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -80,7 +81,7 @@ class LargeParts:
                     row[row["type"]] = {**inside, name: self._reference(found, head + mark)}
         return row
 
-    def used(self, prompts: Iterable[Iterable[dict[str, Any]]]) -> dict[str, bytes]:
+    def used(self, prompts: Iterable[Any]) -> dict[str, bytes]:
         """Return the data that some written conversations refer to, by its hash."""
         found: dict[str, bytes] = {}
         for part in _parts_of(prompts):
@@ -104,9 +105,9 @@ def restored(plain: Any, data_of: Callable[[str], str]) -> Any:
     return {name: restored(one, data_of) for name, one in row.items()}
 
 
-def _parts_of(prompts: Iterable[Iterable[dict[str, Any]]]) -> Iterable[dict[str, Any]]:
+def _parts_of(prompts: Iterable[Any]) -> Iterable[dict[str, Any]]:
     for prompt in prompts:
-        for message in prompt:
+        for message in messages_in(prompt):
             content = message.get("content")
             if isinstance(content, list):
                 yield from cast("list[dict[str, Any]]", content)

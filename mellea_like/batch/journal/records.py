@@ -11,6 +11,7 @@ from mellea_like.batch.identity import label_of
 from mellea_like.batch.item import record_of
 from mellea_like.batch.journal.large_data import LARGE, LargeParts, restored
 from mellea_like.core.generation import USAGE, USAGE_DETAILS, Usage
+from mellea_like.core.prompts import messages_in, rewritten, with_earlier
 from mellea_like.core.serialization import (
     FORMAT,
     VERSION,
@@ -175,7 +176,7 @@ def result_rows(
         return [], (item, attempt, "errored", elapsed, raised, None), {}
     parts = LargeParts()
     trace, places = outline(result, parts.message)
-    prompts: list[list[dict[str, Any]]] = trace["prompts"]
+    prompts: list[Any] = trace["prompts"]
     if text != "all":
         # The winners' words are kept in any case: they are the result.
         best = () if text == "none" or result.best_index is None else (result.best,)
@@ -188,16 +189,16 @@ def result_rows(
         # What was asked before it was repaired: the conversation goes on from there.
         first = {s.chain: s.iteration for s in reversed(result.slices) if s.messages}
         told = kept | {first[s.chain] for s in result.slices if s.iteration in kept and s.messages}
-        said = {at for n, *both in places if n in told and text == "best" for at in both}
+        said = with_earlier(
+            prompts, (at for n, *both in places if n in told and text == "best" for at in both)
+        )
         if result.decision is not None:
             trace["decision"] = decision_to_dict(result.decision, words=False)
         prompts = [prompt if place in said else [] for place, prompt in enumerate(prompts)]
     status = "errored" if error is not None else "passed" if result.success else "failed"
     usual = {**_USUAL_TRACE, "success": status == "passed", "elapsed": elapsed}
     trace = _unusual(trace, usual)
-    trace["prompts"] = [
-        [_unusual(message, {"content": own}) for message in prompt] for prompt in prompts
-    ]
+    trace["prompts"] = rewritten(prompts, lambda message: _unusual(message, {"content": own}))
     trace["places"] = places
     missing = [
         slice_row(item, attempt, s, text, own) for s in result.slices if s.iteration not in known
@@ -303,7 +304,7 @@ def _trace(
         at: int = said.pop("index")
         slices[at] |= said
         _put_back(slices[at], own)
-    for message in (message for prompt in trace["prompts"] for message in prompt):
+    for message in (message for prompt in trace["prompts"] for message in messages_in(prompt)):
         message.setdefault("content", own)
     costs = [usage_from_dict(body["usage"]) for body in slices]
     if trace["decision"] is not None:

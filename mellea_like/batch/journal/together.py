@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.journal.database import journal_errors, opened
 from mellea_like.batch.journal.reader import read_block, read_items
+from mellea_like.core.prompts import prompt_at, rewritten
 from mellea_like.core.serialization import usage_from_dict, usage_to_dict
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _joined(
     usage = usage_from_dict(first["usage"]) + usage_from_dict(then["usage"])
     return {
         **then,
-        "prompts": [*first["prompts"], *then["prompts"]],
+        "prompts": [*first["prompts"], *rewritten(then["prompts"], further=prompts)],
         "slices": [*before, *after],
         "best_index": best,
         "undelivered": first["undelivered"] + then["undelivered"],
@@ -140,4 +141,5 @@ def _joined(
 
 
 def _asked(trace: Mapping[str, Any]) -> object:
-    return next((trace["prompts"][s["prompt"]] for s in trace["slices"] if not s["depth"]), None)
+    firsts = (s for s in trace["slices"] if not s["depth"])
+    return next((prompt_at(trace["prompts"], s["prompt"]) for s in firsts), None)

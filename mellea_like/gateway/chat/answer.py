@@ -226,7 +226,7 @@ def _of_error(error: Exception, *, retried: bool) -> Refusal:
         case LimitExceeded():
             # The first words of the message name the budget.
             if f"budget {CALL!r}" not in str(error):
-                return budget_spent()
+                return budget_spent(error.shortage)
             message = "what one call of this model may spend is too little for this request"
             return Refusal(422, message, kind="budget_exceeded", code="budget_exceeded")
         case SamplingTimeout():

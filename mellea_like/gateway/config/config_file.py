@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, cast
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 try:
     import yaml
@@ -15,11 +15,18 @@ except ImportError as exc:  # pragma: no cover
     msg = "The gateway's configuration needs PyYAML: pip install 'mellea-like[serve]'"
     raise ImportError(msg) from exc
 
-from mellea_like.gateway.config.gateway_config import GatewayConfig
-from mellea_like.specification.section import message_of
+from mellea_like.gateway.config.cross_checks import Parts, Problem, problems_between
+from mellea_like.gateway.config.gateway_config import (
+    GatewayConfig,
+    KeyConfig,
+    ModelConfig,
+    ServerConfig,
+)
+from mellea_like.specification.section import Section, message_of
+from mellea_like.specification.upstream import UpstreamSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pydantic_core import ErrorDetails
 
@@ -39,7 +46,11 @@ class ConfigError(ValueError):
 
 
 def read_config(
-    path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    further: Callable[[Parts], Iterable[Problem]] | None = None,
+    **server: Any,
 ) -> GatewayConfig:
     """Read a configuration's file.
 
@@ -48,25 +59,82 @@ def read_config(
     Args:
         path: a YAML file.
         environ: the environment's variables; by default the process's.
+        further: finds further problems in the parts that have none so far.
+        **server: fields of the section ``server`` that take the place of the file's.
 
     Returns:
         The configuration.
 
     Raises:
         ConfigError: the file can't be read, or something in it is wrong: the message names the file
-            and, on a line each, the place and what to write. It shows no value.
+            and, for each mistake, on a line of its own, the place and what to write. It shows no
+            value.
         ImportError: PyYAML is not installed.
     """
     file = _File(Path(path), os.environ if environ is None else environ)
     data = file.read()
     if not isinstance(data, dict):
         file.fail("it has upstreams: and models:, each with names and what they stand for")
+    given = cast("dict[str, Any]", data)
+    own: object = given.get("server") or {}
+    if server and isinstance(own, dict):
+        given["server"] = {**cast("dict[str, Any]", own), **server}
     context = {"directory": file.path.parent, "environ": file.environ}
+    config: GatewayConfig | None = None
     try:
-        return GatewayConfig.model_validate(data, context=context)
+        config = GatewayConfig.model_validate(given, context=context)
+        parts = Parts(config.upstreams, config.models, config.keys, config.server)
     except ValidationError as exc:
-        problems = [file.problem(error) for error in exc.errors(include_input=False)]
-        raise ConfigError("\n".join(dict.fromkeys(problems))) from None
+        for error in exc.errors(include_input=False):
+            file.add(error)
+        parts = _sound_parts(given, context)
+        file.problems += [file.said(what, place=place) for place, what in problems_between(parts)]
+    for place, what in () if further is None else further(parts):
+        file.problems.append(file.said(what, place=place))
+    if config is None or file.problems:
+        raise ConfigError("\n".join(dict.fromkeys(file.problems))) from None
+    return config
+
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Section)
+
+
+def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
+    """Read each part of a configuration by itself, for what can be said in spite of the others."""
+
+    def read(kind: type[T], section: object) -> T | None:
+        try:
+            return TypeAdapter[T](kind).validate_python(section, context=dict(context))
+        except ValidationError:
+            return None
+
+    def read_all(kind: type[T], sections: object) -> dict[str, T | None]:
+        named = cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
+        return {name: read(kind, section) for name, section in named.items()}
+
+    def read_most(kind: type[S], sections: object, needed: set[str]) -> dict[str, S | None]:
+        """Read sections without the fields that are wrong, if the others say enough."""
+        found: dict[str, S | None] = {}
+        named = cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
+        for name, section in named.items():
+            try:
+                found[name] = kind.model_validate(section, context=dict(context))
+            except ValidationError as exc:
+                wrong = {error["loc"][0] for error in exc.errors() if error["loc"]}
+                found[name] = None
+                if isinstance(section, dict) and not wrong & needed:
+                    fields = cast("dict[str, Any]", section).items()
+                    known = kind.model_fields.keys() - wrong
+                    found[name] = read(kind, {name: one for name, one in fields if name in known})
+        return found
+
+    return Parts(
+        read_all(cast("Any", UpstreamSpec), given.get("upstreams")),
+        read_most(ModelConfig, given.get("models"), {"judge", "escalate"}),
+        read_most(KeyConfig, given.get("keys"), set()),
+        read(ServerConfig, given.get("server", {})),
+    )
 
 
 class _File:
@@ -75,7 +143,9 @@ class _File:
     def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
         self.path = path
         self.environ = environ
+        self.problems: list[str] = []
         self._lines: dict[Place, int] = {}
+        self._unset: set[Place] = set()
         self._used: dict[str, str] = {}
         self._filled: set[int] = set()
 
@@ -126,7 +196,8 @@ class _File:
             if not isinstance(key, yaml.ScalarNode):
                 self.fail("a name is a text here, not a list or a mapping", line, place)
             if key.value in seen:
-                self.fail(f"{key.value!r} stands twice: keep one of them", line, place)
+                what = f"{key.value!r} stands twice: keep one of them"
+                self.problems.append(self.said(what, line, place))
             seen.add(key.value)
             if key.tag == "tag:yaml.org,2002:merge":
                 self._visit(part, place)
@@ -142,18 +213,22 @@ class _File:
             return "${" + name + "}"
         if not name.isidentifier():
             what = "${...} takes the name of an environment variable, as in ${OPENAI_API_KEY}"
-            self.fail(what, line, place)
+            self.problems.append(self.said(what, line, place))
+            return found[0]
         if name not in self.environ:
-            self.fail(f"the environment variable {name} is not set", line, place)
+            what = f"the environment variable {name} is not set"
+            self.problems.append(self.said(what, line, place))
+            self._unset.add(place)
+            return found[0]
         self._used[self.environ[name]] = name
         return self.environ[name]
 
     def fail(self, message: str, line: int | None = None, place: Place = ()) -> NoReturn:
         """Say what is wrong, and where."""
-        raise ConfigError(self._said(message, line, place)) from None
+        raise ConfigError("\n".join([*self.problems, self.said(message, line, place)])) from None
 
-    def problem(self, error: ErrorDetails) -> str:
-        """Say what a check of the file's content found wrong, and where."""
+    def add(self, error: ErrorDetails) -> None:
+        """Note what a check of the file's content found wrong, and where."""
         misplaced = error.get("ctx", {}) if error["type"] == "misplaced" else {}
         message = misplaced.get("what") or message_of(error)
         # Variables' names, where a message has their texts.
@@ -167,12 +242,16 @@ class _File:
             # A union's errors name its member, which isn't part of the file.
             if (*place, step) in self._lines or isinstance(step, int):
                 place.append(step)
-        known = (self._lines.get(tuple(place[:length])) for length in range(len(place), 0, -1))
-        line = next((line for line in known if line is not None), None)
-        return self._said(message, line, tuple(place))
+        if tuple(place) not in self._unset:
+            self.problems.append(self.said(message, place=tuple(place)))
 
-    def _said(self, message: str, line: int | None, place: Place) -> str:
+    def said(self, message: str, line: int | None = None, place: Place = ()) -> str:
+        """Return a problem as a line: the file, the place and the message."""
+        if line is None:  # That of the nearest part that stands in the file.
+            known = (self._lines.get(place[:length]) for length in range(len(place), 0, -1))
+            line = next((line for line in known if line is not None), None)
         where = f"{self.path}" if line is None else f"{self.path}, line {line}"
+        message = message.replace("?\n", "? ").replace("\n", ". ")
         return ": ".join(filter(None, (where, ".".join(map(str, place)), message)))
 
 

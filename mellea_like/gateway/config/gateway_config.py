@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NoReturn, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from mellea_like.gateway.chat.fields import FieldUse, why_not
+from mellea_like.gateway.config.cross_checks import Parts, problems_between
 from mellea_like.gateway.config.periods import Period  # noqa: TC001 (pydantic reads it)
 from mellea_like.specification.section import Seconds, Section, Text, Whole
 from mellea_like.specification.strategy import CallBudgetSpec, StageSpec, StrategySpec
-from mellea_like.specification.upstream import OpenAIUpstream, UpstreamSpec
+from mellea_like.specification.upstream import UpstreamSpec
 
 __all__ = [
     "ANONYMOUS",
@@ -54,9 +55,13 @@ class Overrides(Section):
             by its name: ``forward`` sends it to the upstream as it is, ``drop`` ignores it, and
             ``refuse`` answers 400.
         unknown_fields: the same for fields that the table does not have; None forwards them to
-            upstreams of kind ``openai`` and ``llama``, and refuses them for others.
+            upstreams of kind ``openai`` and ``llama``, and refuses them for others. Those of
+            ``/v1/responses`` are never forwarded: they are dropped, unless this is ``refuse``.
         media_urls: whether a URL of the web may stand for an image: the upstream fetches it, the
             gateway never does. None takes them for OpenAI's own servers alone.
+        hosted_tools: whether a request to ``/v1/responses`` may name tools that OpenAI's servers
+            run, such as ``web_search``: ``drop`` leaves them out, and the items that tell of them;
+            ``refuse`` answers 400.
     """
 
     requirements: Annotated[int, Field(ge=0, strict=True)] = 8
@@ -67,6 +72,7 @@ class Overrides(Section):
     fields: dict[FieldName, FieldUse] = Field(default_factory=dict[str, FieldUse])
     unknown_fields: FieldUse | None = None
     media_urls: Literal["forward", "refuse"] | None = None
+    hosted_tools: Literal["drop", "refuse"] = "refuse"
 
     @field_validator("fields", mode="after")
     @classmethod
@@ -118,10 +124,10 @@ class ModelConfig(StrategySpec):
     overrides: Overrides = Overrides()
 
     @property
-    def places(self) -> list[tuple[str, ModelConfig | StageConfig]]:
+    def places(self) -> list[tuple[tuple[str | int, ...], ModelConfig | StageConfig]]:
         """What names upstreams: the model, and its further stages; and where they stand in it."""
-        further = [(f"escalate.{n}.", stage) for n, stage in enumerate(self.escalate)]
-        return [("", self), *further]
+        further = [(("escalate", n), stage) for n, stage in enumerate(self.escalate)]
+        return [((), self), *further]
 
     def judge_of(self, place: ModelConfig | StageConfig) -> str:
         """Return the name of the upstream that decides a stage's requirements."""
@@ -268,70 +274,15 @@ class GatewayConfig(Section):
     keys: dict[KeyName, KeyConfig] = Field(default_factory=dict[str, KeyConfig])
 
     @model_validator(mode="after")
-    def _check_models(self) -> GatewayConfig:
-        for name, model in self.models.items():
-            self._check_upstreams(name, model)
-            judge = self.upstreams[model.judge or model.upstream]
-            if model.selection.judged and not judge.judges:
-                what = "its upstream can't judge; write judge: NAME of one that can"
-                _misplaced(name, "select", what)
-            if model.selection.kind == "collect":
-                what = "n of a request says how many choices it has: leave it out"
-                _misplaced(name, "select", what)
-            if model.budget is not None and model.budget.money is not None:
-                self._check_money(("models", name, "budget", "money"), model)
-            if model.escalate_when == "cheaper":
-                self._check_money(("models", name, "escalate_when"), model)
-        limits: dict[tuple[str, ...], KeyLimits] = {("server", "limits"): self.server.limits}
-        limits |= {("keys", name): key for name, key in self.keys.items()}
-        for place, key in limits.items():
-            if key.budget is not None and key.budget.money is not None:
-                self._check_money((*place, "budget", "money"), *self.models.values())
+    def _check_together(self) -> GatewayConfig:
+        problems = problems_between(Parts(self.upstreams, self.models, self.keys, self.server))
+        if problems:
+            found: list[InitErrorDetails] = [
+                {
+                    "type": PydanticCustomError("misplaced", "{where}: {what}", one.told),
+                    "input": None,
+                }
+                for one in problems
+            ]
+            raise ValidationError.from_exception_data(type(self).__name__, found, hide_input=True)
         return self
-
-    def _check_upstreams(self, name: str, model: ModelConfig) -> None:
-        for where, place in model.places:
-            for field, upstream in (("upstream", place.upstream), ("judge", place.judge)):
-                if upstream is not None and upstream not in self.upstreams:
-                    known = ", ".join(self.upstreams)
-                    what = f"no upstream has this name; there is: {known}"
-                    _misplaced(name, f"{where}{field}", what)
-        for where, place in model.places:
-            judge = model.judge_of(place)
-            if (model.requirements or place.requirements) and not self.upstreams[judge].judges:
-                its = f"upstreams.{judge}" if where else "its upstream"
-                what = f"{its} can't judge; write judge: NAME of one that can, or say it as checks"
-                field = f"{where}requirements" if place.requirements else "requirements"
-                _misplaced(name, field, what)
-
-    def _check_money(self, where: tuple[str, ...], *models: ModelConfig) -> None:
-        """Make sure that the prices of all that models ask are known, for what stands somewhere."""
-        used = {
-            (upstream, place.upstream_model if upstream == place.upstream else None): None
-            for model in models
-            for _, place in model.places
-            for upstream in (place.upstream, model.judge_of(place))
-        }
-        for one, named in used:
-            upstream = self.upstreams[one]
-            if upstream.price is None:
-                what = f"upstreams.{one} has no price; write price: [0.15, 0.60] there, for a"
-                _refuse(where, f"{what} million tokens in and out")
-            if isinstance(upstream, OpenAIUpstream) and (upstream.model or named) is None:
-                _refuse(where, f"upstreams.{one} needs its model: NAME for that")
-        currencies = {price.currency for one, _ in used if (price := self.upstreams[one].price)}
-        if len(currencies) > 1:
-            what = f"the prices of its upstreams are in {' and '.join(sorted(currencies))}: write"
-            _refuse(where, f"{what} all of them in one currency")
-
-
-def _misplaced(model: str, field: str, what: str) -> NoReturn:
-    """Refuse what stands in a model's field because of what stands elsewhere."""
-    steps = [int(step) if step.isdecimal() else step for step in field.split(".")]
-    _refuse(("models", model, *steps), what)
-
-
-def _refuse(path: tuple[str | int, ...], what: str) -> NoReturn:
-    place = {"where": ".".join(map(str, path)), "path": path}
-    kind = "misplaced"
-    raise PydanticCustomError(kind, "{where}: {what}", {**place, "what": what})

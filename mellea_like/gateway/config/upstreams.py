@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mellea_like.core.backend import can_judge
+from mellea_like.gateway.config.cross_checks import Problem
 from mellea_like.gateway.redaction import RedactedBackend
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.specification.upstream import (
@@ -44,19 +45,26 @@ class Upstream:
     price: Price | None
 
 
-def check_upstreams(specs: Mapping[str, UpstreamSpec]) -> None:
-    """Raise a ValueError for an upstream that can't be opened, as far as that shows beforehand."""
+def check_upstreams(specs: Mapping[str, UpstreamSpec | None]) -> list[Problem]:
+    """Find the upstreams that can't be opened, as far as that shows beforehand."""
+    problems: list[Problem] = []
     for name, spec in specs.items():
-        if isinstance(spec, PythonUpstream):
-            spec.find(f"upstreams.{name}.")
-        elif isinstance(spec, ProviderUpstream):
-            spec.make(f"upstreams.{name}.")
-        elif isinstance(spec, OpenAIUpstream) and spec.official and not spec.key:
-            msg = (
-                f"upstreams.{name}.api_key is missing, and OpenAI's own server wants one: write"
+        place = f"upstreams.{name}."
+        try:
+            if isinstance(spec, PythonUpstream):
+                spec.find(place)
+            elif isinstance(spec, ProviderUpstream):
+                spec.make(place)
+        except ValueError as exc:
+            what = str(exc).removeprefix(place)
+            problems.append(Problem(("upstreams", name), what))
+        if isinstance(spec, OpenAIUpstream) and spec.official and not spec.key:
+            what = (
+                "api_key is missing, and OpenAI's own server wants one: write"
                 ' api_key: "${OPENAI_API_KEY}"'
             )
-            raise ValueError(msg)
+            problems.append(Problem(("upstreams", name), what))
+    return problems
 
 
 @asynccontextmanager

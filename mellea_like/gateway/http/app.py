@@ -20,10 +20,10 @@ from mellea_like.gateway.chat.endpoint import unknown_model
 from mellea_like.gateway.chat.responses import Responses
 from mellea_like.gateway.chat.served_model import ServedModel, warm_up
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
+from mellea_like.gateway.config.tokens import METRICS_KEY
 from mellea_like.gateway.config.upstreams import open_upstreams
 from mellea_like.gateway.current_request import CURRENT
 from mellea_like.gateway.http.guard import Guard
-from mellea_like.gateway.http.keys import METRICS_KEY
 from mellea_like.gateway.http.metrics import Metrics
 from mellea_like.runtime.threads import run_in_thread
 

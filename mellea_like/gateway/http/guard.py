@@ -273,7 +273,11 @@ class _Exchange:
             refusal = Refusal(500, "the gateway failed: its log says where", kind="server_error")
         if self._status is not None:
             return  # The answer has begun: the server breaks it off.
-        if refusal.code == BUDGET_SPENT and self._key is not None:
+        if (
+            refusal.code == BUDGET_SPENT
+            and "retry-after" in refusal.headers
+            and self._key is not None
+        ):
             refusal.headers |= retry_after(self._key.seconds_to_reset())
         start = {"status": refusal.status, "headers": refusal.raw_headers()}
         await self._send({"type": "http.response.start", **start})

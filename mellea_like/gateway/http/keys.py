@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import re
@@ -16,6 +15,7 @@ import anyio
 from mellea_like.core.display import plural
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.config.periods import end_of_period
+from mellea_like.gateway.config.tokens import METRICS_KEY, Tokens, digest
 from mellea_like.gateway.refusal import NO_BUDGET_SOON, Refusal, budget_spent, too_many
 from mellea_like.web import while_here
 
@@ -35,12 +35,6 @@ __all__ = ["IN_SCOPE", "METRICS_KEY", "Admitted", "KeyState", "Keys", "admitted"
 
 IN_SCOPE = "mellea_like.gateway"
 """Where the guard leaves what it found out about a request, in its ASGI scope."""
-
-METRICS_KEY = "metrics_key"
-"""What the key for metrics alone is called in errors, metrics and logs."""
-
-SHORTEST_TOKEN = 16
-"""Characters; a shorter token can be guessed."""
 
 HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::[0-9]*)?")
 
@@ -63,23 +57,11 @@ class Keys:
         metrics_key: TokenSource | None = None,
     ) -> None:
         environ = os.environ if environ is None else environ
-        self._owners: dict[bytes, str] = {}
-        self._metrics: bytes | None = None
-        for name, key in keys.items():
-            digest = _configured(name, key, environ)
-            if digest in self._owners:
-                msg = f"the keys {self._owners[digest]!r} and {name!r} have the same token"
-                raise ValueError(msg)
-            self._owners[digest] = name
-        if metrics_key is not None:
-            self._metrics = _configured(METRICS_KEY, metrics_key, environ)
-            if self._metrics in self._owners:
-                # The one that watches could ask, or the one that asks be taken for it.
-                msg = (
-                    f"the key {self._owners[self._metrics]!r} and server.{METRICS_KEY} have the"
-                    " same token"
-                )
-                raise ValueError(msg)
+        tokens = Tokens(keys, metrics_key, environ)
+        if tokens.problems:
+            raise ValueError(tokens.problems[0].what)
+        self._owners = tokens.owners
+        self._metrics = tokens.metrics
 
     def __bool__(self) -> bool:
         return bool(self._owners)
@@ -106,7 +88,7 @@ def _presented(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], byt
     """Return the headers that carry tokens, and the token's digest if there is one of them."""
     given = [value for name, value in headers if name == b"authorization"]
     scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-    return given, _digest(token.strip()) if scheme.lower() == b"bearer" else b""
+    return given, digest(token.strip()) if scheme.lower() == b"bearer" else b""
 
 
 def _unauthorized(given: int) -> Refusal:
@@ -123,29 +105,6 @@ def _unauthorized(given: int) -> Refusal:
         code="invalid_api_key",
         headers={"www-authenticate": "Bearer"},
     )
-
-
-def _configured(name: str, key: TokenSource, environ: Mapping[str, str]) -> bytes:
-    if key.sha256 is not None:
-        return bytes.fromhex(key.sha256)
-    token = environ.get(key.env or "", "").strip()
-    if not token:
-        msg = f"the key {name!r} takes its token from {key.env}, which is not set"
-        raise ValueError(msg)
-    if len(token) < SHORTEST_TOKEN:
-        msg = (
-            f"the token of the key {name!r} (in {key.env}) is shorter than {SHORTEST_TOKEN}"
-            " characters: make a random one, with: openssl rand -hex 32"
-        )
-        raise ValueError(msg)
-    if not all("!" <= c <= "~" for c in token):
-        msg = f"the token of the key {name!r} (in {key.env}) can't be sent in an HTTP header"
-        raise ValueError(msg)
-    return _digest(token.encode("ascii"))
-
-
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()
 
 
 # --- DNS rebinding -------------------------------------------------------------------------------

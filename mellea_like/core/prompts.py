@@ -1,0 +1,152 @@
+"""The conversations of a record, each written as what follows an earlier one.
+
+Among a record's ``prompts``, a list is all messages of a conversation, and
+``{"after": 3, "then": [...]}`` is those of the conversation at place 3, and then these. So a
+conversation that goes on and on takes as much room as its messages do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mellea_like.core.conversation import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+__all__ = [
+    "Prompts",
+    "messages_in",
+    "prompt_at",
+    "prompt_since",
+    "read_prompts",
+    "rewritten",
+    "with_earlier",
+]
+
+Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
+"""A conversation as plain data: all its messages, or those after an earlier one."""
+
+
+class Prompts:
+    """Gives each conversation its place, and finds the longest one before that it goes on from.
+
+    The conversations form a tree, in which each step is a message. The messages must outlive it:
+    one that was met before is known by its identity.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Message, int] = {}
+        self._met: dict[int, int] = {}
+        self._steps: dict[tuple[int, int], int] = {}
+        self._places: dict[int, int] = {}
+        self._entries: list[tuple[int | None, tuple[Message, ...]]] = []
+
+    def place(self, messages: tuple[Message, ...]) -> int:
+        """Return the place of a conversation; equal ones have one."""
+        steps, met, places = self._steps, self._met, self._places
+        node, after, known = 0, None, 0
+        for at, message in enumerate(messages, 1):
+            number = met.get(id(message))
+            if number is None:
+                number = self._numbers.setdefault(message, len(self._numbers))
+                met[id(message)] = number
+            node = steps.setdefault((node, number), len(steps) + 1)
+            if node in places:
+                after, known = places[node], at
+        if node not in places:
+            places[node] = len(self._entries)
+            self._entries.append((after, messages[known:]))
+        return places[node]
+
+    def written(self, write: Callable[[Message], dict[str, Any]]) -> list[Written]:
+        """Return the conversations as plain data, by their places."""
+        written: list[Written] = []
+        for after, messages in self._entries:
+            then = [write(message) for message in messages]
+            written.append(then if after is None else {"after": after, "then": then})
+        return written
+
+
+def messages_in(entry: Any) -> list[dict[str, Any]]:
+    """Return the messages that are written in a conversation itself."""
+    messages: list[dict[str, Any]] = entry["then"] if isinstance(entry, dict) else entry
+    return messages
+
+
+def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
+    """Return all messages of the conversation at a place among a record's ``prompts``.
+
+    Raises:
+        ValueError: a conversation follows itself, or one after it.
+    """
+    return prompt_since(prompts, place, ())[1]
+
+
+def prompt_since(
+    prompts: Sequence[Any], place: int, known: Container[int]
+) -> tuple[int | None, list[Mapping[str, Any]]]:
+    """Find the nearest of some known conversations that one follows, and its messages since then.
+
+    Without one, that is None, and all its messages.
+
+    Raises:
+        ValueError: a conversation follows itself, or one after it.
+    """
+    parts: list[list[dict[str, Any]]] = []
+    before: int | None = place
+    while before is not None and (not parts or before not in known):
+        entry, at = prompts[before], before
+        parts.append(messages_in(entry))
+        before = _before(entry, at) if isinstance(entry, dict) else None
+    return before, [message for part in reversed(parts) for message in part]
+
+
+def read_prompts(prompts: Sequence[Any]) -> list[tuple[Message, ...]]:
+    """Read the conversations of a record, by their places.
+
+    Raises:
+        ValueError: a conversation follows itself, or one after it; or a message isn't one.
+    """
+    read: list[tuple[Message, ...]] = []
+    for place, entry in enumerate(prompts):
+        earlier = read[_before(entry, place)] if isinstance(entry, dict) else ()
+        read.append((*earlier, *map(_message, messages_in(entry))))
+    return read
+
+
+def _message(written: Mapping[str, Any]) -> Message:
+    return Message.from_dict({**written, "content": written["content"]})
+
+
+def _before(entry: Any, place: int) -> int:
+    before = entry["after"]
+    if not (type(before) is int and 0 <= before < place):
+        msg = f"the conversation at place {place} can't follow that at {before!r}"
+        raise ValueError(msg)
+    return before
+
+
+def with_earlier(prompts: Sequence[Any], places: Iterable[int]) -> set[int]:
+    """Return some places, and those of the conversations that these follow."""
+    found = set[int]()
+    for place in places:
+        at: int | None = place
+        while at is not None and at not in found:
+            found.add(at)
+            at = prompts[at]["after"] if isinstance(prompts[at], dict) else None
+    return found
+
+
+def rewritten(
+    prompts: Iterable[Any],
+    write: Callable[[dict[str, Any]], dict[str, Any]] = lambda message: message,
+    further: int = 0,
+) -> list[Written]:
+    """Write conversations again, each of their messages in another way, or places further on."""
+    again: list[Written] = []
+    for entry in prompts:
+        then = [write(message) for message in messages_in(entry)]
+        later = isinstance(entry, dict)
+        again.append({"after": entry["after"] + further, "then": then} if later else then)
+    return again

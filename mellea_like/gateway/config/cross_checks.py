@@ -1,0 +1,118 @@
+"""What the parts of a configuration ask of each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mellea_like.specification.upstream import OpenAIUpstream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mellea_like.gateway.config.gateway_config import (
+        KeyConfig,
+        KeyLimits,
+        ModelConfig,
+        ServerConfig,
+    )
+    from mellea_like.specification.upstream import UpstreamSpec
+
+__all__ = ["Parts", "Problem", "problems_between"]
+
+
+class Problem(NamedTuple):
+    """What is wrong at a place: the names and positions on the way to it."""
+
+    place: tuple[str | int, ...]
+    what: str
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The problem, as an error of pydantic's carries it."""
+        where = ".".join(map(str, self.place))
+        return {"where": where, "path": self.place, "what": self.what}
+
+
+class Parts(NamedTuple):
+    """The parts of a configuration; None stands for one that has mistakes of its own."""
+
+    upstreams: Mapping[str, UpstreamSpec | None]
+    models: Mapping[str, ModelConfig | None]
+    keys: Mapping[str, KeyConfig | None]
+    server: ServerConfig | None
+
+
+def problems_between(parts: Parts) -> list[Problem]:
+    """Find what some parts ask of others that those don't have."""
+    found: list[Problem] = []
+    for name, model in parts.models.items():
+        if model is not None:
+            problems = [*_of_upstreams(model, parts), *_of_selection(model, parts)]
+            found += (Problem(("models", name, *where), what) for where, what in problems)
+    limits: dict[tuple[str, ...], KeyLimits | None] = {
+        ("server", "limits"): None if parts.server is None else parts.server.limits
+    }
+    limits |= {("keys", name): key for name, key in parts.keys.items()}
+    for place, key in limits.items():
+        if key is not None and key.budget is not None and key.budget.money is not None:
+            found += _of_money((*place, "budget", "money"), parts, *parts.models.values())
+    return found
+
+
+def _of_upstreams(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
+    known = ", ".join(parts.upstreams)
+    for where, place in model.places:
+        for field, upstream in (("upstream", place.upstream), ("judge", place.judge)):
+            if upstream is not None and upstream not in parts.upstreams:
+                yield Problem((*where, field), f"no upstream has this name; there is: {known}")
+    for where, place in model.places:
+        judge = model.judge_of(place)
+        if (model.requirements or place.requirements) and _can_not_judge(parts, judge):
+            its = f"upstreams.{judge}" if where else "its upstream"
+            what = f"{its} can't judge; write judge: NAME of one that can, or say it as checks"
+            yield Problem((*(where if place.requirements else ()), "requirements"), what)
+
+
+def _of_selection(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
+    if model.selection.judged and _can_not_judge(parts, model.judge or model.upstream):
+        what = "its upstream can't judge; write judge: NAME of one that can"
+        yield Problem(("select",), what)
+    if model.selection.kind == "collect":
+        yield Problem(("select",), "n of a request says how many choices it has: leave it out")
+    if model.budget is not None and model.budget.money is not None:
+        yield from _of_money(("budget", "money"), parts, model)
+    if model.escalate_when == "cheaper":
+        yield from _of_money(("escalate_when",), parts, model)
+
+
+def _can_not_judge(parts: Parts, name: str) -> bool:
+    upstream = parts.upstreams.get(name)
+    return upstream is not None and not upstream.judges
+
+
+def _of_money(
+    where: tuple[str, ...], parts: Parts, *models: ModelConfig | None
+) -> Iterator[Problem]:
+    """Make sure that the prices of all that models ask are known, for what stands somewhere."""
+    used = {
+        (upstream, place.upstream_model if upstream == place.upstream else None): None
+        for model in models
+        if model is not None
+        for _, place in model.places
+        for upstream in (place.upstream, model.judge_of(place))
+    }
+    currencies: set[str] = set()
+    for one, named in used:
+        upstream = parts.upstreams.get(one)
+        if upstream is None:
+            continue
+        if upstream.price is None:
+            what = f"upstreams.{one} has no price; write price: [0.15, 0.60] there, for a"
+            yield Problem(where, f"{what} million tokens in and out")
+        else:
+            currencies.add(upstream.price.currency)
+        if isinstance(upstream, OpenAIUpstream) and (upstream.model or named) is None:
+            yield Problem(where, f"upstreams.{one} needs its model: NAME for that")
+    if len(currencies) > 1:
+        what = f"the prices of its upstreams are in {' and '.join(sorted(currencies))}: write"
+        yield Problem(where, f"{what} all of them in one currency")

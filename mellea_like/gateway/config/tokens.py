@@ -1,0 +1,78 @@
+"""The tokens of a configuration, known by their digests only."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from mellea_like.gateway.config.cross_checks import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mellea_like.gateway.config.gateway_config import TokenSource
+
+__all__ = ["METRICS_KEY", "Tokens", "digest"]
+
+METRICS_KEY = "metrics_key"
+"""What the key for metrics alone is called in errors, metrics and logs."""
+
+SHORTEST_TOKEN = 16
+"""Characters; a shorter token can be guessed."""
+
+
+class Tokens:
+    """The owner of each token, by its digest, and what is wrong with those that can't be used."""
+
+    def __init__(
+        self,
+        keys: Mapping[str, TokenSource | None],
+        metrics_key: TokenSource | None,
+        environ: Mapping[str, str],
+    ) -> None:
+        self.owners: dict[bytes, str] = {}
+        self.metrics: bytes | None = None
+        self.problems: list[Problem] = []
+        for name, key in keys.items():
+            found = None if key is None else self._read(("keys", name), key, environ)
+            if found in self.owners:
+                what = f"the keys {self.owners[found]!r} and {name!r} have the same token"
+                self.problems.append(Problem(("keys", name), what))
+            elif found is not None:
+                self.owners[found] = name
+        if metrics_key is not None:
+            place = ("server", METRICS_KEY)
+            self.metrics = self._read(place, metrics_key, environ)
+            if self.metrics in self.owners:
+                # The one that watches could ask, or the one that asks be taken for it.
+                what = (
+                    f"the key {self.owners[self.metrics]!r} and server.{METRICS_KEY} have the"
+                    " same token"
+                )
+                self.problems.append(Problem(place, what))
+
+    def _read(
+        self, place: tuple[str, str], key: TokenSource, environ: Mapping[str, str]
+    ) -> bytes | None:
+        if key.sha256 is not None:
+            return bytes.fromhex(key.sha256)
+        token = environ.get(key.env or "", "").strip()
+        name = place[-1]
+        if not token:
+            what = f"the key {name!r} takes its token from {key.env}, which is not set"
+        elif len(token) < SHORTEST_TOKEN:
+            what = (
+                f"the token of the key {name!r} (in {key.env}) is shorter than {SHORTEST_TOKEN}"
+                " characters: make a random one, with: openssl rand -hex 32"
+            )
+        elif not all("!" <= c <= "~" for c in token):
+            what = f"the token of the key {name!r} (in {key.env}) can't be sent in an HTTP header"
+        else:
+            return digest(token.encode("ascii"))
+        self.problems.append(Problem(place, what))
+        return None
+
+
+def digest(token: bytes) -> bytes:
+    """Return the digest by which a token is known."""
+    return hashlib.sha256(token).digest()
