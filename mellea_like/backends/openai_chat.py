@@ -135,7 +135,7 @@ def _closed(schema: Any) -> Any:
             raise _NoFit
         if required != old["properties"].keys():
             raise _NoFit
-        old = {**old, "additionalProperties": False}
+        old = cast("dict[str, Any]", {**old, "additionalProperties": False})
     new: dict[str, Any] = {}
     for key, value in old.items():
         if key in ("properties", "$defs"):
