@@ -201,7 +201,7 @@ class _Tests:
         self.guarded: list[tuple[Any, str, object]] = [
             (owner, name, value)
             for owner in guarded
-            for name, value in vars(owner).items()
+            for name, value in cast("dict[str, Any]", vars(owner)).items()
             if callable(value) or isinstance(value, classmethod | staticmethod)
         ]
 
