@@ -13,8 +13,10 @@ from mellea_like.sampling.best_failure import best_failure
 from mellea_like.sampling.call import Call
 from mellea_like.sampling.call_state import SliceListener
 from mellea_like.sampling.prepare import (
+    ROUNDS,
     Settings,
     as_backend,
+    backends_of,
     check_budget,
     check_requirements,
     check_retry,
@@ -22,8 +24,6 @@ from mellea_like.sampling.prepare import (
     check_selection,
     prepare_call,
 )
-from mellea_like.sampling.sync import backends_of, run_once
-from mellea_like.sampling.tools import ROUNDS
 from mellea_like.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -525,6 +525,8 @@ class BaseSamplingStrategy:
         """
         if isinstance(requirements, Iterator):
             requirements = tuple(requirements)  # They are looked at twice.
+        from mellea_like.sampling.sync import run_once  # noqa: PLC0415 (most programs don't need it)
+
         backends = backends_of(self.__settings, action, requirements, arguments.get("backend"))
         return run_once(lambda: self.sample(action, requirements, **arguments), backends)
 

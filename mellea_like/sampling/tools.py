@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from mellea_like.telemetry import Telemetry
 
 __all__ = [
-    "ROUNDS",
     "Toolbox",
     "check_on_error",
     "checked_tools",
@@ -47,9 +46,6 @@ __all__ = [
     "toolbox_of",
     "use_tools",
 ]
-
-ROUNDS = 8
-"""How often the tools of a draw run, where a call doesn't say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +262,6 @@ def toolbox_of(
     telemetry: Telemetry,
 ) -> Toolbox | None:
     """Check what a call is given of tools; None where there are none."""
-    if not tools and choice is None and rounds == ROUNDS:
-        return None  # Most calls.
     whole_number("tool_rounds", rounds, least=0)
     made = checked_tools(tools)
     names = [tool.name for tool in made]

@@ -90,7 +90,7 @@ class Endpoint(ABC):
         """Answer one request, as ASGI wants it."""
         caller = admitted(scope)
         name = model_of(caller.body)
-        model = self._models.get(name)
+        model = self._models.get(name) if caller.may_use(name) else None
         if model is None:
             raise unknown_model()
         reading = self.read(caller.body, model.rules)
@@ -186,8 +186,8 @@ class Endpoint(ABC):
 
 
 def unknown_model() -> Refusal:
-    """Make the answer to a request for a model that doesn't exist."""
-    message = "there is no such model: see /v1/models"
+    """Make the answer to a request for a model that a key doesn't have."""
+    message = "there is no such model, or this key may not use it: see /v1/models"
     return Refusal(404, message, code="model_not_found", param="model")
 
 
