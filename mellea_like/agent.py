@@ -17,9 +17,9 @@ from mellea_like.core.display import add_note, bounded, plural
 from mellea_like.core.generation import Meter, Usage
 from mellea_like.errors import UnansweredToolCalls
 from mellea_like.sampling.base import Arguments, BaseSamplingStrategy
-from mellea_like.sampling.prepare import check_requirements
-from mellea_like.sampling.sync import backends_of, run_once
-from mellea_like.sampling.tools import ROUNDS, check_on_error, checked_tools
+from mellea_like.sampling.prepare import ROUNDS, backends_of, check_requirements
+from mellea_like.sampling.sync import run_once
+from mellea_like.sampling.tools import check_on_error, checked_tools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,6 +30,7 @@ MelleaError
 │   ├── QueueFull               no room for more work
 │   └── Expired                 the deadline passed in the queue
 ├── JournalError(differences)   a batch journal can't be used
+├── StoreError                  a store of budgets and rates can't be used
 └── ClientDisconnected          a web application's client left before its response was ready
 ```
 
@@ -76,6 +77,7 @@ __all__ = [
     "SamplingTimeout",
     "ShutdownError",
     "Stopped",
+    "StoreError",
     "ThreadsExhausted",
     "ToolError",
     "UnansweredToolCalls",
@@ -340,6 +342,10 @@ class QueueFull(CoalescingError):
 
 class Expired(CoalescingError):
     """The deadline passed while the work waited in the queue."""
+
+
+class StoreError(MelleaError):
+    """A store of budgets and rates can't be read or written; the message names it."""
 
 
 class JournalError(MelleaError):

@@ -12,8 +12,7 @@ from mellea_like.batch.identity import identity_of
 from mellea_like.batch.item import Work
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.sampling.base import BaseSamplingStrategy
-from mellea_like.sampling.prepare import prepare_call
-from mellea_like.sampling.tools import ROUNDS
+from mellea_like.sampling.prepare import ROUNDS, prepare_call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
+from mellea_like.requirements.code_expressions import (
+    CODE_FORMS,
+    is_code_check,
+    parse_code_check,
+)
 from mellea_like.requirements.expressions import ALLOWED
 from mellea_like.sampling.schedules.expressions import SCHEDULES
 from mellea_like.specification.selection_expressions import (
@@ -78,7 +83,12 @@ class DrawOptions:
         panel=CHECKS,
     )
     checks: list[str] = option(
-        list, f"One of: {'  '.join(ALLOWED)}. Repeatable.", "--check", metavar="EXPR", panel=CHECKS
+        list,
+        f"One of: {'  '.join(ALLOWED)}. Repeatable.\n\nOf code, in a sandbox:"
+        f" {'  '.join(CODE_FORMS)}.",
+        "--check",
+        metavar="EXPR",
+        panel=CHECKS,
     )
     json_schema: Path | None = option(
         None, "A JSON Schema that the reply must meet.", "--schema", metavar="FILE", panel=CHECKS
@@ -246,6 +256,7 @@ class DrawOptions:
         given: dict[str, Any] = {
             name: getattr(self, name) for name in StrategySpec.model_fields if hasattr(self, name)
         }
+        given["checks"] = [one for one in self._fixed_checks if not is_code_check(one)]
         given["loop"] = self._loop()
         given["json_schema"] = self.json_schema and str(self.json_schema)
         given["budget"] = parse_budget(self.budget) or None
@@ -296,7 +307,17 @@ class DrawOptions:
         """Make what must hold: the checks, the schema, what a judge decides."""
         name = "" if self.json_schema is None else f"schema:{self.json_schema.name}"
         made = self.spec.make_requirements(schema_name=name)
-        return [Requirement(one) if isinstance(one, str) else one for one in made]
+        try:
+            code = [parse_code_check(one) for one in self._fixed_checks if is_code_check(one)]
+        except ValueError as exc:
+            msg = f"--check: {exc}"
+            raise Problem(msg, Exit.USAGE) from exc
+        return [*(Requirement(one) if isinstance(one, str) else one for one in made), *code]
+
+    @property
+    def _fixed_checks(self) -> list[str]:
+        """The checks that don't depend on what is asked."""
+        return self.checks
 
     @property
     def request_options(self) -> dict[str, Any]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
+import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Any
+
+import anyio
 
 from mellea_like.cli.exit_codes import Exit, Problem, needs_unix
 from mellea_like.cli.option_fields import REQUIRED, option
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
     from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.http.app import Gateway
+    from mellea_like.gateway.http.worker_processes import Link
 
 __all__ = ["EPILOG", "HELP", "ServeOptions", "run"]
 
@@ -27,14 +33,17 @@ HELP = """Answer OpenAI's chat protocol with replies that meet requirements.
 
 The configuration says what each model's name stands for: a strategy, what replies must meet, and\
  what generates. Any OpenAI client then gets such replies by changing its base URL. Ctrl-C or a\
- SIGTERM stops it once the requests under way have ended.
+ SIGTERM stops it once the requests under way have ended; a SIGHUP has it read its models and keys\
+ again.
 
 [bold]Examples[/bold]
 
 \b
 mellea-like serve --config gateway.yaml --check
-mellea-like serve --config gateway.yaml --port 8080
+mellea-like serve --config gateway.yaml --port 8080 --workers 2
 """
+
+LOGGED = "%(asctime)s %(levelname)s {who}%(message)s"
 
 EPILOG = (
     "Exit codes: 0 it was stopped, 2 bad usage or a mistake in the configuration, 3 an upstream,"
@@ -54,7 +63,16 @@ class ServeOptions:
         None, "The port, instead of the file's; 0 takes any.", metavar="N", min=0, max=65_535
     )
     check: bool = option(False, "Look whether the configuration can be used, and end.")
+    workers: int = option(
+        1, "Processes that serve on the one port, for more than one processor.", metavar="N", min=1
+    )
     quiet: bool = option(False, "No line on stderr for each request.", "--quiet", "-q")
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """What takes the place of fields of the configuration's section ``server``."""
+        given: dict[str, Any] = {"host": self.host or None, "port": self.port}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def run(options: ServeOptions, signals: SignalHandler) -> int:
@@ -72,10 +90,8 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
     from mellea_like.gateway.http.server import listen  # noqa: PLC0415
     from mellea_like.gateway.http.startup import read_ready_config  # noqa: PLC0415
 
-    given: dict[str, Any] = {"host": options.host or None, "port": options.port}
-    given = {name: value for name, value in given.items() if value is not None}
     try:
-        config = read_ready_config(options.config, **given)
+        config = read_ready_config(options.config, **options.server)
     except ConfigError as exc:
         raise Problem(str(exc), Exit.USAGE) from exc
     gateway = Gateway(config)
@@ -88,40 +104,125 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
     except OSError as exc:
         msg = f"can't listen on {server.host}, port {server.port}: {exc.strerror or exc}"
         raise Problem(msg) from exc
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.INFO)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger().addHandler(handler)
-    level = logging.WARNING if options.quiet else logging.INFO
-    logging.getLogger("mellea_like.gateway").setLevel(level)
     with listening:
-        signals.run(_run, gateway, config, listening)
+        if options.workers > 1:
+            return _serve_together(options, config, listening)
+        _log(quiet=options.quiet)
+        signals.run(_run, gateway, options, listening, _address(config, listening))
     return Exit.PASSED
 
 
-async def _run(gateway: Gateway, config: GatewayConfig, listening: socket) -> None:
-    from mellea_like.gateway.http.server import serve  # noqa: PLC0415 (an extra)
+def _log(*, quiet: bool) -> logging.Handler:
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.INFO)
+    handler.setFormatter(logging.Formatter(LOGGED.format(who="")))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("mellea_like.gateway").setLevel(logging.WARNING if quiet else logging.INFO)
+    return handler
 
+
+def _address(config: GatewayConfig, listening: socket) -> str:
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
+    return f"Listening on http://{shown}:{port}/v1 (models: {_names(config)})\n"
 
-    def say() -> None:
-        write(f"Listening on http://{shown}:{port}/v1 (models: {_names(config)})\n", sys.stdout)
+
+async def _run(
+    gateway: Gateway,
+    options: ServeOptions,
+    listening: socket,
+    address: str = "",
+    link: Link | None = None,
+) -> None:
+    from mellea_like.gateway.http.server import serve  # noqa: PLC0415 (an extra)
+    from mellea_like.gateway.http.startup import reload  # noqa: PLC0415
+
+    server = gateway.serving.config.server
+    again = partial(reload, gateway, options.config, tell=link is None, **options.server)
 
     def say_stop(under_way: int) -> None:
         if under_way:
             requests = plural(under_way, "request")
             have, them = ("has", "it") if under_way == 1 else ("have", "them")
             msg = (
-                f"Stopping: {requests} under way {have} up to {config.server.stop_seconds:g} s;"
+                f"Stopping: {requests} under way {have} up to {server.stop_seconds:g} s;"
                 f" Ctrl-C again cuts {them} off."
             )
             warn(msg)
 
     async with gateway.open():
-        await serve(
-            gateway.app, config.server, listening, on_ready=say, on_stop=say_stop, quiet=True
-        )
+        if link is None:
+            ready = partial(write, address, sys.stdout)
+            await serve(
+                *(gateway, server, listening),
+                on_ready=ready,
+                on_stop=say_stop,
+                on_hangup=again,
+                quiet=True,
+            )
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(link.listen, again)
+            await serve(
+                *(gateway, server, listening),
+                on_ready=link.ready,
+                stop=link.stop,
+                cut=link.cut,
+                quiet=True,
+            )
+            tasks.cancel_scope.cancel()
+
+
+# --- several processes ---------------------------------------------------------------------------
+
+
+def _serve_together(options: ServeOptions, config: GatewayConfig, listening: socket) -> int:
+    """Serve in several processes; this one only starts and ends them."""
+    from mellea_like.gateway.config.config_file import ConfigError  # noqa: PLC0415 (an extra)
+    from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415
+    from mellea_like.gateway.http.metrics import forget_worker, share_metrics  # noqa: PLC0415
+    from mellea_like.gateway.http.startup import read_again, say_unchanged  # noqa: PLC0415
+    from mellea_like.gateway.http.worker_processes import Supervisor  # noqa: PLC0415
+
+    current = [config]
+    directory = tempfile.mkdtemp(prefix="mellea-like-")
+
+    def work(number: int, link: Link) -> int:
+        handler.setFormatter(logging.Formatter(LOGGED.format(who=f"worker {number}: ")))
+        share_metrics(directory, number)
+        try:
+            anyio.run(_run, Gateway(current[0]), options, listening, "", link)
+        except (ImportError, MelleaError, OSError, ValueError) as exc:
+            warn(f"mellea-like: worker {number}: {exc}".splitlines())
+            return Exit.SETUP
+        return Exit.PASSED
+
+    def reload() -> bool:
+        try:
+            current[0] = read_again(options.config, current[0], **options.server)
+        except ConfigError as exc:
+            say_unchanged(exc)
+            return False
+        return True
+
+    def say_stop() -> None:
+        seconds = f"{config.server.stop_seconds:g} s"
+        warn(f"Stopping: requests under way have up to {seconds}; Ctrl-C again cuts them off.")
+
+    handler = _log(quiet=options.quiet)
+    supervisor = Supervisor(
+        options.workers,
+        work,
+        stop_seconds=config.server.stop_seconds,
+        reload=reload,
+        on_ready=partial(write, _address(config, listening), sys.stdout),
+        on_stop=say_stop,
+        on_end=partial(forget_worker, directory),
+    )
+    try:
+        return supervisor.run(listening)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _names(config: GatewayConfig) -> str:

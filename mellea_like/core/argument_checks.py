@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from difflib import get_close_matches
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,7 @@ def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
         unknown = [name for name in kwargs if name not in names]
         if unknown:
             msg = f"{type(args[0]).__name__}() got an unexpected keyword argument {unknown[0]!r}"
-            close = get_close_matches(unknown[0], names, n=1)
+            close = _close_to(unknown[0], names)
             raise TypeError(f"{msg}. Did you mean {close[0]!r}?" if close else msg)
         init(*args, **kwargs)
 
@@ -49,9 +48,15 @@ def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
 
 def unknown_argument(where: str, name: str, names: Sequence[str]) -> str:
     """Tell a model that a tool has no such argument, and which one it may have meant."""
-    close = get_close_matches(name, names, n=1)
+    close = _close_to(name, names)
     meant = f" (did you mean {close[0]}?)" if close else ""
     return f"there is no argument {where}{meant}: it takes {', '.join(names) or 'none'}"
+
+
+def _close_to(name: str, names: Sequence[str]) -> list[str]:
+    from difflib import get_close_matches  # noqa: PLC0415 (for mistakes only)
+
+    return get_close_matches(name, names, n=1)
 
 
 def whole_number(name: str, value: object, *, least: float = 1, most: float = math.inf) -> int:

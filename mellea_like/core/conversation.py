@@ -444,6 +444,7 @@ class Conversation:
     """Several messages as an action: the last one is asked, in the context of those before."""
 
     messages: tuple[Message, ...]
+    requirements: tuple[Requirement | str, ...] = ()
 
     def render(self, context: Context) -> tuple[Message, ...]:
         """Return the conversation with these messages at its end."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mellea_like.core.display import bounded, fields_shown, plural
@@ -180,7 +180,9 @@ class Generation:
     @property
     def mean_logprob(self) -> float | None:
         """The mean log-probability of its tokens; None where they are not known."""
-        return fmean(token.logprob for token in self.logprobs) if self.logprobs else None
+        if not self.logprobs:
+            return None
+        return math.fsum(token.logprob for token in self.logprobs) / len(self.logprobs)
 
 
 def why_incomplete(reply: Generation, *, tools: bool = False) -> str:

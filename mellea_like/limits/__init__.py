@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from mellea_like.limits.concurrency import AdaptiveLimiter, ConcurrencyLimiter
     from mellea_like.limits.fair_queue import LimiterStatistics
     from mellea_like.limits.fallback import FallbackBackend
+    from mellea_like.limits.memory_store import MemoryStore
     from mellea_like.limits.rate import RateLimiter
     from mellea_like.limits.retry import Retry, RetryBackend
+    from mellea_like.limits.sqlite_store import SQLiteStore
+    from mellea_like.limits.store import Store
 
 __all__ = [
     "AdaptiveLimiter",
@@ -38,12 +41,15 @@ __all__ = [
     "Limit",
     "LimitedBackend",
     "LimiterStatistics",
+    "MemoryStore",
     "Permit",
     "Price",
     "RateLimiter",
     "RequestEnd",
     "Retry",
     "RetryBackend",
+    "SQLiteStore",
+    "Store",
     "gate_of",
 ]
 
@@ -62,11 +68,14 @@ __getattr__, __dir__ = lazy_exports(
         "Limit": "mellea_like.limits.base",
         "LimitedBackend": "mellea_like.limits.base",
         "LimiterStatistics": "mellea_like.limits.fair_queue",
+        "MemoryStore": "mellea_like.limits.memory_store",
         "Permit": "mellea_like.limits.base",
         "RateLimiter": "mellea_like.limits.rate",
         "RequestEnd": "mellea_like.limits.base",
         "Retry": "mellea_like.limits.retry",
         "RetryBackend": "mellea_like.limits.retry",
+        "SQLiteStore": "mellea_like.limits.sqlite_store",
+        "Store": "mellea_like.limits.store",
         "gate_of": "mellea_like.limits.backoff_gate",
     },
     globals(),

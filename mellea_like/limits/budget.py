@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, get_args
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
@@ -21,13 +21,15 @@ from mellea_like.limits.budget_accounts import (
     Account,
     Amounts,
     Cancelled,
-    Claim,
+    Denied,
     Lengths,
     amounts,
+    beyond,
     charged_tokens,
     in_money,
 )
 from mellea_like.limits.fallback import FallbackBackend, models_of
+from mellea_like.limits.memory_store import MemoryStore, reserve
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.limits.base import Permit, RequestEnd
     from mellea_like.limits.budget_accounts import Rate
+    from mellea_like.limits.store import Reservation, Store, StoreAccount
 
 __all__ = [
     "Budget",
@@ -79,7 +82,8 @@ class BudgetStatistics(NamedTuple):
         reserved: what requests under way may cost.
         unknown: requests that have ended and whose cost is not known; they were charged estimates.
         denied: requests that this budget has denied.
-        waiting: requests that wait for room in this budget until others have ended.
+        waiting: requests that wait for room in this budget until others have ended; those of this
+            process.
     """
 
     spent: Amounts
@@ -138,10 +142,15 @@ class Budget:
             the budget around this one, or else ``"estimate"``.
         within: the budget around this one: each request needs room in both. A budget within another
             one may have no limit itself, and counts what is spent through it.
-        name: the budget's name in errors.
+        name: the budget's name in errors, by default ``"budget"``; in a store, its account's name.
+        store: where its sums are kept, such as ``SQLiteStore("spent.db")``: they outlive the
+            process then, and are shared by all that name the same account. Each request is judged
+            by the limits of the budget that it uses, so that a budget with a higher limit goes on
+            where one was spent. By default they are kept in memory, by this object.
 
     Attributes:
         name: see above.
+        store: see above.
         prices: see above.
         assume_output_tokens: see above.
         cancelled: see above.
@@ -151,15 +160,17 @@ class Budget:
     Raises:
         TypeError: a limit isn't a number, ``prices`` a price table, or ``within`` a budget.
         ValueError: a limit is not above 0 and finite, there is none, or money is limited without
-            prices; or ``cancelled`` is none of the three.
+            prices; ``cancelled`` is none of the three; or a budget in a store has no name.
     """
 
     # No other attributes: ``budget.requests = 5`` would change nothing.
     __slots__ = (
         "__weakref__",
         "_account",
+        "_late",
         "_lengths",
         "_loop",
+        "_most",
         "_started",
         "_timeline",
         "assume_output_tokens",
@@ -168,6 +179,7 @@ class Budget:
         "limits",
         "name",
         "prices",
+        "store",
     )
 
     def __init__(
@@ -182,7 +194,8 @@ class Budget:
         assume_output_tokens: int | None = None,
         cancelled: Cancelled | None = None,
         within: Budget | None = None,
-        name: str = "budget",
+        name: str | None = None,
+        store: Store | None = None,
     ) -> None:
         if within is not None and not isinstance(within, Budget):
             msg = f"within takes the Budget around this one, not {type(within).__name__}"
@@ -199,10 +212,18 @@ class Budget:
                 " only one within another may go without"
             )
             raise ValueError(msg)
-        if not isinstance(name, str):
+        if name is not None and not isinstance(name, str):
             msg = f"a budget's name is a str, not {name!r}"
             raise TypeError(msg)
-        self.name = name
+        if store is not None and not name:
+            msg = "a budget in a store needs a name, which is its account's: name='...'"
+            raise ValueError(msg)
+        self.name = "budget" if name is None else name
+        self.store = store
+        around = () if within is None else within.chain
+        if store is not None and any((b.store, b.name) == (store, name) for b in around):
+            msg = f"a budget can't be within one of the same account: {name!r}"
+            raise ValueError(msg)
         self.prices: Mapping[str, Price] | None = checked_prices(prices)
         self.assume_output_tokens: int | None = assume_output_tokens
         if assume_output_tokens is not None:
@@ -213,9 +234,13 @@ class Budget:
             msg = f"a budget's cancelled is one of {ways}, not {cancelled!r}"
             raise ValueError(msg)
         self._lengths = Lengths()
-        self._account = Account(self._checked_limits())
+        self._most = self._checked_limits()  # As accounts count.
+        self._account: StoreAccount = (
+            Account(self._most) if store is None else store.account(self.name, self._most)
+        )
         self.chain: tuple[Budget, ...] = (self, *(() if within is None else within.chain))
         self._started: float | None = None
+        self._late = 0
         # Of these, those of the outermost budget count:
         self._timeline = Timeline()
         self._loop: EventLoopToken | None = None
@@ -225,7 +250,7 @@ class Budget:
     @property
     def spent(self) -> Amounts:
         """What requests that have ended were charged."""
-        return in_money(self._account.spent)
+        return in_money(self._account.look().spent)
 
     def seconds_left(self) -> float | None:
         """Return how long requests are still admitted.
@@ -239,13 +264,10 @@ class Budget:
 
     def statistics(self) -> BudgetStatistics:
         """Return what is spent and reserved at this moment."""
-        account = self._account
+        sums = self._account.look()
+        denied = sums.denied + self._late
         return BudgetStatistics(
-            in_money(account.spent),
-            in_money(account.reserved),
-            account.unknown,
-            account.denied,
-            len(account.queue),
+            in_money(sums.spent), in_money(sums.reserved), sums.unknown, denied, sums.waiting
         )
 
     def __repr__(self) -> str:
@@ -290,43 +312,45 @@ class Budget:
             root._enter_loop()
         sent = estimate_input_tokens(request)
         rates: list[dict[str | None, Rate]] = []
-        wants: list[tuple[Account, Amounts]] = []
+        wants: list[tuple[StoreAccount, Amounts]] = []
         for budget in budgets:
             wanted, of_models = budget._wanted(request, backend, sent)
             rates.append(of_models)
             wants.append((budget._account, wanted))
             budget._require_time()
-        claim = Claim(wants)
-        claim.decide()
-        if claim.queued_at is not None:
-            await Budget._wait(claim, budgets)
-        if claim.denied_by is not None:
-            account, lacking = claim.denied_by
-            budget = next(budget for budget in budgets if budget._account is account)
-            raise budget._refusal(lacking, dict(wants)[account])
+        made: list[_Part] = []
+        try:
+            for store, places in _by_store(budgets):
+                part = [wants[place] for place in places]
+                made.append((await Budget._wait(store, part, budgets), places))
+        except BaseException as exc:
+            for reservation, places in made:
+                reservation.settle([Amounts()] * len(places))
+            if not isinstance(exc, Denied):
+                raise
+            place = next(n for n, (account, _) in enumerate(wants) if account is exc.account)
+            raise budgets[place]._refusal(exc, wants[place][1]) from None
         for budget in budgets:
             if budget._started is None:
-                budget._started = budget._now()
+                budget._started = budget._first_reserved() or budget._now()
         named = request.options.model or next(iter(models_of(backend)))
         bounds = [budget._bound(request.options) for budget in budgets]
-        return _Reservation(claim, budgets, request.meta, named, sent, rates, bounds)
+        return _Reserved(made, budgets, request.meta, named, sent, rates, bounds)
 
     @staticmethod
-    async def _wait(claim: Claim, budgets: Sequence[Budget]) -> None:
-        try:
-            while True:
-                woken = anyio.Event()
-                claim.wake = woken.set
-                left = [left for b in budgets if (left := b._own_seconds_left()) is not None]
-                with anyio.move_on_after(min(left, default=None)):
-                    await woken.wait()
-                if claim.queued_at is None:
-                    return
-                for budget in budgets:
-                    budget._require_time()
-        except BaseException:
-            claim.leave()
-            raise
+    async def _wait(
+        store: Store | None, wants: Sequence[tuple[Any, Amounts]], budgets: Sequence[Budget]
+    ) -> Reservation:
+        """Reserve in one store, as long as all of some budgets have time left."""
+        held = reserve if store is None else store.reserve
+        if not any(budget.limits.seconds for budget in budgets):
+            return await held(wants)
+        while True:
+            left = [left for b in budgets if (left := b._own_seconds_left()) is not None]
+            with anyio.move_on_after(min(left)):
+                return await held(wants)
+            for budget in budgets:
+                budget._require_time()
 
     def _checked_limits(self) -> tuple[float, float, float, float]:
         for name, most in self.limits._asdict().items():
@@ -388,14 +412,16 @@ class Budget:
 
     def _has_room_twice(self, request: Request, backend: Backend) -> bool:
         once, _ = self._wanted(request, backend, estimate_input_tokens(request))
-        return not self._account.queue and self._account.has_room(once.plus(once))
+        sums = self._account.look()
+        taken = sums.spent.plus(sums.reserved)
+        return not sums.waiting and beyond(self._most, taken, once.plus(once)) is None
 
-    def _refusal(self, lacking: str, wanted: Amounts) -> LimitExceeded:
+    def _refusal(self, denied: Denied, wanted: Amounts) -> LimitExceeded:
         """Say why a request is denied."""
-        account = self._account
+        lacking = denied.lacking
         allowed, spent, more = (
             amounts._asdict()[lacking]
-            for amounts in (self.limits, in_money(account.spent), in_money(wanted))
+            for amounts in (self.limits, in_money(denied.spent), in_money(wanted))
         )
         shortage = Shortage(lacking, allowed, spent, more)
         if lacking == "requests":
@@ -420,14 +446,25 @@ class Budget:
 
     def _own_seconds_left(self) -> float | None:
         seconds = self.limits.seconds
-        if seconds is None or self._started is None:
-            return seconds
+        if seconds is None:
+            return None
+        if self._started is None:
+            self._started = self._first_reserved()
+            if self._started is None:
+                return seconds
         return max(0.0, self._started + seconds - self._now())
+
+    def _first_reserved(self) -> float | None:
+        """Return when others that share its account began, in its own time; None if none has."""
+        if self.store is None or self.limits.seconds is None:
+            return None
+        age = self._account.look().age
+        return None if age is None else self._now() - age
 
     def _require_time(self) -> None:
         left = self._own_seconds_left()
         if left is not None and left <= TICK:
-            self._account.denied += 1
+            self._late += 1
             msg = f"budget {self.name!r}: its {self.limits.seconds:g} seconds are over"
             raise LimitExceeded(msg)
 
@@ -439,7 +476,7 @@ class Budget:
     def _enter_loop(self) -> None:
         loop = current_token()
         if self._loop != loop:
-            if self._account.reserved.requests:
+            if self._loop is not None and self._account.in_use:
                 msg = (
                     f"budget {self.name!r} is in use in another event loop: a budget serves one"
                     " event loop after another, not two at once: threads share one SyncSampler"
@@ -448,10 +485,29 @@ class Budget:
             self._loop = loop
 
 
-class _Reservation(NamedTuple):
+_Part: TypeAlias = "tuple[Reservation, Sequence[int]]"
+"""What is reserved in one store, and for which of the budgets, by their places."""
+
+
+def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequence[int]]]:
+    """Tell which budgets can be reserved together, in the order in which everybody does so.
+
+    Who holds something in the last one waits for nobody, so no two wait for each other. In memory
+    comes first: what others need too is held only by what can go.
+    """
+    if all(budget.store is None for budget in budgets):
+        return ((None, range(len(budgets))),)
+    found: dict[Store | None, list[int]] = {}
+    for place, budget in enumerate(budgets):
+        shared = None if isinstance(budget.store, MemoryStore) else budget.store
+        found.setdefault(shared, []).append(place)
+    return sorted(found.items(), key=lambda part: "" if part[0] is None else repr(part[0]))
+
+
+class _Reserved(NamedTuple):
     """What is reserved for one request."""
 
-    claim: Claim
+    parts: list[_Part]
     budgets: Sequence[Budget]
     meta: RequestMeta
     model: str | None
@@ -460,7 +516,7 @@ class _Reservation(NamedTuple):
     bounds: Sequence[int | None]
 
     def release(self, end: RequestEnd) -> Usage | None:
-        if not self.claim.granted:
+        if not self.parts:
             return None
         usage = end.usage
         call, kind = self.meta.sampling_id, (self.meta.purpose, end.model or self.model)
@@ -475,7 +531,9 @@ class _Reservation(NamedTuple):
         if end.generation is not None and end.generation.finish_reason != REJECTED:
             for lengths in known:
                 lengths.hear(call, kind, charged[0].output_tokens, usage.reasoning_tokens)
-        self.claim.settle(charged, usage.unknown)
+        for reservation, places in reversed(self.parts):
+            reservation.settle([charged[place] for place in places], usage.unknown)
+        self.parts.clear()
         most = max(charged, key=lambda amount: amount.output_tokens)
         return replace(usage, input_tokens=most.input_tokens, output_tokens=most.output_tokens)
 

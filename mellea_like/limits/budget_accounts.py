@@ -1,4 +1,4 @@
-"""The sums of budgets: what is spent, what is reserved, and which claims are queued. Nothing waits.
+"""The sums of budgets: what is spent, what is reserved, and which claims are queued.
 
 A claim that finds no room is queued at the account that has none, behind those that came before. It
 holds nothing meanwhile. What has no room therefore waits for claims that were granted, each of
@@ -11,6 +11,8 @@ from collections import OrderedDict
 from itertools import count
 from operator import add, sub
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import anyio
 
 from mellea_like.core.backend import BYTES_PER_TOKEN
 from mellea_like.core.generation import REJECTED
@@ -33,9 +35,14 @@ __all__ = [
     "Amounts",
     "Cancelled",
     "Claim",
+    "Denied",
     "Lengths",
+    "Limits",
     "Rate",
+    "StoreSums",
+    "Sums",
     "amounts",
+    "beyond",
     "charged_tokens",
     "in_money",
 ]
@@ -80,6 +87,42 @@ class Amounts(NamedTuple):
         return Amounts._make(map(sub, self, other))
 
 
+class StoreSums(NamedTuple):
+    """What an account has come to: as of now, or as of the store's last answer.
+
+    Attributes:
+        spent: what was charged; its money in parts, as `Amounts` are counted inside.
+        reserved: what is reserved by owners that live.
+        unknown: how many of the requests charged had an unknown cost.
+        denied: how many requests were denied.
+        waiting: how many requests of this process wait.
+        age: seconds since the first reservation; None before it.
+    """
+
+    spent: Amounts = Amounts()
+    reserved: Amounts = Amounts()
+    unknown: int = 0
+    denied: int = 0
+    waiting: int = 0
+    age: float | None = None
+
+
+class Denied(Exception):
+    """What is wanted of an account does not fit beside what is spent.
+
+    Args:
+        account: the account.
+        lacking: what there is too little of: the name of a field of `Amounts`.
+        spent: what was spent then.
+    """
+
+    def __init__(self, account: object, lacking: str, spent: Amounts) -> None:
+        super().__init__(lacking)
+        self.account = account
+        self.lacking = lacking
+        self.spent = spent
+
+
 _numbers = count()
 
 
@@ -102,27 +145,39 @@ class Claim:
             lacking = account.lacking(wanted)
             if lacking is not None:
                 self.denied_by = account, lacking
-                account.denied += 1
+                account.sums.denied += 1
                 return
         for account, wanted in self.wants:
             if account.is_queued_before(self.number) or not account.has_room(wanted):
                 account.enqueue(self, wanted)
                 return
         for account, wanted in self.wants:
-            account.reserved = account.reserved.plus(wanted)
+            account.sums.reserved = account.sums.reserved.plus(wanted)
         self.granted = True
 
-    def settle(self, spent: Sequence[Amounts], unknown: int = 0) -> None:
+    def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
         """Give back what is reserved, and record what was spent; nothing happens a second time."""
         if not self.granted:
             return
         self.granted = False
-        for (account, wanted), charged in zip(self.wants, spent, strict=True):
-            account.reserved = account.reserved.minus(wanted)
-            account.spent = account.spent.plus(charged)
-            account.unknown += unknown
+        for (account, wanted), amounts in zip(self.wants, charged, strict=True):
+            sums = account.sums
+            sums.reserved = sums.reserved.minus(wanted)
+            sums.spent = sums.spent.plus(amounts)
+            sums.unknown += unknown
         for account, _ in reversed(self.wants):
             account.serve()
+
+    async def wait(self) -> None:
+        """Wait until it is decided on; if that is cancelled, want nothing any more."""
+        try:
+            while self.queued_at is not None:
+                woken = anyio.Event()
+                self.wake = woken.set
+                await woken.wait()
+        except BaseException:
+            self.leave()
+            raise
 
     def leave(self) -> None:
         """Want nothing any more; what was granted meanwhile is given back unspent."""
@@ -131,37 +186,50 @@ class Claim:
             self.queued_at.dequeue(self)
 
 
-class Account:
-    """What is spent of one budget, and what is reserved; its limits are ordered as `Amounts`."""
+class Sums:
+    """What is spent and reserved in an account, and which claims are queued for it."""
 
-    __slots__ = ("denied", "limits", "queue", "reserved", "spent", "unknown")
+    __slots__ = ("denied", "queue", "reserved", "spent", "unknown")
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self) -> None:
         self.spent = Amounts()
         self.reserved = Amounts()
         self.unknown = 0
         self.denied = 0
-        self.queue: OrderedDict[Claim, Amounts] = OrderedDict()
+        self.queue: OrderedDict[Claim, tuple[Account, Amounts]] = OrderedDict()
+
+
+class Account:
+    """An account as one budget sees it: its sums, and the budget's own limits."""
+
+    __slots__ = ("limits", "sums")
+
+    def __init__(self, limits: Limits, sums: Sums | None = None) -> None:
+        self.limits = limits
+        self.sums = Sums() if sums is None else sums
+
+    @property
+    def in_use(self) -> bool:
+        """Whether something is reserved."""
+        return bool(self.sums.reserved.requests)
+
+    def look(self) -> StoreSums:
+        """Return what it has come to."""
+        sums = self.sums
+        waiting = len(sums.queue)
+        return StoreSums(sums.spent, sums.reserved, sums.unknown, sums.denied, waiting)
 
     def lacking(self, wanted: Amounts) -> str | None:
         """Tell what there will never be room for, however little the requests under way cost.
 
         A request under way may cost nothing: one that waits for a limit is perhaps never sent.
         """
-        requests, sent, received, money = wanted
-        spent, limits = self.spent, self.limits
-        if spent.requests + requests > limits[0]:
-            return "requests"
-        if spent.input_tokens + sent > limits[1]:
-            return "input_tokens"
-        if spent.output_tokens + received > limits[2]:
-            return "output_tokens"
-        return "money" if spent.money + money > limits[3] else None
+        return beyond(self.limits, self.sums.spent, wanted)
 
     def has_room(self, wanted: Amounts) -> bool:
         """Tell whether there is room, however much the requests under way cost."""
-        spent, reserved, limits = self.spent, self.reserved, self.limits
+        sums, limits = self.sums, self.limits
+        spent, reserved = sums.spent, sums.reserved
         return (
             spent.requests + reserved.requests + wanted.requests <= limits[0]
             and spent.input_tokens + reserved.input_tokens + wanted.input_tokens <= limits[1]
@@ -171,34 +239,48 @@ class Account:
 
     def is_queued_before(self, number: int) -> bool:
         """Tell whether the queue begins with an earlier claim."""
-        first = next(iter(self.queue), None)
+        first = next(iter(self.sums.queue), None)
         return first is not None and first.number < number
 
     def enqueue(self, claim: Claim, wanted: Amounts) -> None:
         """Queue a claim: at the end, or in front if it is older than all that are here."""
         first = not self.is_queued_before(claim.number)
-        self.queue[claim] = wanted
+        queue = self.sums.queue
+        queue[claim] = self, wanted
         claim.queued_at = self
         if first:
-            self.queue.move_to_end(claim, last=False)
+            queue.move_to_end(claim, last=False)
 
     def dequeue(self, claim: Claim) -> None:
         """Take a claim out of the queue; those behind it may have room now."""
-        del self.queue[claim]
+        del self.sums.queue[claim]
         claim.queued_at = None
         self.serve()
 
     def serve(self) -> None:
         """Decide on the claims that can be decided on now: called whenever room was made."""
-        while self.queue:
-            claim, wanted = next(iter(self.queue.items()))
-            if not self.has_room(wanted) and self.lacking(wanted) is None:
+        queue = self.sums.queue
+        while queue:
+            claim, (account, wanted) = next(iter(queue.items()))
+            if not account.has_room(wanted) and account.lacking(wanted) is None:
                 return
-            del self.queue[claim]
+            del queue[claim]
             claim.queued_at = None
             claim.decide()
             if claim.queued_at is None and claim.wake is not None:
                 claim.wake()
+
+
+def beyond(limits: Limits, taken: Amounts, wanted: Amounts) -> str | None:
+    """Tell what there is no room for beside what is taken; None if all fits."""
+    requests, sent, received, money = wanted
+    if taken.requests + requests > limits[0]:
+        return "requests"
+    if taken.input_tokens + sent > limits[1]:
+        return "input_tokens"
+    if taken.output_tokens + received > limits[2]:
+        return "output_tokens"
+    return "money" if taken.money + money > limits[3] else None
 
 
 def amounts(requests: int, sent: int, received: int, rate: Rate, cached: int = 0) -> Amounts:

@@ -289,6 +289,9 @@ class QueuedLimit(ABC):
     flight, is forgotten when another one comes.
     """
 
+    _asks = False
+    """Whether somebody else has to be asked when the head of the queue may go: `_ask`."""
+
     def __init__(self) -> None:
         self._timeline = Timeline()
         self._queue: FairQueue[QueuedPermit] = FairQueue()
@@ -305,6 +308,13 @@ class QueuedLimit(ABC):
 
         ``math.inf`` means: not before a request ends or the limit changes.
         """
+
+    async def _ask(self, permit: QueuedPermit) -> bool:  # noqa: ARG002
+        """Ask when the head of the queue may go, unless that is known; tell whether it was not."""
+        return False
+
+    def _left(self, permit: QueuedPermit) -> None:  # noqa: B027 (need not be overridden)
+        """Note that a request has left the queue without a grant."""
 
     def _granted(self, now: float, permit: QueuedPermit) -> None:  # noqa: B027 (need not be overridden)
         """Note that a request goes; its queue has counted it already."""
@@ -339,6 +349,9 @@ class QueuedLimit(ABC):
     async def _wait(self, permit: QueuedPermit) -> None:
         try:
             while permit.waiting:
+                if self._asks and permit is self._keeper and await self._ask(permit):
+                    self._pump()
+                    continue
                 await permit.wait()
                 if permit.waiting:
                     self._pump()
@@ -400,6 +413,7 @@ class QueuedLimit(ABC):
             if was_in_flight:
                 self._pump()
             else:
+                self._left(permit)
                 self._pump_for_new_head()
         else:
             # Its event loop has ended, or its coroutine was garbage-collected.

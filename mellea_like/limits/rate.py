@@ -3,53 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import estimate_input_tokens, output_bound
 from mellea_like.errors import RateLimited
+from mellea_like.limits.bucket import MINUTE, Bucket
 from mellea_like.limits.fair_queue import QueuedLimit
 
 if TYPE_CHECKING:
     from mellea_like.limits.base import RequestEnd
     from mellea_like.limits.fair_queue import QueuedPermit
+    from mellea_like.limits.store import Store, Take, Turn
 
-__all__ = ["Bucket", "RateLimiter"]
+__all__ = ["ASSUMED", "RateLimiter"]
 
-MINUTE = 60.0
-
-
-class Bucket:
-    """A token bucket: it fills at an even rate up to its capacity, and each request takes from it.
-
-    Pure: the time is passed in. (J. Turner, "New directions in communications (or which way to the
-    information age?)", 1986; RFC 2697 describes the same meter.) Unlike in those, it may be in
-    debt: what was taken can turn out to have been too little, and what is larger than the bucket
-    goes when the bucket is full.
-    """
-
-    __slots__ = ("_at", "_capacity", "_level", "per_minute")
-
-    def __init__(self, per_minute: float, capacity: float) -> None:
-        self.per_minute = per_minute
-        self._capacity = capacity
-        self._level = capacity
-        self._at = -math.inf
-
-    def level(self, now: float) -> float:
-        """Return what is in it; negative is debt."""
-        passed = max(0.0, now - self._at)
-        return min(self._capacity, self._level + passed * self.per_minute / MINUTE)
-
-    def delay(self, now: float, amount: float) -> float:
-        """Return in how many seconds it holds an amount, or is full where the amount is larger."""
-        missing = min(amount, self._capacity) - self.level(now)
-        return max(0.0, missing * MINUTE / self.per_minute)
-
-    def take(self, now: float, amount: float) -> None:
-        """Take an amount out, or put it back if it is negative."""
-        self._level = min(self._capacity, self.level(now) - amount)
-        self._at = max(self._at, now)
+ASSUMED = 256
+"""Tokens of a reply that nothing limits."""
 
 
 class RateLimiter(QueuedLimit):
@@ -71,16 +41,23 @@ class RateLimiter(QueuedLimit):
     minute's quota second by second, which is what the default burst keeps to; with a longer one a
     limiter that has been idle lets more go at once.
 
+    With a ``store``, limiters of the same name share the buckets, in other processes too; the pause
+    after a 429 is each one's own. The first who waits in each has its turn promised: requests go in
+    the order of these promises, so that large ones wait no longer than small ones.
+
     Args:
         requests_per_minute: how many, over 0; None for no limit.
         tokens_per_minute: how many, input and output together, over 0; None for no limit.
         burst_seconds: how many seconds' quota may be used at one moment, over 0. One request may
             always go from a full bucket.
         assume_output_tokens: tokens of a reply without ``options.max_tokens``, at least 1.
+        store: where the buckets are, such as ``SQLiteStore("rates.db")``; by default in memory,
+            in this object.
+        name: their name in the store, which a store needs.
 
     Raises:
         TypeError: something isn't a number.
-        ValueError: a number is out of its range, or there is no limit.
+        ValueError: a number is out of its range, there is no limit, or a store and no name.
     """
 
     def __init__(
@@ -89,7 +66,9 @@ class RateLimiter(QueuedLimit):
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
         burst_seconds: float = 1.0,
-        assume_output_tokens: int = 256,
+        assume_output_tokens: int = ASSUMED,
+        store: Store | None = None,
+        name: str | None = None,
     ) -> None:
         super().__init__()
         if requests_per_minute is None and tokens_per_minute is None:
@@ -99,6 +78,12 @@ class RateLimiter(QueuedLimit):
         self._assumed = whole_number("RateLimiter: assume_output_tokens", assume_output_tokens)
         self._requests = _bucket("requests_per_minute", requests_per_minute, burst)
         self._tokens = _bucket("tokens_per_minute", tokens_per_minute, burst)
+        if store is not None and not name:
+            msg = "RateLimiter: buckets in a store need a name: name='...'"
+            raise ValueError(msg)
+        self._store, self._name = store, name
+        self._asks = store is not None
+        self._promised: tuple[QueuedPermit, Turn, float] | None = None  # ... and when it may go.
 
     @property
     def requests_per_minute(self) -> float | None:
@@ -112,13 +97,46 @@ class RateLimiter(QueuedLimit):
 
     def _delay(self, now: float, permit: QueuedPermit) -> float:
         delay = self._pause_left(now)
+        if self._store is not None:
+            if self._promised is None or self._promised[0] is not permit:
+                permit.wake()  # It asks for its turn.
+                return math.inf
+            return max(delay, self._promised[2] - now)
         if self._requests is not None:
             delay = max(delay, self._requests.delay(now, 1.0))
         if self._tokens is not None:
             delay = max(delay, self._tokens.delay(now, self._estimate(permit)))
         return delay
 
+    async def _ask(self, permit: QueuedPermit) -> bool:
+        if self._store is None or (self._promised and self._promised[0] is permit):
+            return False
+        if self._promised is not None:
+            self._left(self._promised[0])  # Another one goes first now.
+        turn = await self._store.take(self._takes(1.0, self._estimate(permit)))
+        self._promised = permit, turn, self._timeline.now() + turn.seconds
+        return True
+
+    def _left(self, permit: QueuedPermit) -> None:
+        if self._promised is not None and self._promised[0] is permit:
+            self._promised[1].give_back()
+            self._promised = None
+
+    def _takes(self, requests: float, tokens: float) -> list[Take]:
+        """Return what to take from the buckets that there are in the store."""
+        return [
+            (self._store.bucket(f"{self._name}: {what}", own.per_minute, own.capacity), amount)
+            for what, own, amount in (
+                ("requests", self._requests, requests),
+                ("tokens", self._tokens, tokens),
+            )
+            if self._store is not None and own is not None and amount
+        ]
+
     def _granted(self, now: float, permit: QueuedPermit) -> None:
+        if self._store is not None:
+            self._promised = None
+            return
         if self._requests is not None:
             self._requests.take(now, 1.0)
         if self._tokens is not None:
@@ -126,15 +144,24 @@ class RateLimiter(QueuedLimit):
 
     def _ended(self, now: float, permit: QueuedPermit, end: RequestEnd) -> None:
         usage = end.usage
-        if self._requests is not None:
-            self._requests.take(now, usage.requests - 1.0)
+        requests, tokens = usage.requests - 1.0, 0.0
         if self._tokens is not None and permit.reserved_tokens is not None:
             spent: float = usage.total_tokens
             if usage.unknown:
                 spent = max(spent, permit.reserved_tokens)
-            self._tokens.take(now, spent - permit.reserved_tokens)
+            tokens = spent - permit.reserved_tokens
+        if self._store is not None:
+            if takes := self._takes(requests, tokens):
+                self._store.correct(takes)
+        else:
+            for bucket, amount in ((self._requests, requests), (self._tokens, tokens)):
+                if bucket is not None:
+                    bucket.take(now, amount)
         if isinstance(end.error, RateLimited):
             self._pause_after(now, end.error)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_promised": None}
 
     def _estimate(self, permit: QueuedPermit) -> float:
         if permit.reserved_tokens is None:

@@ -395,7 +395,7 @@ def _excluding(
             ]
             if found:
                 return Verdict.FAIL, reason(found)
-            start = int(words and len(window) > kept)
+            start = start or int(words and len(window) > kept)
             tail = window[-kept:] if kept else ""
             return Verdict.UNKNOWN
 

@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from mellea_like.requirements import checks
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mellea_like.core.requirement import Requirement
+    from mellea_like.requirements.checks_common import Settings
 
 __all__ = ["ALLOWED", "parse_check"]
 
@@ -51,26 +52,32 @@ _COUNT = re.compile(r"\s*([A-Za-z]+)\s*([<>=!]+)\s*(\S.*?)?\s*", re.DOTALL)
 _MOST_DIGITS = 9
 
 
-def parse_check(expression: str, *, early: bool = False) -> Requirement:
-    """Read one check.
+def parse_check(
+    expression: str, *, early: bool = False, **settings: Unpack[Settings]
+) -> Requirement:
+    """Read one check; without a ``name`` among its settings it is named as it is written.
 
     Counts are ``words``, ``chars``, ``lines`` or ``sentences``, an operator (``<= >= == < >``) and
     a whole number, with or without spaces. Spaces around a TEXT do not count; those around a
     PATTERN do.
     """
-    name, colon, text = expression.partition(":")
-    kind = name.strip().lower()
+    word, colon, text = expression.partition(":")
+    kind = word.strip().lower()
     if colon and (kind in _TEXTS or kind == "choice"):
-        return _text_check(expression, kind, text, early=early)
+        return _text_check(expression, kind, text, early=early, settings=settings)
     if kind == "json" and not colon:
-        return checks.is_json(name=expression.strip(), early=early)
+        settings.setdefault("name", expression.strip())
+        return checks.is_json(early=early, **settings)
     counted = _COUNT.fullmatch(expression)
     if counted is not None and counted[1].lower() in _COUNTS:
-        return _count_check(expression, *counted.groups(default=""), early=early)
+        return _count_check(expression, *counted.groups(default=""), early=early, settings=settings)
     raise ValueError(_unknown(expression, kind))
 
 
-def _text_check(expression: str, kind: str, text: str, *, early: bool) -> Requirement:
+def _text_check(
+    expression: str, kind: str, text: str, *, early: bool, settings: Settings
+) -> Requirement:
+    settings.setdefault("name", expression)
     given = text if kind == "regex" else text.strip()
     choices = [choice.strip() for choice in given.split("|")] if kind == "choice" else [given]
     if not all(choices):
@@ -79,15 +86,15 @@ def _text_check(expression: str, kind: str, text: str, *, early: bool) -> Requir
         raise ValueError(msg)
     try:
         if kind == "choice":
-            return checks.one_of(choices, name=expression)
-        return _made(kind, partial(_TEXTS[kind], given, name=expression), early=early)
+            return checks.one_of(choices, **settings)
+        return _made(kind, partial(_TEXTS[kind], given, **settings), early=early)
     except ValueError as exc:
         msg = f"check {expression!r}: {str(exc).partition(': ')[2] or exc}"
         raise ValueError(msg) from exc
 
 
 def _count_check(
-    expression: str, noun: str, operator: str, text: str, *, early: bool
+    expression: str, noun: str, operator: str, text: str, *, early: bool, settings: Settings
 ) -> Requirement:
     if operator not in _OPERATORS:
         msg = f"check {expression!r}: the operators are {' '.join(_OPERATORS)}, not {operator}"
@@ -96,7 +103,8 @@ def _count_check(
         msg = f"check {expression!r}: a whole number such as 20 belongs behind {operator}"
         raise ValueError(msg)
     number = int(text)
-    make = partial(_COUNTS[noun.lower()], name=f"{noun.lower()}{operator}{number}")
+    settings.setdefault("name", f"{noun.lower()}{operator}{number}")
+    make = partial(_COUNTS[noun.lower()], **settings)
     limits: dict[str, dict[str, Any]] = {
         "<=": {"at_most": number},
         ">=": {"at_least": number},

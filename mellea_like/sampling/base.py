@@ -13,8 +13,10 @@ from mellea_like.sampling.best_failure import best_failure
 from mellea_like.sampling.call import Call
 from mellea_like.sampling.call_state import SliceListener
 from mellea_like.sampling.prepare import (
+    ROUNDS,
     Settings,
     as_backend,
+    backends_of,
     check_budget,
     check_requirements,
     check_retry,
@@ -22,8 +24,6 @@ from mellea_like.sampling.prepare import (
     check_selection,
     prepare_call,
 )
-from mellea_like.sampling.sync import backends_of, run_once
-from mellea_like.sampling.tools import ROUNDS
 from mellea_like.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -424,13 +424,14 @@ class BaseSamplingStrategy:
         every requirement has an incremental check (``Requirement(stream=...)``) that has said
         ``Verdict.PASS`` for what has arrived, or there are no requirements. From then on no other
         draw can win. Where a draw can't be certain before its end, its text comes in one piece when
-        it has passed: with a judge, a ``format``, a parser, ``tools``, an escalation, a schedule, a
-        plugin that decides validations, a backend that doesn't stream, or a selection other than
-        ``"first"``.
+        it has passed: with a judge, a ``format``, a parser, ``tools`` that draws run themselves or
+        have to call, an escalation, a schedule, a plugin that decides validations, a backend that
+        doesn't stream, or a selection other than ``"first"``.
 
         A reply that fails after some of it was handed on raises `ReplyBroken` where it is iterated
-        over: its stream broke, it was cut off at its longest length, the time was up, or the final
-        check said otherwise than the incremental one. It is never continued with another's text.
+        over: its stream broke, it was cut off at its longest length, the time was up, the final
+        check said otherwise than the incremental one, or a call of a tool after the text was wrong.
+        It is never continued with another's text.
 
         Args:
             action: see `sample`.
@@ -524,6 +525,8 @@ class BaseSamplingStrategy:
         """
         if isinstance(requirements, Iterator):
             requirements = tuple(requirements)  # They are looked at twice.
+        from mellea_like.sampling.sync import run_once  # noqa: PLC0415 (most programs don't need it)
+
         backends = backends_of(self.__settings, action, requirements, arguments.get("backend"))
         return run_once(lambda: self.sample(action, requirements, **arguments), backends)
 

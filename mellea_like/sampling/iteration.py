@@ -9,7 +9,6 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,12 +46,9 @@ from mellea_like.errors import (
     ToolError,
 )
 from mellea_like.hooks.types import HookType
-from mellea_like.requirements.judge import judge_messages, read_verdict
 from mellea_like.requirements.staged_validation import StagedValidation, errored
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
-from mellea_like.sampling.early_rejection import EarlyRejection
 from mellea_like.sampling.sender import Sender
-from mellea_like.sampling.tools import use_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -99,6 +95,8 @@ def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
     Neighbouring iterations get unrelated seeds (BLAKE2b of the three), so that servers whose
     generators are weak for close seeds still draw independently.
     """
+    from hashlib import blake2b  # noqa: PLC0415 (it loads OpenSSL)
+
     digest = blake2b(f"{seed}/{iteration}/{purpose}".encode(), digest_size=4).digest()
     return int.from_bytes(digest) >> 1
 
@@ -275,6 +273,9 @@ class Iteration:
         if not isinstance(generation, Generation):
             checked_reply(inputs.backend, generation)
         if tools is not None:
+            # Imported lazily: most programs don't need it.
+            from mellea_like.sampling.tools import use_tools  # noqa: PLC0415
+
             self.inside = Meter()
             ask = partial(send, on_failure=on_failure)
             last = await use_tools(tools, self, request, generation, ask)
@@ -432,6 +433,8 @@ class Iteration:
 
     def _reject(self, rejection: Generation) -> bool:
         """Conclude from the verdict of an incremental check, if that is what it is."""
+        from mellea_like.sampling.early_rejection import EarlyRejection  # noqa: PLC0415
+
         if not isinstance(rejection, EarlyRejection):
             return False
         if rejection.unread:
@@ -478,6 +481,9 @@ class Iteration:
         if seed is not None:
             purpose = f"judge {requirement.name}"
             options = options.with_seed(derive_seed(seed, self.turn.iteration, purpose))
+        # Imported lazily: most programs don't need it.
+        from mellea_like.requirements.judge import judge_messages, read_verdict  # noqa: PLC0415
+
         meter = Meter()
         meta = replace(self.meta, purpose="judge")
         # What was sent, also by an action that renders otherwise the next time.

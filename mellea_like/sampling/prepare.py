@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from mellea_like.core.backend import Backend, Options, can_judge, is_backend
 from mellea_like.core.conversation import (
@@ -20,8 +21,6 @@ from mellea_like.core.format import check_format
 from mellea_like.core.requirement import Requirement
 from mellea_like.errors import RequirementError
 from mellea_like.limits.retry import Retry
-from mellea_like.sampling.sync import judges_of
-from mellea_like.sampling.tools import ROUNDS, Toolbox, toolbox_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,23 +32,30 @@ if TYPE_CHECKING:
     from mellea_like.sampling.giving_up import PerRequirement
     from mellea_like.sampling.schedules.base import BaseSchedule
     from mellea_like.sampling.selections.base import BaseSelection, First, Ordered
+    from mellea_like.sampling.tools import Toolbox
     from mellea_like.telemetry import Telemetry
 
 __all__ = [
+    "ROUNDS",
     "CallInputs",
     "CheckedSelection",
     "Selection",
     "Settings",
     "as_backend",
+    "backends_of",
     "check_budget",
     "check_judge",
     "check_requirements",
     "check_retry",
     "check_schedule",
     "check_selection",
+    "judges_of",
     "merge_requirements",
     "prepare_call",
 ]
+
+ROUNDS = 8
+"""How often the tools of a draw run, where a call doesn't say."""
 
 CheckedSelection: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
 """Which passing slice wins: the first recorded, the one of lowest rank, or as an object says."""
@@ -230,6 +236,7 @@ def prepare_call(
     if seen is not None:
         seen = as_context(seen, "validation_context")
     if isinstance(asked, Conversation):
+        requirements = (*asked.requirements, *check_requirements(requirements, "requirements"))
         before, asked = before.add(*asked.messages[:-1]), asked.messages[-1]
     if settings.stages:
         if backend is not None:
@@ -271,11 +278,21 @@ def prepare_call(
         options=Options.of(options, settings.options),
         validation_context=seen,
         budgets=tuple(check_budget(b) for b in (settings.budget, budget) if b is not None),
-        tools=toolbox_of(tools, tool_choice, tool_rounds, settings.telemetry),
+        tools=_toolbox(tools, tool_choice, tool_rounds, settings.telemetry),
     )
     for spent in inputs.budgets:
         _check_spending(spent, inputs, settings)
     return inputs
+
+
+def _toolbox(
+    tools: Sequence[ToolSource], choice: str | None, rounds: int, telemetry: Telemetry
+) -> Toolbox | None:
+    if not tools and choice is None and rounds == ROUNDS:
+        return None  # Most calls.
+    from mellea_like.sampling.tools import toolbox_of  # noqa: PLC0415
+
+    return toolbox_of(tools, choice, rounds, telemetry)
 
 
 def _prepare_stages(settings: Settings, **given: Any) -> CallInputs:
@@ -398,3 +415,22 @@ def check_judge(requirement: Requirement, default: Backend) -> None:
             " can't judge: give judge=... a backend that can, or the requirement a validator"
         )
         raise RequirementError(msg, requirement=requirement.name)
+
+
+def backends_of(
+    settings: Settings, action: object, requirements: object, backend: Backend | None
+) -> list[Any]:
+    """Return all backends and judges that a call may use; None among them if there is none."""
+    judges = [*judges_of(getattr(action, "requirements", ())), *judges_of(requirements)]
+    return [*settings.backends, backend, *judges]
+
+
+def judges_of(requirements: object) -> list[Any]:
+    """Return the backends that requirements bring along."""
+    judges: list[Any] = []
+    if isinstance(requirements, str | Requirement) or not isinstance(requirements, Collection):
+        return judges
+    for requirement in cast("Collection[object]", requirements):
+        if isinstance(requirement, Requirement):
+            judges += [requirement.judge, *judges_of(requirement.parts)]
+    return judges

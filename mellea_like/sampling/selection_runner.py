@@ -39,6 +39,7 @@ from mellea_like.runtime.event_loops import (
     split_cancellation,
 )
 from mellea_like.runtime.logs import warn
+from mellea_like.runtime.threads import run_in_thread
 from mellea_like.sampling.ending import Stop
 from mellea_like.sampling.iteration import derive_seed
 from mellea_like.sampling.race import first_in
@@ -147,21 +148,37 @@ def _warn_where_all_are_alike(call: CallContext) -> None:
 
 
 async def compare(call: CallContext, selection: SelectionState) -> None:
-    """Ask a judge for the comparisons that a selection wants, in both orders, until it has them.
+    """Take a selection's steps, and ask a judge for the comparisons that it wants in both orders.
 
-    What they cost is in no slice. A pair is even whose comparison went wrong. Where the time is up,
-    a budget is spent, a plugin fails, or the judge's error is one that lasts (a wrong key), the
-    winner is chosen on the comparisons that there are.
+    The cost of comparisons is in no slice. A pair is even whose comparison went wrong. Where the
+    time is up, a budget is spent, a plugin fails, or the judge's error is one that lasts (a wrong
+    key), the winner is chosen on the comparisons that there are.
     """
     recorder = call.recorder
     if recorder.fatal is not None:
         return
     _warn_where_all_are_alike(call)
     try:
+        if selection.passed and type(selection).steps is not SelectionState.steps:
+            await _take_steps(selection)
         if pairs := selection.pairs():
             await _Comparisons(call, selection).run(pairs)
     except Exception as exc:  # noqa: BLE001 (a bug in the selection: the call raises it)
         recorder.fatal = exc
+
+
+async def _take_steps(selection: SelectionState) -> None:
+    left = False
+
+    def take() -> None:
+        for _ in selection.steps():
+            if left:
+                return
+
+    try:
+        await run_in_thread(take, name=f"the comparisons of a {selection.kind}")
+    finally:
+        left = True
 
 
 class _Comparisons:

@@ -14,7 +14,6 @@ from mellea_like.errors import LimitExceeded
 from mellea_like.hooks.types import HookType
 from mellea_like.limits.backoff_gate import gate_before
 from mellea_like.limits.retry import try_again
-from mellea_like.sampling.early_rejection import WatchedBackend
 from mellea_like.sampling.events import ObservedBackend
 
 if TYPE_CHECKING:
@@ -58,11 +57,13 @@ class Sender:
         self._recorder = events.recorder
         self._stage = stage
         if watched or by_format:
+            # Imported lazily, as are the others: most programs don't need it.
+            from mellea_like.sampling.early_rejection import WatchedBackend  # noqa: PLC0415
+
             backend = WatchedBackend(backend, watched, by_format=by_format)
         if stage is not None:
             backend = stage.within_budget(backend)
         if budgets:
-            # Imported lazily: most programs don't need it.
             from mellea_like.limits.budget import within_budgets  # noqa: PLC0415
 
             backend = within_budgets(backend, budgets)

@@ -203,8 +203,9 @@ class StreamedReply(Generic[T]):
 def may_show(call: Call, inputs: CallInputs) -> bool:
     """Tell whether a draw of a call may be certain to pass before it has ended.
 
-    It never is where something looks at the whole reply: a format, a parser, tools, a judge, a
-    plugin; nor where draws are compared, or others may take their places for other reasons.
+    It never is where something looks at the whole reply: a format, a parser, a judge, a plugin; nor
+    where draws are compared, or others may take their places for other reasons; nor where a draw
+    runs tools itself, or has to call one. A text is certain before the calls that follow it are.
     """
     settings, hooks = call.context.settings, call.context.events.hooks
     parse = getattr(type(inputs.action), "parse", None)
@@ -213,7 +214,7 @@ def may_show(call: Call, inputs: CallInputs) -> bool:
         and settings.schedule is None
         and not inputs.stages
         and inputs.format is None
-        and inputs.tools is None
+        and (inputs.tools is None or inputs.tools.leaves_texts)
         and parse in (Instruction.parse, Message.parse)
         and all(_certain_in_time(requirement) for requirement in inputs.requirements)
         and not hooks.decides(HookType.VALIDATION_PRE_CHECK)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Collection
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import anyio
 from anyio.lowlevel import current_token
 
 from mellea_like.core.argument_checks import real_number
-from mellea_like.core.requirement import Requirement
 from mellea_like.runtime.event_loops import call_soon, context_for_thread, running_loop
 from mellea_like.runtime.logs import warn
 
@@ -26,13 +24,12 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from typing_extensions import TypeForm
 
-    from mellea_like.core.backend import Backend
     from mellea_like.core.conversation import Action, Instruction, Message
+    from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.sampling.base import Arguments, BaseSamplingStrategy
-    from mellea_like.sampling.prepare import Settings
 
-__all__ = ["SyncSampler", "backends_of", "judges_of", "run_once"]
+__all__ = ["SyncSampler", "run_once"]
 
 T = TypeVar("T")
 F = TypeVar("F")
@@ -187,25 +184,6 @@ def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
             await _close_idle(backends)
 
     return anyio.run(main)
-
-
-def backends_of(
-    settings: Settings, action: object, requirements: object, backend: Backend | None
-) -> list[Any]:
-    """Return all backends and judges that a call may use; None among them if there is none."""
-    judges = [*judges_of(getattr(action, "requirements", ())), *judges_of(requirements)]
-    return [*settings.backends, backend, *judges]
-
-
-def judges_of(requirements: object) -> list[Any]:
-    """Return the backends that requirements bring along."""
-    judges: list[Any] = []
-    if isinstance(requirements, str | Requirement) or not isinstance(requirements, Collection):
-        return judges
-    for requirement in cast("Collection[object]", requirements):
-        if isinstance(requirement, Requirement):
-            judges += [requirement.judge, *judges_of(requirement.parts)]
-    return judges
 
 
 async def _close_idle(backends: Iterable[Any]) -> None:

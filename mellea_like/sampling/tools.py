@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from mellea_like.telemetry import Telemetry
 
 __all__ = [
-    "ROUNDS",
     "Toolbox",
     "check_on_error",
     "checked_tools",
@@ -47,9 +46,6 @@ __all__ = [
     "toolbox_of",
     "use_tools",
 ]
-
-ROUNDS = 8
-"""How often the tools of a draw run, where a call doesn't say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +68,11 @@ class Toolbox:
     def run_in_draws(self) -> bool:
         """Whether any of them may run in draws."""
         return self.rounds > 0 and self.choice != "none" and any(t.read_only for t in self.tools)
+
+    @property
+    def leaves_texts(self) -> bool:
+        """Whether the text of a draw stays its text, whatever it calls after that."""
+        return not self.run_in_draws and self.choice in {None, "auto", "none"}
 
     def runs(self, calls: Sequence[ToolCall]) -> bool:
         """Tell whether a reply's calls are such that a draw runs them itself: all read only."""
@@ -261,8 +262,6 @@ def toolbox_of(
     telemetry: Telemetry,
 ) -> Toolbox | None:
     """Check what a call is given of tools; None where there are none."""
-    if not tools and choice is None and rounds == ROUNDS:
-        return None  # Most calls.
     whole_number("tool_rounds", rounds, least=0)
     made = checked_tools(tools)
     names = [tool.name for tool in made]

@@ -10,16 +10,10 @@ them: exceptions are recorded by type. A span processor that raises is logged an
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
-
-from opentelemetry import metrics, propagate, trace
-from opentelemetry.trace import SpanKind
-
-from mellea_like.telemetry import names
-from mellea_like.telemetry.call import CallTelemetry, Instruments
-from mellea_like.telemetry.names import SCOPE
-from mellea_like.telemetry.spans import SpanScope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,10 +22,13 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
+    from mellea_like.telemetry.call import CallTelemetry, Instruments
+    from mellea_like.telemetry.spans import SpanScope
+
 __all__ = ["Telemetry", "server_span"]
 
-SILENT = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
-"""What serves where nobody has set a provider up."""
+BY_NAME = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER")
+"""Environment variables that name a provider, which OpenTelemetry loads."""
 
 
 class Telemetry:
@@ -69,14 +66,17 @@ class Telemetry:
         Returns:
             What records it; None where nobody listens.
         """
-        tracers = self._tracer_provider or trace.get_tracer_provider()
-        meters = self._meter_provider or metrics.get_meter_provider()
-        tracer = None if isinstance(tracers, SILENT) else tracers.get_tracer(SCOPE)
-        instruments = None if _is_silent(meters) else self._instruments_of(meters)
+        if not self._may_be_heard():
+            return None
+        from mellea_like.telemetry import call, spans  # noqa: PLC0415
+
+        tracer = spans.tracer_of(self._tracer_provider)
+        meters = call.meters_of(self._meter_provider)
+        instruments = None if meters is None else self._instruments_of(meters)
         if tracer is None and instruments is None:
             return None
-        return CallTelemetry(
-            tracer or trace.NoOpTracer(), instruments, strategy, sampling_id, self.capture_content
+        return call.CallTelemetry(
+            tracer or spans.NoOpTracer(), instruments, strategy, sampling_id, self.capture_content
         )
 
     def tool(self, name: str, call: str) -> AbstractContextManager[object]:
@@ -89,36 +89,37 @@ class Telemetry:
         Returns:
             What to enter with ``with``; it does nothing where nobody listens.
         """
-        tracers = self._tracer_provider or trace.get_tracer_provider()
-        if isinstance(tracers, SILENT):
+        if not self._may_be_heard():
             return nullcontext()
-        about = {
-            names.OPERATION: "execute_tool",
-            names.TOOL_NAME: name,
-            names.TOOL_TYPE: "function",
-            names.TOOL_CALL_ID: call,
-        }
-        tracer = tracers.get_tracer(SCOPE)
-        return SpanScope(tracer, f"execute_tool {name}", about, self.capture_content)
+        from mellea_like.telemetry import spans  # noqa: PLC0415
+
+        tracer = spans.tracer_of(self._tracer_provider)
+        return (
+            spans.tool_span(tracer, name, call, self.capture_content) if tracer else nullcontext()
+        )
 
     def _instruments_of(self, provider: MeterProvider) -> Instruments:
         if self._instruments is None or self._instruments[0] is not provider:
-            self._instruments = (provider, Instruments(provider.get_meter(SCOPE)))
+            from mellea_like.telemetry.call import instruments_of  # noqa: PLC0415
+
+            self._instruments = (provider, instruments_of(provider))
         return self._instruments[1]
+
+    def _may_be_heard(self) -> bool:
+        given = self._tracer_provider is not None or self._meter_provider is not None
+        return given or _in_use()
 
 
 def server_span(name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope | None:
     """Begin the span of a request to a server of ours, within its caller's trace."""
-    tracers = trace.get_tracer_provider()
-    if isinstance(tracers, SILENT):
+    if not _in_use():
         return None
-    carrier = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers}
-    span = SpanScope(tracers.get_tracer(SCOPE), name, {}, False, SpanKind.SERVER)
-    return span.open(propagate.extract(carrier))
+    from mellea_like.telemetry import spans  # noqa: PLC0415
+
+    tracer = spans.tracer_of(None)
+    return None if tracer is None else spans.server_span(tracer, name, headers)
 
 
-def _is_silent(provider: MeterProvider) -> bool:
-    # The proxy that serves until a provider is set has no public name.
-    return isinstance(provider, metrics.NoOpMeterProvider) or (
-        type(provider).__name__ == "_ProxyMeterProvider"
-    )
+def _in_use() -> bool:
+    """Tell whether the process may have a provider: importing OpenTelemetry takes some 30 ms."""
+    return "opentelemetry" in sys.modules or any(name in os.environ for name in BY_NAME)

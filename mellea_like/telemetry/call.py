@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from opentelemetry import metrics
 from opentelemetry.trace import SpanKind, Tracer
 
 from mellea_like.telemetry import names
 from mellea_like.telemetry.spans import SpanScope, type_name
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Meter
+    from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.util.types import AttributeValue
 
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation, Usage
     from mellea_like.core.slice import Slice
 
-__all__ = ["CallTelemetry", "Instruments"]
+__all__ = ["CallTelemetry", "Instruments", "instruments_of", "meters_of"]
 
 
 class CallTelemetry:
@@ -193,3 +194,18 @@ class Instruments:
             unit="{failure}",
             description="Verdicts against a draw, by requirement",
         )
+
+
+def instruments_of(provider: MeterProvider) -> Instruments:
+    """Make the instruments of a meter provider."""
+    return Instruments(provider.get_meter(names.SCOPE))
+
+
+def meters_of(provider: MeterProvider | None) -> MeterProvider | None:
+    """Return a meter provider, by default the process's; None if nobody listens."""
+    meters = provider or metrics.get_meter_provider()
+    # The proxy that serves until a provider is set has no public name.
+    silent = isinstance(meters, metrics.NoOpMeterProvider) or (
+        type(meters).__name__ == "_ProxyMeterProvider"
+    )
+    return None if silent else meters

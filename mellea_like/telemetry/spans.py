@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
-from opentelemetry import trace
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Link, NoOpTracer, Span, SpanKind, Status, StatusCode, Tracer
 
 from mellea_like.core.display import error_text
 from mellea_like.runtime.logs import warn
+from mellea_like.telemetry import names
 from mellea_like.telemetry.names import ERROR_TYPE, SCOPE
 
 if TYPE_CHECKING:
@@ -19,10 +20,19 @@ if TYPE_CHECKING:
     from typing import Self
 
     from opentelemetry.context import Context
-    from opentelemetry.trace import SpanContext
+    from opentelemetry.trace import SpanContext, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
-__all__ = ["SpanScope", "caller_span", "shared_span", "type_name"]
+__all__ = [
+    "NoOpTracer",
+    "SpanScope",
+    "caller_span",
+    "server_span",
+    "shared_span",
+    "tool_span",
+    "tracer_of",
+    "type_name",
+]
 
 
 class SpanScope:
@@ -116,6 +126,31 @@ def type_name(error: BaseException) -> str:
     kind = type(error)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return module + kind.__qualname__
+
+
+def tracer_of(provider: TracerProvider | None) -> Tracer | None:
+    """Return the tracer of a provider, by default the process's; None if nobody listens."""
+    tracers = provider or trace.get_tracer_provider()
+    silent = isinstance(tracers, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+    return None if silent else tracers.get_tracer(SCOPE)
+
+
+def tool_span(tracer: Tracer, name: str, call: str, capture: bool) -> SpanScope:  # noqa: FBT001
+    """Return the span around one run of a tool."""
+    about = {
+        names.OPERATION: "execute_tool",
+        names.TOOL_NAME: name,
+        names.TOOL_TYPE: "function",
+        names.TOOL_CALL_ID: call,
+    }
+    return SpanScope(tracer, f"execute_tool {name}", about, capture)
+
+
+def server_span(tracer: Tracer, name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope:
+    """Begin the span of a request to a server of ours, within its caller's trace."""
+    carrier = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers}
+    span = SpanScope(tracer, name, {}, False, SpanKind.SERVER)
+    return span.open(propagate.extract(carrier))
 
 
 def caller_span() -> SpanContext | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import socket
 import threading
@@ -12,22 +11,11 @@ from typing import NamedTuple
 
 import httpx2
 import pytest
-from command_line import environment, start
 from command_line import run as run_alone
 from http_server import Answer, OpenAIServer
+from serve_kit import CONFIG, KEY, TOY, ask, serving
 
 from mellea_like.cli.main import main
-
-CONFIG = """\
-upstreams:
-  main: {kind: openai, base_url: URL, model: big, api_key: "${MY_KEY}"}
-models:
-  short: {upstream: main, checks: ["words<=3"], retries: 0}
-  other: {upstream: main}
-server: {port: 0, stop_seconds: 1}
-"""
-TOY = "upstreams: {toy: {kind: markov}}\nmodels: {mine: {upstream: toy}}\n"
-KEY = "sk-very-secret-key"
 
 
 @pytest.fixture
@@ -57,27 +45,6 @@ def run(capsys):
         return Done(code, captured.out, captured.err)
 
     return run
-
-
-@contextlib.contextmanager
-def serving(*arguments: str, **env: str):
-    """The command, and the URL that it says it listens on."""
-    process = start("serve", *arguments, text=True, env=environment(**env))
-    try:
-        line = process.stdout.readline()
-        found = re.fullmatch(r"Listening on (http://\S+/v1) \(models: (.+)\)\n", line)
-        assert found, line + process.stderr.read()
-        yield process, found[1]
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-def ask(url: str, **fields) -> httpx2.Response:
-    body = {"model": "short", "messages": [{"role": "user", "content": "My secret prompt."}]}
-    with httpx2.Client(timeout=20, trust_env=False) as client:
-        return client.post(f"{url}/chat/completions", json={**body, **fields})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

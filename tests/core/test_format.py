@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -11,6 +13,8 @@ from uuid import UUID
 
 import pytest
 from annotated_types import Gt
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel, Strict, WithJsonSchema
 
 from mellea_like.core.format import (
@@ -20,6 +24,7 @@ from mellea_like.core.format import (
     parse_json,
     parse_reply,
     parse_value,
+    refuse_repeated_keys,
     strip_fence,
     why_unread,
 )
@@ -143,6 +148,37 @@ def test_what_is_in_doubt_is_not_read(text, why):
     with pytest.raises(ValueError, match=r"[a-z]") as caught:
         parse_reply(Invoice, text)
     assert why in why_unread(caught.value)
+
+
+TEXTS = st.sampled_from([json.dumps(t) for t in ("a", "b:", ':"', "\u00e9", "")]) | st.sampled_from(
+    [r'"\u0061"', r'"\u003a"', r'"\ud800"', r'"\\u003A"']
+)
+
+
+def objects(parts: st.SearchStrategy[tuple[str, bool]]) -> st.SearchStrategy[tuple[str, bool]]:
+    """JSON of objects and arrays of some parts, and whether a key is twice in one of them."""
+
+    def joined(members: list[tuple[str, tuple[str, bool]]]) -> tuple[str, bool]:
+        keys = [json.loads(key) for key, _ in members]
+        text = "{" + ", ".join(f"{key} : {value}" for key, (value, _) in members) + "}"
+        return text, len(set(keys)) < len(keys) or any(twice for _, (_, twice) in members)
+
+    def listed(items: list[tuple[str, bool]]) -> tuple[str, bool]:
+        return "[" + ",".join(text for text, _ in items) + "]", any(twice for _, twice in items)
+
+    members = st.lists(st.tuples(TEXTS, parts), max_size=4).map(joined)
+    return members | st.lists(parts, max_size=3).map(listed)
+
+
+@given(
+    st.recursive((TEXTS | st.sampled_from(["1", "NaN", "null"])).map(lambda t: (t, False)), objects)
+)
+@example((r'{"\u003a": 1, "\u003A": 2}', True))  # Written again, it has as many colons.
+def test_a_key_that_is_twice_in_an_object_is_always_found(made):
+    text, twice = made
+    finds = pytest.raises(ValueError, match="twice in one object") if twice else nullcontext()
+    with finds:
+        refuse_repeated_keys(text)
 
 
 OWN_SCHEMA = Annotated[Any, WithJsonSchema({"type": ["object", "null"]})]

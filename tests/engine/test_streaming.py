@@ -21,6 +21,7 @@ from mellea_like import (
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.generation import Generation
+from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.core.validation import Verdict
 from mellea_like.errors import (
     AuthenticationFailed,
@@ -106,6 +107,43 @@ async def test_what_is_never_certain_comes_in_one_piece_when_it_has_passed(how):
     )
     assert await heard(reply) == [(3.0, words)]
     assert reply.result.success
+
+
+def calls(text: str, arguments: str = "{}") -> Generation:
+    return Generation(
+        text, finish_reason="tool_calls", tool_calls=(ToolCall("1", "look", arguments),)
+    )
+
+
+def tool(**more: Any) -> Tool:
+    return Tool("look", "Looks.", {"type": "object"}, function=lambda: "seen", **more)
+
+
+async def test_a_text_comes_before_the_calls_that_follow_it_are_checked():
+    reply = strategy([Reply(calls("I look."), 2.0, chunks=("I ", "look."))]).stream(
+        "do", tools=[tool()]
+    )
+    assert await heard(reply) == [(1.0, "I "), (2.0, "look.")]
+    assert [call.name for call in reply.result.tool_calls] == ["look"]
+    again = strategy([calls("", "no JSON"), Reply("a b", 2.0)]).stream("do", tools=[tool()])
+    assert await heard(again) == [(1.0, "a "), (2.0, "b")]
+    broken = strategy([Reply(calls("I look.", "no JSON"))]).stream("do", tools=[tool()])
+    with pytest.raises(ReplyBroken, match="the call of look can't be made"):
+        await heard(broken)
+
+
+@pytest.mark.parametrize(
+    ("replies", "tools"),
+    [
+        ([calls("I look."), Reply("a b", 2.0)], {"tools": [tool(read_only=True)]}),
+        ([Reply(calls("a b"), 2.0)], {"tools": [tool()], "tool_choice": "required"}),
+        ([Reply(calls("a b"), 2.0)], {"tools": [tool()], "tool_choice": "look"}),
+    ],
+    ids=["run in draws", "required", "named"],
+)
+async def test_a_text_waits_for_calls_that_draws_run_or_have_to_make(replies, tools):
+    reply = strategy(replies).stream("do", **tools)
+    assert await heard(reply) == [(2.0, "a b")]
 
 
 async def test_from_the_first_shown_piece_on_no_sibling_can_win():

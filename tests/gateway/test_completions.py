@@ -366,7 +366,7 @@ async def test_a_judge_of_its_own_decides_requirements_in_words():
     config["models"]["mine"]["judge"] = "wise"
     gateway = Gateway(type(config_for()).model_validate(config), {"main": backend, "wise": judge})
     async with gateway.open():
-        answer = await Caller(gateway.app).chat()
+        answer = await Caller(gateway).chat()
     assert answer.status == 200
     assert (len(backend.requests), len(judge.requests)) == (1, 1)
     assert "It rhymes." in judge.requests[0].messages[-1].content

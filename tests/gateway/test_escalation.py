@@ -50,7 +50,7 @@ async def calling(made: GatewayConfig):
     small, big = Upstream("s", "two words"), Upstream("b", "fine")
     gateway = Gateway(made, {"small": small, "big": big})
     async with gateway.open():
-        yield Caller(gateway.app), small, big
+        yield Caller(gateway), small, big
 
 
 async def test_a_bigger_upstream_goes_on_with_options_of_its_own():

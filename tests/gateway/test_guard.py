@@ -39,7 +39,7 @@ async def fine(scope: Any, receive: Any, send: Any) -> None:
 
 
 def guarded(app: Any = fine, keys: dict[str, KeyConfig] | None = None, **server: Any) -> Guard:
-    metrics = Metrics(["m"], keys or [ANONYMOUS])
+    metrics = Metrics(keys or [ANONYMOUS], ["m"])
     return Guard(app, ServerConfig(**server), keys or {}, metrics=metrics)
 
 

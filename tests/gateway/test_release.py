@@ -8,13 +8,18 @@ import anyio
 import pytest
 from gateway_kit import calling
 from openai.types.chat import ChatCompletionChunk
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
 
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.tools import ToolCall
 from mellea_like.errors import BackendUnavailable
+from mellea_like.gateway.chat import caller_checks
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
+EVENTS = TypeAdapter(ResponseStreamEvent)
 PREFIX = {"streaming": {"release": "prefix", "keep_alive": 5}}
 
 
@@ -111,3 +116,168 @@ async def test_a_caller_who_leaves_in_the_middle_ends_the_request():
             assert backend.statistics().in_flight == 0
         metrics = (await caller.ask("/metrics", method="GET")).body.decode()
     assert 'outcome="cancelled"} 1.0' in metrics
+
+
+# --- with tools ----------------------------------------------------------------------------------
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+@pytest.fixture
+def checks_at_once(monkeypatch):
+    """Check calls in this process: another one knows nothing of the virtual clock."""
+
+    async def ask(_, question):
+        return {**caller_checks._answer(question), "spent": 0.0}
+
+    monkeypatch.setattr(caller_checks.Workers, "ask", ask)
+
+
+with_tools = pytest.mark.usefixtures("checks_at_once")
+
+
+def calling_reply(text: str, arguments: str = '{"city": "Rome"}') -> Generation:
+    call = ToolCall("c1", "weather", arguments)
+    return Generation(text, finish_reason="tool_calls", tool_calls=(call,))
+
+
+@with_tools
+async def test_with_tools_the_text_flows_and_calls_come_when_all_have_passed():
+    reply = Reply(calling_reply("I look."), delay=2, chunks=["I ", "look."])
+    async with calling(ScriptedBackend([reply]), **PREFIX) as caller:
+        answer = await caller.chat(stream=True, tools=[WEATHER])
+    assert texts(answer) == [(1, "I "), (2, "look.")]
+    deltas = [event["choices"][0]["delta"] for event in answer.events[:-1]]
+    named, arguments = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert (named["function"]["name"], arguments["function"]["arguments"]) == (
+        "weather",
+        '{"city": "Rome"}',
+    )
+    assert answer.events[-2]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@with_tools
+async def test_a_wrong_call_is_drawn_again_as_long_as_no_text_was_sent():
+    replies = [Reply(calling_reply("", "[]"), delay=1), Reply(calling_reply(""), delay=1)]
+    async with calling(ScriptedBackend(replies), loop=2, **PREFIX) as caller:
+        answer = await caller.chat(stream=True, tools=[WEATHER])
+    assert answer.events[-2]["mellea_like"]["iterations"] == 2
+    assert answer.events[-2]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@with_tools
+async def test_a_wrong_call_after_text_that_was_sent_ends_the_stream():
+    replies = [Reply(calling_reply("I look.", "[]"), chunks=["I look."]), Reply("no")]
+    async with calling(ScriptedBackend(replies), loop=2, **PREFIX) as caller:
+        answer = await caller.chat(stream=True, tools=[WEATHER])
+    assert answer.text == "I look."
+    assert answer.events[-1]["error"]["code"] == "reply_broken"
+
+
+@with_tools
+@pytest.mark.parametrize(
+    ("config", "wishes", "reply"),
+    [
+        ({}, {"tool_choice": "required"}, calling_reply("a b")),
+        ({"checks": ["words<=3"], "early": True}, {}, "a b"),
+    ],
+)
+async def test_with_tools_a_text_waits_where_it_may_still_fail(config, wishes, reply):
+    backend = ScriptedBackend([Reply(reply, delay=2, chunks=["a ", "b"])])
+    async with calling(backend, **{**PREFIX, **config}) as caller:
+        answer = await caller.chat(stream=True, tools=[WEATHER], **wishes)
+    assert texts(answer) == [(2, "a b")]
+
+
+# --- the Responses API ---------------------------------------------------------------------------
+
+
+async def respond(caller, **fields):
+    body = {"model": "mine", "input": "Hi.", "stream": True, **fields}
+    return await caller.ask("/v1/responses", body)
+
+
+def deltas_of(answer) -> list[tuple[float, str]]:
+    """When each piece of text of a response was sent."""
+    return [
+        (round(at, 2), event["delta"])
+        for at, part in answer.parts
+        for event in replace(answer, parts=[(at, part)]).events
+        if event["type"] == "response.output_text.delta"
+    ]
+
+
+async def test_a_response_flows_as_it_is_written_and_ends_as_the_whole_one():
+    reply = Generation("a b c", usage=Usage(1, 10, 3), reasoning="Hm.", finish_reason="length")
+    backend = ScriptedBackend([Reply(reply, delay=3, chunks=["a ", "b ", "c"])])
+    async with calling(backend, **PREFIX) as caller:
+        answer = await respond(caller)
+    assert deltas_of(answer) == [(1, "a "), (2, "b "), (3, "c")]
+    assert [event["sequence_number"] for event in answer.events] == list(range(len(answer.events)))
+    for event in answer.events:
+        EVENTS.validate_python(event)
+    kinds = [event["type"].removeprefix("response.") for event in answer.events]
+    assert kinds == [
+        *("created", "in_progress", "output_item.added", "content_part.added"),
+        *["output_text.delta"] * 3,
+        *("output_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "content_part.added"),
+        *("reasoning_text.delta", "reasoning_text.done", "content_part.done", "output_item.done"),
+        "incomplete",
+    ]
+    begun, whole = answer.events[0]["response"], answer.events[-1]["response"]
+    assert begun["id"] == whole["id"]
+    said, thought = whole["output"]
+    assert (said["content"][0]["text"], thought["type"]) == ("a b c", "reasoning")
+    assert {e["item_id"] for e in answer.events if "text" in e["type"] and "item_id" in e} == {
+        said["id"],
+        thought["id"],
+    }
+    assert [e["item"] for e in answer.events if e["type"].endswith("item.done")] == whole["output"]
+    assert (whole["usage"]["total_tokens"], whole["mellea_like"]["passed"]) == (13, True)
+
+
+@with_tools
+async def test_a_responses_calls_come_after_its_text():
+    reply = Reply(calling_reply("I look."), delay=2, chunks=["I ", "look."])
+    tool = {"type": "function", **WEATHER["function"]}
+    async with calling(ScriptedBackend([reply]), **PREFIX) as caller:
+        answer = await respond(caller, tools=[tool])
+    assert deltas_of(answer) == [(1, "I "), (2, "look.")]
+    whole = answer.events[-1]["response"]
+    assert [item["type"] for item in whole["output"]] == ["message", "function_call"]
+    assert answer.events[-2]["item"] == whole["output"][1]
+
+
+async def test_a_response_waits_until_its_text_is_certain_or_all_of_it_is_there():
+    replies = [Reply("no no", delay=2), Reply("yes a b", delay=3)]
+    config = {"checks": ["starts:yes"], "early": True, "loop": 2}
+    async with calling(ScriptedBackend(replies), **config, **PREFIX) as caller:
+        answer = await respond(caller)
+    assert deltas_of(answer) == [(2, "yes "), (3, "a "), (4, "b")]
+    async with calling(ScriptedBackend([Reply("a b", delay=2)]), **PREFIX) as caller:
+        answer = await respond(caller, include=["message.output_text.logprobs"])
+    assert deltas_of(answer) == [(6, "a b")]
+
+
+async def test_a_response_that_breaks_after_some_text_ends_with_an_error():
+    broken = Reply(BackendUnavailable("x"), delay=2, chunks=["a ", "b"])
+    async with calling(ScriptedBackend([broken, "c"]), loop=2, **PREFIX) as caller:
+        answer = await respond(caller)
+    assert [text for _, text in deltas_of(answer)] == ["a ", "b"]
+    last = answer.events[-1]
+    EVENTS.validate_python(last)
+    assert (last["type"], last["code"]) == ("error", "reply_broken")
+    assert last["sequence_number"] == len(answer.events) - 1
+
+
+async def test_a_response_that_fails_before_any_text_has_its_own_status():
+    async with calling(ScriptedBackend(["a b c"]), checks=["words<=2"], loop=1, **PREFIX) as caller:
+        answer = await respond(caller)
+    assert (answer.status, answer.error["code"]) == (422, "nothing_passed")

@@ -317,7 +317,12 @@ def test_fields_become_those_of_chat_completions():
         ({"conversation": "c"}, "conversation"),
         ({"max_tokens": 5}, "max_tokens"),
         ({"messages": [{"role": "user", "content": "x"}]}, "messages"),
-        ({"inptu": "x"}, "inptu"),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "mcp"}]}]},
+            "tools.0.tools.0",
+        ),
+        ({"tools": [{"type": "custom"}]}, "tools.0.name"),
+        ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input.0"),
     ],
 )
 def test_what_is_wrong_or_not_supported_is_named_as_it_was_sent(fields, param):
@@ -325,6 +330,26 @@ def test_what_is_wrong_or_not_supported_is_named_as_it_was_sent(fields, param):
         read(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert caught.value.message.startswith(f"{param}: ")
+
+
+def test_fields_that_are_unknown_are_left_out_unless_they_are_to_be_refused():
+    part = {"type": "input_text", "text": "x", "a": {"b": 1}}
+    asked = {
+        "inptu": "x",
+        "client_metadata": {"installation_id": "i"},
+        "tools": [{**WEATHER, "output_schema": {}, "defer_loading": True}],
+        "input": [{"role": "user", "content": [part]}],
+    }
+    [tool] = read(tools=[WEATHER]).tools
+    for said in ("forward", "drop"):
+        chat = read(FieldRules(unknown=said), **asked)
+        assert chat.passed_on == {}
+        assert [each.sent for each in chat.tools] == [tool.sent]
+    assert read(FieldRules(named={"top_k": "forward"}), top_k=5).passed_on == {"top_k": 5}
+    for name in ("inptu", "client_metadata"):
+        with pytest.raises(Refusal) as caught:
+            read(FieldRules(unknown_of_responses="refuse"), **{name: asked[name]})
+        assert (caught.value.status, caught.value.param) == (400, name)
 
 
 @pytest.mark.anyio

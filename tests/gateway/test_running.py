@@ -199,7 +199,7 @@ async def test_a_key_s_budget_comes_back_with_its_period():
     config = config_for(upstream={"price": [1, 5]}, keys=keys)
     gateway = Gateway(config, {"main": costing(Usage(1, 1000, 1000))}, lambda: clock[0])
     async with gateway.open():
-        caller = Caller(gateway.app)
+        caller = Caller(gateway)
 
         async def ask(token: str = TOKEN):
             return await caller.ask(body=body(max_tokens=1000), headers=bearer(token))

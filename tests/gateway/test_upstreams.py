@@ -90,8 +90,8 @@ async def test_the_markov_text_generator_needs_nothing():
     )
     gateway = Gateway(config)
     async with gateway.open():
-        answer = await Caller(gateway.app).chat("classes", seed=3)
-        refused = await Caller(gateway.app).chat(mellea_like={"requirements": ["It rhymes."]})
+        answer = await Caller(gateway).chat("classes", seed=3)
+        refused = await Caller(gateway).chat(mellea_like={"requirements": ["It rhymes."]})
     assert answer.json["choices"][0]["message"]["content"]
     assert refused.error["param"] == "mellea_like.requirements"
 
@@ -174,7 +174,7 @@ async def test_upstreams_that_are_open_are_not_opened_again(module):
     made = sys.modules["backends_of_a_test"].made
     gateway = Gateway(config_for(upstream={"backend": "backends_of_a_test:make"}))
     async with gateway.open(), gateway.open():
-        assert (await Caller(gateway.app).chat()).status == 200
+        assert (await Caller(gateway).chat()).status == 200
     assert len(made) == 1
 
 

@@ -48,7 +48,8 @@ def end(claim: Claim, spent: int) -> None:
 
 
 def sums(account: Account) -> tuple[int, int, int]:
-    return account.spent.output_tokens, account.reserved.output_tokens, len(account.queue)
+    kept = account.sums
+    return kept.spent.output_tokens, kept.reserved.output_tokens, len(kept.queue)
 
 
 # --- what fits --------------------------------------------------------------------------------
@@ -83,7 +84,7 @@ def sums(account: Account) -> tuple[int, int, int]:
 )
 def test_what_fits_and_what_never_will(limits, spent, reserved, wanted, lacking, room):
     account = Account(limits)
-    account.spent, account.reserved = spent, reserved
+    account.sums.spent, account.sums.reserved = spent, reserved
     assert account.lacking(wanted) == lacking
     assert account.has_room(wanted) is room
 
@@ -97,7 +98,7 @@ def test_a_claim_queued_is_denied_when_it_can_never_be_met_any_more():
     second = ask(60, account, woken=woken)
     end(first, 41)
     assert (standing(second), sums(account), woken) == ("denied", (41, 0, 0), [second])
-    assert account.denied == 1
+    assert account.sums.denied == 1
 
 
 def test_who_leaves_after_being_granted_gives_it_back_to_the_next():

@@ -13,7 +13,8 @@ from limiter_kit import GOOD, Slow, failed, request
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendUnavailable, RateLimited
 from mellea_like.limits.base import LimitedBackend, RequestEnd
-from mellea_like.limits.rate import Bucket, RateLimiter
+from mellea_like.limits.bucket import Bucket
+from mellea_like.limits.rate import RateLimiter
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio

@@ -94,6 +94,7 @@ every_check = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 @example('{"a": ["b"], ', '"a": ["a"]}', [9])
 @example('{"a": [', '"a", 1]}', [7])
 @example("  a", "", [1])
+@example("1e\u20281", "1\u03011", [])
 def test_what_is_rejected_early_fails_in_the_end_whatever_follows(check, text, more, cuts):
     if rejection(check, pieces_of(text, cuts)) is not None:
         assert not verdict(check, text).passed

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
@@ -33,6 +36,7 @@ from mellea_like import (
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.decision import Answer, Decision
 from mellea_like.hooks.types import HookType
+from mellea_like.runtime.threads import thread_statistics
 from mellea_like.sampling.schedules import Hedged, PerRequirement, Staggered
 from mellea_like.sampling.selections import BaseSelection, SelectionState
 
@@ -203,6 +207,50 @@ async def test_what_a_selection_raises_is_raised_by_the_call():
     backend = by_iteration({1: "yes", 2: "yes"})
     with pytest.raises(ZeroDivisionError, match="alike"):
         await strategy(backend, Consensus(alike, n=2), width=2).sample("do", [yes])
+
+
+async def test_a_consensus_compares_off_the_event_loop():
+    """Each comparison waits until a task on the loop has run: on the loop it would never do."""
+    asked, told = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def alike(one, other):
+        asked.put((one.text, other.text))
+        return told.get(timeout=10)
+
+    async def answer():
+        for _ in range(3):
+            while asked.empty():
+                await checkpoint()
+            told.put(float("yes b" in asked.get()))
+
+    backend = by_iteration({1: "yes a", 2: "yes b", 3: "yes c"})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answer)
+        result = await strategy(backend, Consensus(alike, n=3), width=3).sample("do", [yes])
+    assert result.value == "yes b"
+    assert result.decision.scores == {1: 0.5, 2: 1.0, 3: 0.5}
+
+
+async def test_a_consensus_that_is_cancelled_compares_no_further():
+    begun, go_on, ended = threading.Event(), threading.Event(), []
+
+    def alike(one, other):
+        begun.set()
+        go_on.wait(10)
+        ended.append(one)
+        return 1.0
+
+    sampled = strategy(by_iteration({}, "yes"), Consensus(alike, n=4)).sample
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sampled, "do", [yes])
+        while not begun.is_set():
+            await checkpoint()
+        tasks.cancel_scope.cancel()
+    assert not ended  # Nobody waited for it.
+    go_on.set()
+    while thread_statistics().abandoned:
+        await checkpoint()
+    assert len(ended) == 1
 
 
 def judge(prefer):

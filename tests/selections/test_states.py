@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 
 import pytest
 from engine_kit import a_slice
@@ -20,6 +21,7 @@ from mellea_like.sampling.selections import (
     SelectionFacts,
     Tournament,
     Vote,
+    word_overlap,
 )
 
 P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
@@ -143,9 +145,31 @@ def test_the_consensus_is_most_like_the_others():
     texts = ["a b c", "a b c d", "x y", "a b c e"]
     state = begun(Consensus(n=4))
     hear_all(state, [candidate(text) for text in texts])
+    list(state.steps())
     decision = state.decide()
     assert decision.winners == (1,)
     assert min(decision.scores, key=decision.scores.get) == 3
+
+
+class Splits(str):
+    """A text that counts how often it is split."""
+
+    __slots__ = ("count",)
+
+    def split(self, *args):
+        self.count = getattr(self, "count", 0) + 1
+        return super().split(*args)
+
+
+@given(st.lists(st.text("ab c", max_size=12), min_size=1, max_size=7))
+def test_the_consensus_prepares_each_text_once_and_compares_as_word_overlap_does(texts):
+    once, pairs = begun(Consensus(n=7), 7), begun(Consensus(partial(word_overlap), n=7))
+    counted = [Splits(text) for text in texts]
+    hear_all(once, [candidate(text) for text in counted])
+    hear_all(pairs, [candidate(text) for text in texts])
+    assert len(list(once.steps())) == len(list(pairs.steps())) == len(texts) * (len(texts) - 1) // 2
+    assert once.decide() == pairs.decide()
+    assert [text.count for text in counted] == [1] * len(texts)
 
 
 # --- tournaments --------------------------------------------------------------------------------

@@ -281,4 +281,4 @@ async def calling(backend: Backend | None = None, **config: Any) -> AsyncIterato
     given = None if backend is None else {"main": backend}
     gateway = Gateway(config_for(**config), given)
     async with gateway.open():
-        yield Caller(gateway.app)
+        yield Caller(gateway)

@@ -151,7 +151,7 @@ def running(
     """Serve an app behind a guard on a free port of the loopback."""
     config = ServerConfig(**{"port": 0, "stop_seconds": 0.2, **server})
     inside = TinyApp() if app is None else app
-    metrics = Metrics(["m"], keys or [ANONYMOUS])
+    metrics = Metrics(keys or [ANONYMOUS], ["m"])
     guard = Guard(inside, config, keys or {}, metrics=metrics)
     with in_thread(guard, config, has_keys=bool(keys)) as port:
         yield Running(port, inside, guard, metrics)

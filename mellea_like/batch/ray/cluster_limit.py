@@ -35,7 +35,7 @@ from mellea_like.errors import (
 )
 from mellea_like.limits.base import RequestEnd
 from mellea_like.limits.budget import Budget, Cancelled
-from mellea_like.limits.rate import RateLimiter
+from mellea_like.limits.rate import ASSUMED, RateLimiter
 from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def limits_of(limit: ClusterLimit) -> list[Limit]:
                 requests_per_minute=limit.requests_per_minute,
                 tokens_per_minute=limit.tokens_per_minute,
                 burst_seconds=limit.burst_seconds,
-                **({} if assumed is None else {"assume_output_tokens": assumed}),
+                assume_output_tokens=ASSUMED if assumed is None else assumed,
             )
         )
     return made

@@ -56,6 +56,7 @@ OPTIONS = {
     "requirements": "--check, --require",
     "judge": "--judge-model",
     "format": "--schema",
+    "checks": "--check",
     "input": "INPUT",
 }
 """Parts of a run that the library calls otherwise than the options do."""
@@ -106,7 +107,9 @@ class _Batch:
         self.begun = False
         self._requirements = options.make_requirements()
         self._backends = Backends(options)
-        self._template = PromptTemplate.given(options.prompt, options.system)
+        self._template = PromptTemplate.given(
+            options.prompt, options.system, options.row_checks, early=options.early
+        )
         self._source = RowSource(
             options.source,
             self._template,
@@ -200,6 +203,8 @@ class _Batch:
         settings: dict[str, Any] = {} if template.text is None else {"prompt": template.text}
         if template.system is not None:
             settings["system"] = template.system
+        if options.row_checks:
+            settings["checks"] = options.row_checks
         if options.spec.json_schema is not None:
             settings["schema"] = options.spec.json_schema
         if options.journal is not None:

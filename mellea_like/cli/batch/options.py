@@ -9,10 +9,12 @@ from typing import ClassVar, Literal, get_args
 
 from mellea_like.batch.batch_run import Order  # noqa: TC001 (typer reads the annotations)
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
-from mellea_like.cli.draw_options import DRAWS, LOOP, PANELS, DrawOptions
+from mellea_like.cli.draw_options import CHECKS, DRAWS, LOOP, PANELS, DrawOptions
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.export.example_selection import Drop, Reasoning
+from mellea_like.requirements.code_expressions import CODE_FORMS
+from mellea_like.requirements.expressions import ALLOWED
 
 __all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine"]
 
@@ -26,7 +28,7 @@ RUN = "How to run"
 HELP = """Ask a model about every row of a file: many at a time, and each until its reply is good.
 
 INPUT has a JSON object a line, or is a CSV, TSV or Parquet file. Each row's prompt is made of its\
- fields, by a Jinja template. A result for each row goes to OUT, as it comes.
+ fields, by a Jinja template, and so may checks be. A result for each row goes to OUT, as it comes.
 
 With --journal, a run that was interrupted or killed goes on with --resume: what was done is not\
  asked again.
@@ -36,6 +38,8 @@ With --journal, a run that was interrupted or killed goes on with --resume: what
 \b
 mellea-like batch reviews.jsonl --prompt "In one word: {{ text }}" \\
     --model gpt-4.1-mini --check "choice:good|bad" -o out.jsonl --journal run.db
+mellea-like batch tasks.jsonl --prompt "{{ task }}" --model gpt-4.1-mini \\
+    --check "passes_tests:{{ tests }}" -o out.jsonl --journal run.db
 mellea-like batch letters.csv --prompt @letter.txt --schema invoice.json \\
     --model gpt-4.1-mini --parallel 32 --budget cost=5 --price 0.40,1.60 \\
     --max-tokens 400 -o out.csv --failed failed.csv --journal run.db --resume
@@ -58,6 +62,15 @@ class BatchOptions(DrawOptions):
     panels: ClassVar = (ROWS, RESULTS, RUN, *PANELS)
 
     source: str = argument("INPUT", "The rows: a file, or - for JSONL on standard input.")
+    checks: list[str] = option(
+        list,
+        f"One of: {'  '.join(ALLOWED)}. Repeatable.\n\nOf code, in a sandbox:"
+        f" {'  '.join(CODE_FORMS)}.\n\nOne with {{{{ }}}} in it is a Jinja template, and the model"
+        " isn't told of it: contains:{{ answer }}.",
+        "--check",
+        metavar="EXPR",
+        panel=CHECKS,
+    )
     prompt: str | None = option(
         None,
         "What to ask for each row, as a Jinja template: {{ text }} stands for the field"
@@ -226,6 +239,15 @@ class BatchOptions(DrawOptions):
             if wrong:
                 msg = f"--order breadth {why}, and does not go with {given}"
                 raise Problem(msg, Exit.USAGE)
+
+    @property
+    def row_checks(self) -> list[str]:
+        """The checks that are templates: each row has its own."""
+        return [one for one in self.checks if "{{" in one]
+
+    @property
+    def _fixed_checks(self) -> list[str]:
+        return [one for one in self.checks if "{{" not in one]
 
     @property
     def similarity(self) -> bool | float:

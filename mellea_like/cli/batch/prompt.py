@@ -1,4 +1,4 @@
-"""A prompt for each row: a Jinja template, filled in with the row's fields."""
+"""A prompt for each row, and its own checks: Jinja templates, filled in with the row's fields."""
 
 from __future__ import annotations
 
@@ -12,51 +12,76 @@ from mellea_like.batch.rows.formats import BadRow
 from mellea_like.batch.rows.template import RowTemplate
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import one_line
-from mellea_like.core.conversation import Instruction, Message
+from mellea_like.core.conversation import Conversation, Instruction, Message
+from mellea_like.requirements.code_expressions import is_code_check, parse_code_check
+from mellea_like.requirements.expressions import parse_check
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mellea_like.batch.rows.formats import Row
     from mellea_like.core.conversation import Asked
+    from mellea_like.core.requirement import Requirement
 
 __all__ = ["PromptTemplate"]
 
 
 class PromptTemplate:
-    """What to ask for each row: a template filled in, or without one the row's own messages."""
+    """What to ask for each row: a template filled in, or without one the row's own messages.
 
-    def __init__(self, text: str | None, system: str | None = None) -> None:
+    The checks are templates of expressions. The model isn't told of the checks that they make,
+    for they may have the right answer in them.
+    """
+
+    def __init__(
+        self,
+        text: str | None,
+        system: str | None = None,
+        checks: Sequence[str] = (),
+        *,
+        early: bool = False,
+    ) -> None:
         self.text = text
         self.system = system
-        try:
-            self._template = None if text is None else RowTemplate(text)
-        except ValueError as exc:
-            msg = f"--prompt {exc}"
-            raise Problem(msg, Exit.USAGE) from exc
+        self._template = None if text is None else _template("--prompt", text)
+        self._checks = [_template("--check", one) for one in checks]
+        self._early = early
 
     @classmethod
-    def given(cls, argument: str | None, system: str | None = None) -> PromptTemplate:
+    def given(
+        cls,
+        argument: str | None,
+        system: str | None = None,
+        checks: Sequence[str] = (),
+        *,
+        early: bool = False,
+    ) -> PromptTemplate:
         """Read the template, and the system prompt."""
-        return cls(_read("--prompt", argument), _read("--system", system))
+        return cls(_read("--prompt", argument), _read("--system", system), checks, early=early)
 
-    def fill(self, row: Row, place: str = "line") -> Asked:
-        """Make the prompt for a row."""
+    def fill(self, row: Row, place: str = "line") -> Asked | Conversation:
+        """Make the prompt for a row, with what must hold for it alone."""
+        must_hold = tuple(self._check(template, row, place) for template in self._checks)
         if self._template is None:
-            return self._messages(row, place)
-        wrong = ""
-        try:
-            prompt = self._template.fill(row)
-        except UndefinedError as exc:
-            fields = one_line(", ".join(row)) or "none"
-            wrong = f"the prompt can't be made: {one_line(str(exc))}; the row's fields: {fields}"
-        except Exception as exc:  # noqa: BLE001 (a template may do anything)
-            wrong = f"the prompt can't be made: {one_line(f'{type(exc).__name__}: {exc}')}"
-        else:
-            if prompt.strip():
-                return prompt if self.system is None else Instruction(prompt, self.system)
-            wrong = "the prompt is empty"
-        raise _bad(row, place, wrong)
+            messages = self._messages(row, place)
+            return Conversation(tuple(messages), must_hold) if must_hold else messages
+        prompt = _filled(self._template, "the prompt", row, place)
+        if not prompt.strip():
+            raise _bad(row, place, "the prompt is empty")
+        if self.system is None and not must_hold:
+            return prompt
+        return Instruction(prompt, self.system, must_hold)
 
-    def _messages(self, row: Row, place: str) -> Asked:
+    def _check(self, template: RowTemplate, row: Row, place: str) -> Requirement:
+        text = _filled(template, "a check", row, place)
+        try:
+            if is_code_check(text):
+                return parse_code_check(text, name=template.text, check_only=True)
+            return parse_check(text, early=self._early, name=template.text, check_only=True)
+        except ValueError as exc:
+            raise _bad(row, place, one_line(str(exc))) from exc
+
+    def _messages(self, row: Row, place: str) -> list[Message]:
         """Take a row's messages; a column has them as JSON."""
         if "messages" not in row:
             raise _bad(row, place, "it has no field messages, and there is no --prompt")
@@ -73,6 +98,25 @@ class PromptTemplate:
         if self.system is not None and messages[0].role != "system":
             messages.insert(0, Message("system", self.system))
         return messages
+
+
+def _template(option: str, text: str) -> RowTemplate:
+    try:
+        return RowTemplate(text)
+    except ValueError as exc:
+        msg = f"{option} {exc}"
+        raise Problem(msg, Exit.USAGE) from exc
+
+
+def _filled(template: RowTemplate, what: str, row: Row, place: str) -> str:
+    try:
+        return template.fill(row)
+    except UndefinedError as exc:
+        fields = one_line(", ".join(row)) or "none"
+        wrong = f"{what} can't be made: {one_line(str(exc))}; the row's fields: {fields}"
+    except Exception as exc:  # noqa: BLE001 (a template may do anything)
+        wrong = f"{what} can't be made: {one_line(f'{type(exc).__name__}: {exc}')}"
+    raise _bad(row, place, wrong)
 
 
 def _bad(row: Row, place: str, wrong: str) -> BadRow:

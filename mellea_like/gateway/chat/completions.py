@@ -108,9 +108,9 @@ class Completion(Answer):
 class LiveCompletion:
     """A completion that is sent while its reply arrives."""
 
-    def __init__(self, model: str, *, include_usage: bool) -> None:
+    def __init__(self, model: str, prepared: PreparedRequest, *, include_usage: bool) -> None:
         self.begun = False
-        self._model = model
+        self._given = (model, prepared)
         self._frame = _frame(model)
         self._include_usage = include_usage
 
@@ -120,11 +120,15 @@ class LiveCompletion:
         self.begun = True
         return event_of(_chunk(self._frame, 0, {**role, "content": text}))
 
-    def end(self, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> bytes:
+    def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
         """Write all that comes after the text, or raise a Refusal."""
-        given = (self._model, prepared, outcomes)
+        given = (*self._given, outcomes)
         answer = Completion(*given, include_usage=self._include_usage, frame=self._frame)
         return b"".join(answer.rest()) + answer.end
+
+    def failed(self, refusal: Refusal) -> bytes:
+        """Write a refusal as the last event."""
+        return _failed(refusal)
 
 
 def _frame(model: str) -> dict[str, Any]:

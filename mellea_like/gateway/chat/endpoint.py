@@ -35,14 +35,21 @@ __all__ = ["Endpoint", "EventStream", "LiveAnswer", "Reading", "event_of", "unkn
 class LiveAnswer(Protocol):
     """An answer of a model that is sent while the reply arrives."""
 
-    begun: bool
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been sent."""
+        ...
 
     def piece(self, text: str) -> bytes:
         """Write the events of a piece of the text."""
         ...
 
-    def end(self, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> bytes:
+    def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
         """Write all that comes after the text, or raise a Refusal."""
+        ...
+
+    def failed(self, refusal: Refusal) -> bytes:
+        """Write a refusal as the last event."""
         ...
 
 
@@ -56,7 +63,7 @@ class Reading(NamedTuple):
     """Writes a refusal as the last event of a stream that has begun."""
     named: Callable[[str], str] = str
     """What the endpoint calls a field of the request."""
-    begin: Callable[[str], LiveAnswer] | None = None
+    begin: Callable[[str, PreparedRequest], LiveAnswer] | None = None
     """Begins an answer that is sent while the reply arrives, where the endpoint can."""
 
 
@@ -83,7 +90,7 @@ class Endpoint(ABC):
         """Answer one request, as ASGI wants it."""
         caller = admitted(scope)
         name = model_of(caller.body)
-        model = self._models.get(name)
+        model = self._models.get(name) if caller.may_use(name) else None
         if model is None:
             raise unknown_model()
         reading = self.read(caller.body, model.rules)
@@ -119,13 +126,13 @@ class Endpoint(ABC):
             and reading.begin is not None
             and prepared.may_stream
         ):
-            live = reading.begin(name)
+            live = reading.begin(name, prepared)
             outcomes = await self._send_live(name, prepared, live, events)
             if live.begun:
                 try:
-                    end = live.end(prepared, outcomes)
+                    end = live.end(outcomes)
                 except Refusal as refusal:
-                    end = reading.failed(refusal)
+                    end = live.failed(refusal)
                 await events.write(end, more=False)
                 return
         else:
@@ -179,8 +186,8 @@ class Endpoint(ABC):
 
 
 def unknown_model() -> Refusal:
-    """Make the answer to a request for a model that doesn't exist."""
-    message = "there is no such model: see /v1/models"
+    """Make the answer to a request for a model that a key doesn't have."""
+    message = "there is no such model, or this key may not use it: see /v1/models"
     return Refusal(404, message, code="model_not_found", param="model")
 
 

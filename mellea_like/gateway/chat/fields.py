@@ -58,6 +58,10 @@ _LABELS = dict.fromkeys(("safety_identifier", "user"), Field("dropped", "a label
 
 _TIER = Field("refused", "another tier has another price", ("auto", "default"))
 
+_PENALTIES = dict.fromkeys(
+    ("presence_penalty", "frequency_penalty"), Field("honoured", "forwarded")
+)
+
 _MODERATION = Field("refused", "its results have no place in a reply")
 
 _FUNCTIONS = Field("refused", "deprecated by OpenAI: send `tools`")
@@ -115,8 +119,12 @@ RESPONSES_FIELDS: Mapping[str, Field] = MappingProxyType(
         "input": Field("honoured", "a text, or items; `reasoning` items are skipped"),
         "instructions": Field("honoured", "the system message"),
         **_honoured("temperature", "top_p"),
+        **_PENALTIES,
         "max_output_tokens": Field("honoured", "at most the key's `max_tokens`"),
-        "tools": Field("honoured", "of type `function`; calls are checked against them"),
+        "tools": Field(
+            "honoured",
+            "of type `function`, `custom` and `namespace`; calls are checked against them",
+        ),
         "tool_choice": Field("honoured", "forwarded, and the reply is checked against it"),
         "parallel_tool_calls": Field("honoured", "`false` fails a reply with several calls"),
         "text": Field("honoured", "`format` is checked, `verbosity` forwarded"),
@@ -213,6 +221,14 @@ class FieldRules(NamedTuple):
     unknown: FieldUse = "refuse"
     named: Mapping[str, FieldUse] = MappingProxyType({})
     media_urls: bool = False
+    unknown_of_responses: Literal["drop", "refuse"] = "drop"
+    """The same for ``/v1/responses``, whose fields mean nothing to chat completions."""
+    hosted_tools: Literal["drop", "refuse"] = "refuse"
+
+    @property
+    def of_responses(self) -> FieldRules:
+        """These rules for a request to ``/v1/responses``."""
+        return self._replace(unknown=self.unknown_of_responses)
 
 
 DEFAULTS = FieldRules()

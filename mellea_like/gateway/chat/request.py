@@ -54,6 +54,7 @@ __all__ = [
     "Extensions",
     "Fields",
     "NotBlank",
+    "Penalty",
     "Positive",
     "ResponseFormat",
     "Tool",
@@ -518,7 +519,7 @@ F = TypeVar("F", bound=Fields)
 def read_as(kind: type[F], given: Mapping[str, Any], rules: FieldRules) -> F:
     """Read an object, or refuse it."""
     try:
-        return kind.model_validate(given, context={"media_urls": rules.media_urls})
+        return kind.model_validate(given, context=rules._asdict())
     except ValidationError as exc:
         refusal = _refusal(exc)
     raise refusal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +15,23 @@ from mellea_like.gateway.chat.answer import (
     tokens_of,
 )
 from mellea_like.gateway.chat.endpoint import Endpoint, Reading, event_of
-from mellea_like.gateway.chat.responses_request import chat_name, read_response
+from mellea_like.gateway.chat.responses_request import read_response
+from mellea_like.gateway.chat.responses_tools import called_as
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from mellea_like.core.backend import Options
     from mellea_like.core.generation import Usage
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.fields import FieldRules
     from mellea_like.gateway.chat.responses_request import ResponsesRequest
+    from mellea_like.gateway.chat.served_model import PreparedRequest, ReplyOutcome
     from mellea_like.gateway.refusal import Refusal
 
-__all__ = ["Response", "Responses"]
+    Event = tuple[str, dict[str, Any]]
+
+__all__ = ["LiveResponse", "Response", "Responses"]
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a response isn't whole, by the finish reason."""
@@ -37,74 +43,165 @@ class Responses(Endpoint):
     def read(self, body: Mapping[str, Any], rules: FieldRules) -> Reading:
         """Read a request, or refuse it."""
         own, chat = read_response(body, rules)
-        return Reading(chat, partial(Response, asked=own), _failed, chat_name)
+        # The log-probabilities of a text are known when all of it is there.
+        live = None if chat.logprobs else partial(LiveResponse, asked=own)
+        return Reading(chat, partial(Response, asked=own), _failed, own.name_of, live)
 
 
-def _failed(refusal: Refusal) -> bytes:
+def _failed(refusal: Refusal, number: int = 0) -> bytes:
     error = refusal.error
     named = {name: error[name] for name in ("code", "message", "param")}
     # An event of type error, and the error as OpenAI's clients look for it in any stream.
-    return event_of({"type": "error", "sequence_number": 0, **named, "error": error}, "error")
+    return event_of({"type": "error", "sequence_number": number, **named, "error": error}, "error")
+
+
+# --- the response --------------------------------------------------------------------------------
+
+
+class _Frame:
+    """What every copy of one response has, whatever its status."""
+
+    def __init__(self, model: str, asked: ResponsesRequest, options: Options) -> None:
+        penalties = ("presence_penalty", "frequency_penalty")
+        self._fields: dict[str, Any] = {
+            "id": _named("resp"),
+            "object": "response",
+            "created_at": int(time.time()),
+            "error": None,
+            "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens,
+            "max_tool_calls": None,
+            "metadata": asked.metadata,
+            "model": model,
+            "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": asked.reasoning.effort, "summary": None},
+            "store": False,
+            "background": False,
+            "service_tier": "default",
+            # Numbers, also where nobody has said one: OpenAI's defaults.
+            "temperature": 1.0 if options.temperature is None else options.temperature,
+            "top_p": 1.0 if options.top_p is None else options.top_p,
+            **{name: options.extra.get(name, 0.0) for name in penalties},
+            "top_logprobs": asked.top_logprobs or 0,
+            "text": asked.text.echoed,
+            "tool_choice": asked.sent.get("tool_choice", "auto"),
+            "tools": [tool.echoed for tool in asked.tools if tool.echoed],
+            "truncation": "disabled",
+            **asked.labels,
+        }
+
+    def written(
+        self, status: str, output: Sequence[dict[str, Any]] = (), **known: Any
+    ) -> dict[str, Any]:
+        """Write the response as it is by now."""
+        done = int(time.time()) if status == "completed" else None
+        by_now: dict[str, Any] = {"status": status, "completed_at": done, "output": [*output]}
+        return {**self._fields, **by_now, "incomplete_details": None, "usage": None, **known}
+
+    def begun(self) -> Iterator[Event]:
+        """Write the events that a stream begins with."""
+        response = self.written("in_progress")
+        yield "response.created", {"response": response}
+        yield "response.in_progress", {"response": response}
+
+
+class _Numbered:
+    """Writes events, each with its number in the stream."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def __call__(self, events: Iterable[Event]) -> Iterator[bytes]:
+        for kind, fields in events:
+            yield event_of({"type": kind, "sequence_number": self.next, **fields}, kind)
+            self.next += 1
 
 
 class Response(Answer):
     """What OpenAI calls a response."""
 
-    def __init__(self, *given: Any, asked: ResponsesRequest) -> None:
-        super().__init__(*given)
-        self._asked = asked
-        self._id = f"resp_{secrets.token_hex(24)}"
+    def __init__(
+        self,
+        model: str,
+        prepared: PreparedRequest,
+        outcomes: Sequence[ReplyOutcome],
+        *,
+        asked: ResponsesRequest,
+        frame: _Frame | None = None,
+        shown: str | None = None,
+    ) -> None:
+        super().__init__(model, prepared, outcomes)
+        self._frame = frame or _Frame(model, asked, prepared.options)
         [choice] = self.shown
         self._why = INCOMPLETE.get(finish_reason(choice.reply))
         self._status = "completed" if self._why is None else "incomplete"
-        self._output = _items(choice.reply, self._status)
+        self._output = _items(choice.reply, self._status, asked, shown)
 
     def whole(self) -> dict[str, Any]:
         """Write the response."""
-        return self._response(self._status, self._output)
+        return self._frame.written(
+            self._status,
+            self._output,
+            incomplete_details=None if self._why is None else {"reason": self._why},
+            usage=_usage(self.usage),
+            mellea_like=self.summary,
+        )
 
     def events(self) -> Iterator[bytes]:
         """Write the events of a streamed response."""
-        for number, (kind, fields) in enumerate(self._events()):
-            yield event_of({"type": kind, "sequence_number": number, **fields}, kind)
+        return _Numbered()([*self._frame.begun(), *self._events()])
 
-    def _events(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        begun = self._response("in_progress", [])
-        yield "response.created", {"response": begun}
-        yield "response.in_progress", {"response": begun}
-        for index, item in enumerate(self._output):
-            yield from _events_of(index, item)
+    def rest(self) -> Iterator[Event]:
+        """Write the events that come after the pieces of a text that has been shown."""
+        item, part = self._output[0], self._output[0]["content"][0]
+        yield from _ended_part({**_place(0, item), "content_index": 0}, part)
+        yield from _ended_item(0, item, after=1)
+        yield from self._events(after=1)
+
+    def _events(self, after: int = 0) -> Iterator[Event]:
+        for index, item in enumerate(self._output[after:], after):
+            yield from _begun_item(index, item)
+            yield from _ended_item(index, item)
         yield f"response.{self._status}", {"response": self.whole()}
 
-    def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-        asked = self._asked
-        begun = status == "in_progress"
-        cut = None if begun or self._why is None else {"reason": self._why}
-        return {
-            "id": self._id,
-            "object": "response",
-            "created_at": self.created,
-            "status": status,
-            "error": None,
-            "incomplete_details": cut,
-            "instructions": asked.instructions,
-            "max_output_tokens": asked.max_output_tokens,
-            "metadata": asked.metadata,
-            "model": self.model,
-            "output": output,
-            "parallel_tool_calls": asked.parallel_tool_calls is not False,
-            "previous_response_id": None,
-            "reasoning": {"effort": asked.reasoning.effort, "summary": None},
-            "store": False,
-            "temperature": asked.temperature,
-            "text": {"format": {"type": "text"}, **asked.text.sent},
-            "tool_choice": asked.sent.get("tool_choice", "auto"),
-            "tools": [{"parameters": {}, "strict": None, **tool.sent} for tool in asked.tools],
-            "top_p": asked.top_p,
-            "truncation": "disabled",
-            "usage": None if begun else _usage(self.usage),
-            **({} if begun else {"mellea_like": self.summary}),
-        }
+
+class LiveResponse:
+    """A response that is sent while its reply arrives."""
+
+    def __init__(self, model: str, prepared: PreparedRequest, *, asked: ResponsesRequest) -> None:
+        self._given = (model, prepared)
+        self._asked = asked
+        self._frame = _Frame(model, asked, prepared.options)
+        self._numbered = _Numbered()
+        self._item = _message(_named("msg"), "in_progress", _text_part(""))
+        self._where = {**_place(0, self._item), "content_index": 0}
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been sent."""
+        return self._numbered.next > 0
+
+    def piece(self, text: str) -> bytes:
+        """Write the events of a piece of the text; the first begin the response."""
+        return b"".join(self._numbered(self._piece(text)))
+
+    def _piece(self, text: str) -> Iterator[Event]:
+        if not self.begun:
+            yield from self._frame.begun()
+            yield from _begun_item(0, self._item)
+            yield from _begun_part(self._where, self._item["content"][0])
+        yield "response.output_text.delta", {**self._where, "delta": text, "logprobs": []}
+
+    def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
+        """Write all that comes after the text, or raise a Refusal."""
+        shown = self._item["id"]
+        answer = Response(*self._given, outcomes, asked=self._asked, frame=self._frame, shown=shown)
+        return b"".join(self._numbered(answer.rest()))
+
+    def failed(self, refusal: Refusal) -> bytes:
+        """Write a refusal as the last event."""
+        return _failed(refusal, self._numbered.next)
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
@@ -118,61 +215,106 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _items(reply: Slice, status: str) -> list[dict[str, Any]]:
-    """Write what a reply says as the items of a response."""
+# --- its items -----------------------------------------------------------------------------------
 
-    def item(prefix: str, kind: str, **fields: Any) -> dict[str, Any]:
-        made = {"id": f"{prefix}_{secrets.token_hex(24)}", "type": kind, "status": status}
-        return {**made, **fields}
 
-    said, items = message_of(reply), list[dict[str, Any]]()
-    if thought := generated(reply).reasoning:
-        content = [{"type": "reasoning_text", "text": thought}]
-        items.append(item("rs", "reasoning", summary=[], content=content))
-    if said["refusal"] is not None:
-        part = {"type": "refusal", "refusal": said["refusal"]}
-        items.append(item("msg", "message", role="assistant", content=[part]))
-    elif said["content"] is not None:
-        tokens = tokens_of(reply)
-        part = {"type": "output_text", "text": said["content"]}
-        part |= {"annotations": [], "logprobs": tokens}
-        items.append(item("msg", "message", role="assistant", content=[part]))
+def _named(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(24)}"
+
+
+def _message(name: str, status: str, *content: dict[str, Any]) -> dict[str, Any]:
+    item = {"id": name, "type": "message", "status": status, "role": "assistant"}
+    return {**item, "content": [*content]}
+
+
+def _text_part(text: str, tokens: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": [*tokens]}
+
+
+def _items(
+    reply: Slice, status: str, asked: ResponsesRequest, shown: str | None
+) -> list[dict[str, Any]]:
+    """Write what a reply says as the items of a response.
+
+    ``shown`` is the id of the message whose text has been sent: that one comes first.
+    """
+    made, said = generated(reply), message_of(reply)
+    items: list[dict[str, Any]] = []
+    content: list[dict[str, Any]] = []
+    text, refusal = said["content"], said["refusal"]
+    if shown is not None:
+        text, refusal = made.text, None if refusal == made.text else refusal
+    if text is not None:
+        content.append(_text_part(text, tokens_of(reply)))
+    if refusal is not None:
+        content.append({"type": "refusal", "refusal": refusal})
+    if thought := made.reasoning:
+        parts = [{"type": "reasoning_text", "text": thought}]
+        begun = {"id": _named("rs"), "type": "reasoning", "status": status}
+        items.append({**begun, "summary": [], "content": parts})
+    if content:
+        message = _message(shown or _named("msg"), status, *content)
+        items.insert(len(items) if shown is None else 0, message)
     for call in said.get("tool_calls", ()):
-        items.append(item("fc", "function_call", call_id=call["id"], **call["function"]))
+        kind, fields = called_as(asked.names, **call["function"])
+        prefix = "fc" if kind == "function_call" else "ctc"
+        begun = {"id": _named(prefix), "type": kind, "status": status}
+        items.append({**begun, "call_id": call["id"], **fields})
     return items
 
 
-def _events_of(index: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Write the events of one item, from its beginning to its end."""
-    where: dict[str, Any] = {"item_id": item["id"], "output_index": index}
-    begun = {**item, "status": "in_progress"}
-    match item["type"]:
-        case "function_call":
-            begun["arguments"] = ""
-        case _:
-            begun["content"] = []
+WRITTEN = {
+    "function_call": ("arguments", "response.function_call_arguments"),
+    "custom_tool_call": ("input", "response.custom_tool_call_input"),
+}
+"""The field of a call that is written piece by piece, and the events that it is written by."""
+
+
+def _place(index: int, item: Mapping[str, Any]) -> dict[str, Any]:
+    return {"item_id": item["id"], "output_index": index}
+
+
+def _begun_item(index: int, item: dict[str, Any]) -> Iterator[Event]:
+    """Write the event of an item of which nothing is there yet."""
+    field, _ = WRITTEN.get(item["type"], ("content", ""))
+    nothing: Any = [] if field == "content" else ""
+    begun = {**item, "status": "in_progress", field: nothing}
     yield "response.output_item.added", {"output_index": index, "item": begun}
-    if item["type"] == "function_call":
-        arguments = item["arguments"]
-        kind = "response.function_call_arguments"
-        yield f"{kind}.delta", {**where, "delta": arguments}
-        yield f"{kind}.done", {**where, "name": item["name"], "arguments": arguments}
+
+
+def _ended_item(index: int, item: dict[str, Any], after: int = 0) -> Iterator[Event]:
+    """Write the events of what an item consists of, but for its first parts, and its end."""
+    where = _place(index, item)
+    if item["type"] in WRITTEN:
+        field, kind = WRITTEN[item["type"]]
+        named = {"name": item["name"]} if field == "arguments" else {}
+        yield f"{kind}.delta", {**where, "delta": item[field]}
+        yield f"{kind}.done", {**where, **named, field: item[field]}
     else:
-        for position, part in enumerate(item["content"]):
-            yield from _events_of_part({**where, "content_index": position}, part)
+        for position, part in enumerate(item["content"][after:], after):
+            place = {**where, "content_index": position}
+            name, tokens = _said_in(part)
+            yield from _begun_part(place, part)
+            yield f"response.{part['type']}.delta", {**place, "delta": part[name], **tokens}
+            yield from _ended_part(place, part)
     yield "response.output_item.done", {"output_index": index, "item": item}
 
 
-def _events_of_part(
-    where: dict[str, Any], part: dict[str, Any]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    kind = part["type"]
-    name = "refusal" if kind == "refusal" else "text"
-    begun, tokens = {**part, name: ""}, {}
-    if kind == "output_text":
+def _said_in(part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the text of a part, and what the events of that have besides."""
+    name = "refusal" if part["type"] == "refusal" else "text"
+    return name, {"logprobs": part["logprobs"]} if "logprobs" in part else {}
+
+
+def _begun_part(place: dict[str, Any], part: dict[str, Any]) -> Iterator[Event]:
+    name, tokens = _said_in(part)
+    begun = {**part, name: ""}
+    if tokens:
         begun["logprobs"] = []
-        tokens = {"logprobs": part["logprobs"]}
-    yield "response.content_part.added", {**where, "part": begun}
-    yield f"response.{kind}.delta", {**where, "delta": part[name], **tokens}
-    yield f"response.{kind}.done", {**where, name: part[name], **tokens}
-    yield "response.content_part.done", {**where, "part": part}
+    yield "response.content_part.added", {**place, "part": begun}
+
+
+def _ended_part(place: dict[str, Any], part: dict[str, Any]) -> Iterator[Event]:
+    name, tokens = _said_in(part)
+    yield f"response.{part['type']}.done", {**place, name: part[name], **tokens}
+    yield "response.content_part.done", {**place, "part": part}

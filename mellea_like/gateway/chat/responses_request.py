@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    Tag,
+    ValidationInfo,
+)
 
 from mellea_like.gateway.chat.fields import (
     DEFAULTS,
@@ -17,12 +23,11 @@ from mellea_like.gateway.chat.fields import (
 from mellea_like.gateway.chat.request import (
     BY_TYPE,
     MOST_TOOLS,
-    NO_ARGUMENTS,
-    WORD_OR_BY_TYPE,
     ChatRequest,
     Extensions,
     Fields,
     NotBlank,
+    Penalty,
     Positive,
     WebUrl,
     carried,
@@ -31,29 +36,40 @@ from mellea_like.gateway.chat.request import (
     read_as,
     reject,
 )
+from mellea_like.gateway.chat.responses_tools import (
+    HINT,
+    HOSTED_ITEMS,
+    Choice,
+    Sent,
+    Tool,
+    ToolName,
+    drops_hosted,
+    function_name,
+    functions_of,
+    input_as_arguments,
+    names_of,
+    places_of,
+)
 from mellea_like.gateway.refusal import Refusal, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["AskedResponse", "ResponsesRequest", "chat_name", "read_response"]
+__all__ = ["AskedResponse", "ResponsesRequest", "read_response"]
 
-Include = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
+LOGPROBS = "message.output_text.logprobs"
+
+INCLUDED = (LOGPROBS, "reasoning.encrypted_content")
 """What a response may have besides; thoughts of OpenAI's servers never come through here."""
 
-LOGPROBS: Include = "message.output_text.logprobs"
-
-
-class _Sent(Fields):
-    """What a server wrote, and is sent back: it may have more to say than is of use here."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
+LABELS = ("safety_identifier", "prompt_cache_key", "user")
+"""Texts of a request that a response repeats."""
 
 
 # --- parts ---------------------------------------------------------------------------------------
 
 
-class _InputText(Fields):
+class _InputText(Sent):
     type: str
     text: str
 
@@ -62,7 +78,7 @@ class _InputText(Fields):
         return {"type": "text", "text": self.text}
 
 
-class _OutputText(_Sent):
+class _OutputText(Sent):
     type: str
     text: str
 
@@ -71,7 +87,7 @@ class _OutputText(_Sent):
         return {"type": "text", "text": self.text}
 
 
-class _OutputRefusal(_Sent):
+class _OutputRefusal(Sent):
     type: str
     refusal: str
 
@@ -80,7 +96,7 @@ class _OutputRefusal(_Sent):
         return {"type": "refusal", "refusal": self.refusal}
 
 
-class _InputImage(Fields):
+class _InputImage(Sent):
     type: str
     image_url: WebUrl
     detail: str | None = None
@@ -91,7 +107,7 @@ class _InputImage(Fields):
         return {"type": "image_url", "image_url": {"url": self.image_url, **detail}}
 
 
-class _InputFile(Fields):
+class _InputFile(Sent):
     type: str
     file_data: str | None = None
     file_id: str | None = None
@@ -130,55 +146,89 @@ _Parts = Annotated[Annotated[list[_Part], Field(min_length=1)], BeforeValidator(
 # --- items ---------------------------------------------------------------------------------------
 
 
-class _MessageItem(_Sent):
+class _MessageItem(Sent):
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: _Parts
 
 
-class _CallItem(_Sent):
+class _CallItem(Sent):
     type: str
     call_id: NotBlank
     name: NotBlank
+    namespace: NotBlank | None = None
     arguments: str
 
     @property
     def chat(self) -> dict[str, Any]:
-        function = {"name": self.name, "arguments": self.arguments}
+        name = function_name(self.name, self.namespace)
+        function = {"name": name, "arguments": self.arguments}
         return {"id": self.call_id, "type": "function", "function": function}
 
 
-class _OutputItem(_Sent):
+class _CustomCallItem(Sent):
+    type: str
+    call_id: NotBlank
+    name: NotBlank
+    namespace: NotBlank | None = None
+    input: str
+
+    @property
+    def chat(self) -> dict[str, Any]:
+        name = function_name(self.name, self.namespace)
+        function = {"name": name, "arguments": input_as_arguments(self.input)}
+        return {"id": self.call_id, "type": "function", "function": function}
+
+
+class _OutputItem(Sent):
     type: str
     call_id: NotBlank
     output: _Parts
 
 
-class _ReasoningItem(_Sent):
+class _SkippedItem(Sent):
+    """Thoughts, which are for the server that wrote them; and what hosted tools did."""
+
     type: str
 
 
-ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+ITEMS = (
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "reasoning",
+)
 
 
-def _named(given: Any) -> Any:
-    if isinstance(given, dict):
-        item = cast("dict[str, Any]", given)
-        if item.get("type") == "item_reference":
-            reject("nothing is stored here: send the item itself", UNSUPPORTED)
-        if "type" not in item and "role" in item:
-            return {**item, "type": "message"}
-    return cast("Any", given)
+SKIPPED = {"type": "reasoning"}
+
+
+def _readable(given: Any, info: ValidationInfo) -> Any:
+    if not isinstance(given, dict):
+        return given
+    item = cast("dict[str, Any]", given)
+    kind = item.get("type")
+    if kind == "item_reference":
+        reject("nothing is stored here: send the item itself", UNSUPPORTED)
+    if isinstance(kind, str) and kind in HOSTED_ITEMS:
+        if drops_hosted(info):
+            return SKIPPED
+        reject(f"{kind!r} tells of a hosted tool, which this model hasn't; {HINT}", UNSUPPORTED)
+    return {**item, "type": "message"} if "type" not in item and "role" in item else item
 
 
 _Item = Annotated[
     Annotated[_MessageItem, Tag("<message>")]
     | Annotated[_CallItem, Tag("<function_call>")]
+    | Annotated[_CustomCallItem, Tag("<custom_tool_call>")]
     | Annotated[_OutputItem, Tag("<function_call_output>")]
-    | Annotated[_ReasoningItem, Tag("<reasoning>")],
+    | Annotated[_OutputItem, Tag("<custom_tool_call_output>")]
+    | Annotated[_SkippedItem, Tag("<reasoning>")],
     BY_TYPE,
     of_type(ITEMS, "items"),
-    BeforeValidator(_named),
+    BeforeValidator(_readable),
 ]
 
 
@@ -186,52 +236,10 @@ def _as_items(given: Any) -> Any:
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
-# --- tools and formats ---------------------------------------------------------------------------
+# --- formats -------------------------------------------------------------------------------------
 
 
-class _Tool(Fields):
-    type: str
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-    description: str | None = None
-    parameters: dict[str, Any] = NO_ARGUMENTS
-    strict: bool | None = None
-
-    @property
-    def chat(self) -> dict[str, Any]:
-        function = {name: value for name, value in self.sent.items() if name != "type"}
-        return {"type": "function", "function": function}
-
-
-class _NamedTool(Fields):
-    type: Literal["function"]
-    name: NotBlank
-
-    @property
-    def chat(self) -> dict[str, Any]:
-        return {"type": "function", "function": {"name": self.name}}
-
-
-class _AllowedTools(Fields):
-    type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[_NamedTool], Field(min_length=1, max_length=MOST_TOOLS)]
-
-    @property
-    def chat(self) -> dict[str, Any]:
-        allowed = {"mode": self.mode, "tools": [tool.chat for tool in self.tools]}
-        return {"type": "allowed_tools", "allowed_tools": allowed}
-
-
-_Choice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("<word>")]
-    | Annotated[_NamedTool, Tag("<function>")]
-    | Annotated[_AllowedTools, Tag("<allowed_tools>")],
-    WORD_OR_BY_TYPE,
-    of_type(("function", "allowed_tools"), "choices", or_text=True),
-]
-
-
-class _Format(Fields):
+class _Format(Sent):
     type: Literal["text", "json_object", "json_schema"]
     name: NotBlank | None = None
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
@@ -246,13 +254,28 @@ class _Format(Fields):
         return {"type": self.type, "json_schema": described}
 
 
-class _Text(Fields):
+class _Text(Sent):
     format: _Format | None = None
     verbosity: NotBlank | None = None
 
+    @property
+    def echoed(self) -> dict[str, Any]:
+        """What a response shows of it."""
+        format: dict[str, Any] = {"type": "text"} if self.format is None else self.format.sent
+        if format["type"] == "json_schema":
+            format = {"description": None, "strict": False, **format}
+        return {**self.sent, "format": format}
 
-class _Reasoning(_Sent):
+
+class _Reasoning(Sent):
     effort: NotBlank | None = None
+
+
+def _includable(name: str, info: ValidationInfo) -> str:
+    if name not in INCLUDED and not drops_hosted(info):
+        what = f"{name[:64]!r} isn't supported: a response has {' and '.join(INCLUDED)}"
+        reject(f"{what}; {HINT}", UNSUPPORTED)
+    return name
 
 
 class ResponsesRequest(Fields):
@@ -266,30 +289,43 @@ class ResponsesRequest(Fields):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     max_output_tokens: Positive | None = None
-    tools: Annotated[
-        list[Annotated[_Tool, of_type(("function",), "tools")]], Field(max_length=MOST_TOOLS)
-    ] = Field(default_factory=list[_Tool])
-    tool_choice: _Choice | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS)] = Field(default_factory=list[Any])
+    tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     text: _Text = _Text()
     reasoning: _Reasoning = _Reasoning()
-    include: list[Include] = Field(default_factory=list[Include])
+    include: list[Annotated[str, AfterValidator(_includable)]] = Field(default_factory=list[str])
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     metadata: dict[str, str] = Field(default_factory=dict[str, str])
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     mellea_like: Extensions = Extensions()
+    labels: dict[str, str | None] = Field(default_factory=dict[str, str | None])
+    """The texts that a response repeats."""
+
+    @property
+    def names(self) -> Mapping[str, ToolName]:
+        """What the caller calls the functions that stand for its tools."""
+        return names_of(self.tools)
+
+    def name_of(self, param: str) -> str:
+        """Return what this request calls a field of the same chat completion's."""
+        for pattern, name in NAMES:
+            param = re.sub(pattern, name, param)
+        places = places_of(self.tools)
+        return re.sub(r"^tools\.(\d+)", lambda found: f"tools.{places[int(found[1])]}", param)
 
     @property
     def chat(self) -> dict[str, Any]:
         """The same request as a chat completion's."""
         choice, format = self.tool_choice, self.text.format
-        same = ("model", "temperature", "top_p", "parallel_tool_calls", "top_logprobs", "stream")
         fields: dict[str, Any] = {
-            **{name: getattr(self, name) for name in same},
+            **{name: getattr(self, name) for name in SAME},
             "messages": self._messages(),
             "max_completion_tokens": self.max_output_tokens,
-            "tools": [tool.chat for tool in self.tools],
+            "tools": functions_of(self.tools),
             "tool_choice": choice if choice is None or isinstance(choice, str) else choice.chat,
             "response_format": None if format is None else format.chat,
             "reasoning_effort": self.reasoning.effort,
@@ -307,7 +343,7 @@ class ResponsesRequest(Fields):
                 case _MessageItem():
                     content = [part.chat for part in item.content]
                     messages.append({"role": item.role, "content": content})
-                case _CallItem():
+                case _CallItem() | _CustomCallItem():
                     # What the assistant said and called at a time is one message.
                     if not messages or messages[-1]["role"] != "assistant":
                         messages.append({"role": "assistant"})
@@ -316,8 +352,8 @@ class ResponsesRequest(Fields):
                     content = [part.chat for part in item.output]
                     said = {"tool_call_id": item.call_id, "content": content}
                     messages.append({"role": "tool", **said})
-                case _ReasoningItem():
-                    pass  # It is for the server that wrote it.
+                case _SkippedItem():
+                    pass
         return messages
 
 
@@ -331,8 +367,9 @@ class AskedResponse(NamedTuple):
 def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> AskedResponse:
     """Read a request, by what the model's configuration says of fields."""
     model_of(body)
-    honoured, forwarded = read_fields(body, RESPONSES_FIELDS, rules)
-    own = read_as(ResponsesRequest, honoured, rules)
+    honoured, forwarded = read_fields(body, RESPONSES_FIELDS, rules.of_responses)
+    labels = {name: text if isinstance(text := body.get(name), str) else None for name in LABELS}
+    own = read_as(ResponsesRequest, {**honoured, "labels": labels}, rules)
     if own.text.verbosity is not None:
         forwarded["verbosity"] = own.text.verbosity
     fields = own.chat
@@ -341,9 +378,21 @@ def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> Aske
     try:
         return AskedResponse(own, read_as(ChatRequest, {**fields, "forwarded": forwarded}, rules))
     except Refusal as refusal:
-        refusal.rename(chat_name)
+        refusal.rename(own.name_of)
         raise
 
+
+SAME = (
+    "model",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "parallel_tool_calls",
+    "top_logprobs",
+    "stream",
+)
+"""The fields that are the same in a chat completion request."""
 
 NAMES = (
     (r"^max_completion_tokens", "max_output_tokens"),
@@ -354,10 +403,3 @@ NAMES = (
     (r"^(tools\.\d+|tool_choice)\.function", r"\1"),
 )
 """What fields of chat completions are called in a request to this endpoint."""
-
-
-def chat_name(param: str) -> str:
-    """Return what this endpoint calls a field of a chat completion request."""
-    for pattern, name in NAMES:
-        param = re.sub(pattern, name, param)
-    return param

@@ -155,11 +155,16 @@ class PreparedRequest:
     @property
     def may_stream(self) -> bool:
         """Whether its text may be sent while it arrives, as far as it decides that."""
-        return self.n == 1 and not self.tools
+        return self.n == 1
 
     def stream(self) -> StreamedOutcome:
         """Sample one reply, whose text comes as soon as it is certain."""
-        arguments = {"context": self.context, "options": self.options, "budget": self.budget}
+        arguments = {
+            "context": self.context,
+            "options": self.options,
+            "budget": self.budget,
+            **self.tools,
+        }
         return StreamedOutcome(
             self.strategy.stream(
                 self.action, self.requirements, release="prefix", **cast("Any", arguments)
@@ -263,6 +268,8 @@ class ServedModel:
             said.media_urls == "forward"
             if said.media_urls is not None
             else all(upstream.official for upstream in self._upstreams),
+            "refuse" if said.unknown_fields == "refuse" else "drop",
+            said.hosted_tools,
         )
         """What becomes of a request's fields."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.tools import Tool
-from mellea_like.core.validation import ValidationResult
+from mellea_like.core.validation import ValidationResult, Verdict
 from mellea_like.gateway.refusal import refuse
 
 if TYPE_CHECKING:
@@ -79,7 +79,12 @@ async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requiremen
         inline=True,
         check_only=True,
         on_error="raise",
+        stream=_says_nothing_of_texts if request.stream else None,
     )
+
+
+def _says_nothing_of_texts(text: str, delta: str) -> Verdict:  # noqa: ARG001
+    return Verdict.PASS
 
 
 class _Verdict:

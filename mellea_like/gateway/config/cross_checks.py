@@ -54,8 +54,17 @@ def problems_between(parts: Parts) -> list[Problem]:
     }
     limits |= {("keys", name): key for name, key in parts.keys.items()}
     for place, key in limits.items():
-        if key is not None and key.budget is not None and key.budget.money is not None:
-            found += _of_money((*place, "budget", "money"), parts, *parts.models.values())
+        if key is None:
+            continue
+        known = ", ".join(parts.models)
+        found += (
+            Problem((*place, "models", at), f"there is no such model; there is: {known}")
+            for at, name in enumerate(key.models or ())
+            if name not in parts.models
+        )
+        if key.budget is not None and key.budget.money is not None:
+            charged = (model for name, model in parts.models.items() if key.allows(name))
+            found += _of_money((*place, "budget", "money"), parts, *charged)
     return found
 
 

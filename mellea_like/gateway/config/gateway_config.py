@@ -55,9 +55,13 @@ class Overrides(Section):
             by its name: ``forward`` sends it to the upstream as it is, ``drop`` ignores it, and
             ``refuse`` answers 400.
         unknown_fields: the same for fields that the table does not have; None forwards them to
-            upstreams of kind ``openai`` and ``llama``, and refuses them for others.
+            upstreams of kind ``openai`` and ``llama``, and refuses them for others. Those of
+            ``/v1/responses`` are never forwarded: they are dropped, unless this is ``refuse``.
         media_urls: whether a URL of the web may stand for an image: the upstream fetches it, the
             gateway never does. None takes them for OpenAI's own servers alone.
+        hosted_tools: whether a request to ``/v1/responses`` may name tools that OpenAI's servers
+            run, such as ``web_search``: ``drop`` leaves them out, and the items that tell of them;
+            ``refuse`` answers 400.
     """
 
     requirements: Annotated[int, Field(ge=0, strict=True)] = 8
@@ -68,6 +72,7 @@ class Overrides(Section):
     fields: dict[FieldName, FieldUse] = Field(default_factory=dict[str, FieldUse])
     unknown_fields: FieldUse | None = None
     media_urls: Literal["forward", "refuse"] | None = None
+    hosted_tools: Literal["drop", "refuse"] = "refuse"
 
     @field_validator("fields", mode="after")
     @classmethod
@@ -175,6 +180,7 @@ class KeyLimits(Section):
         queue: how many more may wait for that; 0 for none.
         queue_seconds: how long one waits at most.
         budget: what it may spend, in all or in a period; None for no limit.
+        models: the models that it may ask for and is shown; None for all.
     """
 
     max_n: Whole = 4
@@ -183,6 +189,11 @@ class KeyLimits(Section):
     queue: Annotated[int, Field(ge=0, strict=True)] = 384
     queue_seconds: Seconds = 60.0
     budget: KeyBudget | None = None
+    models: tuple[Name, ...] | None = Field(default=None, min_length=1)
+
+    def allows(self, model: str) -> bool:
+        """Tell whether a model is one of those that may be asked for."""
+        return self.models is None or model in self.models
 
 
 class TokenSource(Section):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+import anyio
 
 from mellea_like.core.backend import can_judge
 from mellea_like.gateway.config.cross_checks import Problem
@@ -18,8 +20,7 @@ from mellea_like.specification.upstream import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
-    from typing import Self
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Usage
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     Spent = Callable[[Usage, Price | None], object]
     """Is told what a request has cost, as far as it is known, and the upstream's price."""
 
-__all__ = ["Upstream", "check_upstreams", "open_upstreams"]
+__all__ = ["OpenUpstreams", "Upstream", "Used", "check_upstreams", "open_upstreams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,97 @@ def check_upstreams(specs: Mapping[str, UpstreamSpec | None]) -> list[Problem]:
     return problems
 
 
+@dataclass(slots=True)
+class _Held:
+    """An upstream that is open, and how many configurations use it."""
+
+    spec: UpstreamSpec
+    upstream: Upstream
+    opened: AsyncExitStack
+    users: int = 0
+
+
+Used: TypeAlias = "Sequence[_Held]"
+"""What a configuration uses, until it is released."""
+
+
+class OpenUpstreams:
+    """Upstreams that are open as long as a configuration uses them; ``async with`` closes all.
+
+    Args:
+        backends: those that are handed over take the places of upstreams, and stay open.
+        spent: hears what each request has cost.
+        log_errors: whether the log says in their own words why they fail.
+    """
+
+    def __init__(
+        self,
+        backends: Mapping[str, Backend] | None = None,
+        *,
+        spent: Spent | None = None,
+        log_errors: bool = False,
+    ) -> None:
+        self._given = backends or {}
+        self._spent = spent
+        self._log_errors = log_errors
+        self._held: list[_Held] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        async with AsyncExitStack() as stack:
+            for held in self._held:
+                stack.push_async_callback(held.opened.aclose)
+            self._held.clear()
+
+    async def open(self, specs: Mapping[str, UpstreamSpec]) -> Used:
+        """Open what isn't yet; two configurations share an upstream if they say the same of it."""
+        used: list[_Held] = []
+        try:
+            for name, spec in specs.items():
+                found = [h for h in self._held if (h.upstream.name, h.spec) == (name, spec)]
+                held = found[0] if found else await self._open(name, spec)
+                held.users += 1
+                used.append(held)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.release(used)
+            raise
+        return used
+
+    async def release(self, used: Used) -> None:
+        """Close those that nobody uses any more."""
+        for held in used:
+            held.users -= 1
+            if not held.users and held in self._held:
+                self._held.remove(held)
+                await held.opened.aclose()
+
+    async def _open(self, name: str, spec: UpstreamSpec) -> _Held:
+        stack = AsyncExitStack()
+        if name in self._given:
+            backend = self._given[name]
+        else:
+            backend = await stack.enter_async_context(open_upstream(spec, f"upstreams.{name}."))
+        limits = spec.make_limits()
+        if self._spent is not None:
+            limits.append(_Counted(spec.price, self._spent))
+        secret = spec.key if isinstance(spec, OpenAIUpstream) else ""
+        redacted: Backend = RedactedBackend(backend, name, tell=self._log_errors, secret=secret)
+        upstream = Upstream(
+            name,
+            LimitedBackend(redacted, *limits) if limits else redacted,
+            spec.judges and can_judge(backend),
+            spec.kind in {"openai", "llama"},
+            isinstance(spec, OpenAIUpstream) and spec.official,
+            spec.price,
+        )
+        held = _Held(spec, upstream, stack)
+        self._held.append(held)
+        return held
+
+
 @asynccontextmanager
 async def open_upstreams(
     specs: Mapping[str, UpstreamSpec],
@@ -75,29 +167,10 @@ async def open_upstreams(
     spent: Spent | None = None,
     log_errors: bool = False,
 ) -> AsyncGenerator[dict[str, Upstream]]:
-    """Open all upstreams; backends that are handed over take their places, and stay open."""
-    given = backends or {}
-    async with AsyncExitStack() as stack:
-        opened: dict[str, Upstream] = {}
-        for name, spec in specs.items():
-            if name in given:
-                backend = given[name]
-            else:
-                backend = await stack.enter_async_context(open_upstream(spec, f"upstreams.{name}."))
-            limits = spec.make_limits()
-            if spent is not None:
-                limits.append(_Counted(spec.price, spent))
-            secret = spec.key if isinstance(spec, OpenAIUpstream) else ""
-            redacted: Backend = RedactedBackend(backend, name, tell=log_errors, secret=secret)
-            opened[name] = Upstream(
-                name,
-                LimitedBackend(redacted, *limits) if limits else redacted,
-                spec.judges and can_judge(backend),
-                spec.kind in {"openai", "llama"},
-                isinstance(spec, OpenAIUpstream) and spec.official,
-                spec.price,
-            )
-        yield opened
+    """Open all upstreams, for one configuration."""
+    async with OpenUpstreams(backends, spent=spent, log_errors=log_errors) as upstreams:
+        used = await upstreams.open(specs)
+        yield {held.upstream.name: held.upstream for held in used}
 
 
 class _Counted:

@@ -1,42 +1,40 @@
-"""The gateway as an ASGI application."""
+"""The gateway as an ASGI application, whose configuration can be replaced while it runs."""
 
 from __future__ import annotations
 
 import logging
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio
+
 try:
-    from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route, Router
+    from starlette.routing import Router
 except ImportError as exc:  # pragma: no cover
     msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
     raise ImportError(msg) from exc
 
 from mellea_like.gateway.chat.caller_checks import Workers
-from mellea_like.gateway.chat.completions import ChatCompletions
-from mellea_like.gateway.chat.endpoint import unknown_model
-from mellea_like.gateway.chat.responses import Responses
-from mellea_like.gateway.chat.served_model import ServedModel, warm_up
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.config.tokens import METRICS_KEY
-from mellea_like.gateway.config.upstreams import open_upstreams
+from mellea_like.gateway.config.upstreams import OpenUpstreams
 from mellea_like.gateway.current_request import CURRENT
-from mellea_like.gateway.http.guard import Guard
+from mellea_like.gateway.http.keys import KeyState
 from mellea_like.gateway.http.metrics import Metrics
+from mellea_like.gateway.http.serving import Serving
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
-    from starlette.requests import Request
-
     from mellea_like.core.backend import Backend
     from mellea_like.core.generation import Usage
     from mellea_like.core.prices import Price
     from mellea_like.gateway.config.gateway_config import GatewayConfig
-    from mellea_like.gateway.config.upstreams import Upstream
+    from mellea_like.gateway.config.upstreams import Used
+    from mellea_like.gateway.http.guard import Receive, Scope, Send
 
 __all__ = ["Gateway", "make_app"]
 
@@ -48,7 +46,7 @@ def make_app(
     *,
     backends: Mapping[str, Backend] | None = None,
     now: Callable[[], float] = time.time,
-) -> Guard:
+) -> Gateway:
     """Make the gateway's application.
 
     Its lifespan opens the upstreams and closes them. It runs on asyncio and on trio, under any ASGI
@@ -68,11 +66,11 @@ def make_app(
         ImportError: an extra is not installed.
         ValueError: ``backends`` has a name that no upstream has, or a key has no token.
     """
-    return Gateway(config, backends, now).app
+    return Gateway(config, backends, now)
 
 
 class Gateway:
-    """The gateway: its application, and the upstreams behind it."""
+    """The gateway: an ASGI application, and the upstreams behind it."""
 
     def __init__(
         self,
@@ -84,26 +82,16 @@ class Gateway:
         if unknown:
             msg = f"no upstream of the configuration is called {unknown[0]!r}"
             raise ValueError(msg)
-        self._config = config
-        self._backends = backends
-        self._metrics = Metrics(config.models, (*(config.keys or (ANONYMOUS,)), METRICS_KEY))
-        self._models: dict[str, ServedModel] = {}
-        self._created = int(time.time())
+        self._metrics = Metrics([METRICS_KEY])
         self._workers = Workers()
-        given = (self._models, self._metrics, config.streaming, self._workers)
-        routes = Router(
-            [
-                Route("/v1/chat/completions", ChatCompletions(*given), methods=["POST"]),
-                Route("/v1/responses", Responses(*given), methods=["POST"]),
-                Route("/v1/models", self._list_models),
-                Route("/v1/models/{name:path}", self._one_model),
-                Route("/healthz", self._health),
-                Route("/metrics", self._show_metrics),
-            ],
-            redirect_slashes=False,
-            lifespan=lambda _: self.open(),
+        self._upstreams = OpenUpstreams(
+            backends, spent=self._count_spent, log_errors=config.server.log_upstream_errors
         )
-        self.app = Guard(routes, config.server, config.keys, metrics=self._metrics, now=now)
+        self._reloading = anyio.Lock()
+        self._make_key = partial(KeyState, now=now, changed=self._metrics.show)
+        self.serving = self._make(config)
+        self._used: Used = []
+        self._lifespan = Router(lifespan=lambda _: self.open())
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
@@ -112,78 +100,72 @@ class Gateway:
         The application's lifespan does it too, where it wasn't done before. Here the error itself
         is raised when an upstream can't be opened; a server would only log it.
         """
-        if self._models:
+        if self.serving.ready:
             yield
             return
-        if self._config.server.log_upstream_errors:
+        if self.serving.config.server.log_upstream_errors:
             what = "server.log_upstream_errors: the log may show parts of prompts and replies"
             logger.warning(what)
-        async with (
-            self._workers,
-            open_upstreams(
-                self._config.upstreams,
-                self._backends,
-                spent=self._count_spent,
-                log_errors=self._config.server.log_upstream_errors,
-            ) as upstreams,
-        ):
-            self._models |= await run_in_thread(self._make_models, upstreams)
-            self._price_keys()
+        async with self._workers, self._upstreams:
+            self._used = await self._begin(self.serving)
             try:
                 yield
             finally:
-                self._models.clear()
+                self.serving.close()
 
-    def _make_models(self, upstreams: Mapping[str, Upstream]) -> dict[str, ServedModel]:
-        warm_up()
-        made: dict[str, ServedModel] = {}
-        for name, config in self._config.models.items():
-            made[name] = ServedModel(config, upstreams)
-        return made
+    async def reload(self, config: GatewayConfig) -> None:
+        """Answer with another configuration from now on.
 
-    def _price_keys(self) -> None:
-        """Tell the keys whose budgets are money what models cost."""
-        charged = [
-            key
-            for key in self.app.keys.values()
-            if key.limits.budget is not None and key.limits.budget.money is not None
-        ]
-        prices: dict[str, Price] = {}
-        for served in self._models.values() if charged else ():
-            for name, price in (served.prices or {}).items():
-                if prices.setdefault(name, price) != price:
-                    msg = (
-                        f"two upstreams have a model {name!r}, each with another price: a key's"
-                        " budget of money can't tell them apart"
-                    )
-                    raise ValueError(msg)
-        for key in charged:
-            key.prices = prices
+        Requests under way end with the old one. Keys that stay keep what they have spent, and the
+        requests that they have under way. Upstreams that stay as they are stay open. The section
+        ``server`` does not change, nor do backends that were handed over.
+
+        Args:
+            config: the configuration.
+
+        Returns:
+            Once the last of the old one's requests has ended, and the upstreams that only it had
+            are closed.
+
+        Raises:
+            ValueError: a key has no token.
+            Exception: an upstream can't be opened. The old configuration goes on in either case.
+        """
+        async with self._reloading:
+            old = self.serving
+            new = self._make(config.model_copy(update={"server": old.config.server}))
+            used = await self._begin(new)
+            new.guard.take_over(old.guard)
+            self.serving, mine, self._used = new, self._used, used
+            old.retire()
+        logger.info("there is a new configuration; its models: %s", ", ".join(config.models))
+        await old.wait_ended()
+        old.close()
+        await self._upstreams.release(mine)
+
+    def _make(self, config: GatewayConfig) -> Serving:
+        self._metrics.know(config.models, config.keys or (ANONYMOUS,))
+        return Serving(config, self._make_key, self._metrics, self._workers)
+
+    async def _begin(self, serving: Serving) -> Used:
+        used = await self._upstreams.open(serving.config.upstreams)
+        try:
+            opened = {held.upstream.name: held.upstream for held in used}
+            await run_in_thread(serving.begin, opened)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._upstreams.release(used)
+            raise
+        return used
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI wants it."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        else:
+            await self.serving.answer(scope, receive, send)
 
     def _count_spent(self, usage: Usage, price: Price | None) -> None:
         current = CURRENT.get()
         if current is not None:
             self._metrics.spent(current.model, current.key, usage, price)
-
-    def _described(self, name: str) -> dict[str, object]:
-        created = self._created
-        return {"id": name, "object": "model", "created": created, "owned_by": "mellea-like"}
-
-    async def _list_models(self, _: Request) -> Response:
-        data = [self._described(name) for name in self._config.models]
-        return JSONResponse({"object": "list", "data": data})
-
-    async def _one_model(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in self._config.models:
-            raise unknown_model()
-        return JSONResponse(self._described(name))
-
-    async def _health(self, _: Request) -> Response:
-        ready = bool(self._models)
-        body = {"status": "ok" if ready else "starting"}
-        return JSONResponse(body, status_code=200 if ready else 503)
-
-    async def _show_metrics(self, _: Request) -> Response:
-        content, kind = self._metrics.render()
-        return Response(content, media_type=kind)

@@ -8,6 +8,7 @@ import re
 import time
 import traceback
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import anyio
@@ -112,16 +113,22 @@ class Guard:
         keys: Mapping[str, KeyConfig],
         *,
         metrics: Metrics,
-        now: Callable[[], float] = time.time,
+        make_key: Callable[[str, KeyLimits], KeyState] | None = None,
     ) -> None:
         self.app = app
         self.server = server
         self.metrics = metrics
         self._tokens = Keys(keys, metrics_key=server.metrics_key)
         limits: Mapping[str, KeyLimits] = keys or {ANONYMOUS: server.limits}
-        self.keys = {name: KeyState(name, each, now) for name, each in limits.items()}
+        make_key = make_key or partial(KeyState, changed=metrics.show)
+        self.keys = {name: make_key(name, each) for name, each in limits.items()}
+
+    def take_over(self, before: Guard) -> None:
+        """Go on with the keys of another guard, within the limits of this one."""
         for name, key in self.keys.items():
-            metrics.watch(name, key)
+            if name in before.keys:
+                before.keys[name].change(key)
+                self.keys[name] = before.keys[name]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI wants it."""
@@ -231,19 +238,20 @@ class _Exchange:
             await guard.app(scope, self._receive, self._send)
             return
         self._key = key = guard.authorize(scope)
+        limits = key.limits
         self._current.key = key.name
         self._know()
         if not asks and scope["method"] != "POST":
             raise HTTPException(405, headers={"allow": "GET, HEAD, POST"})
         if asks:
-            scope[IN_SCOPE] = Admitted(key.name, key.limits)
+            scope[IN_SCOPE] = Admitted(key.name, limits)
             await guard.app(scope, self._receive, self._send)
             return
         key.check_budget()
         with key.queued():
             body = await self._read()
             self._current.model = body.get("model")
-            scope[IN_SCOPE] = Admitted(key.name, key.limits, key.budget, body)
+            scope[IN_SCOPE] = Admitted(key.name, limits, key.budget, body)
             async with key.turn(self._receive):
                 await guard.app(scope, self._receive, self._send)
 

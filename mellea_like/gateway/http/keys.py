@@ -147,6 +147,10 @@ class Admitted:
     budget: Budget | None = None
     body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
+    def may_use(self, model: str) -> bool:
+        """Tell whether it may ask for a model."""
+        return self.limits.allows(model)
+
 
 def admitted(scope: Mapping[str, Any]) -> Admitted:
     """Return what the guard found out about a request."""
@@ -157,8 +161,16 @@ def admitted(scope: Mapping[str, Any]) -> Admitted:
 class KeyState:
     """What is kept of a key while the gateway runs: its budget, and its requests."""
 
-    def __init__(self, name: str, limits: KeyLimits, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        name: str,
+        limits: KeyLimits,
+        *,
+        now: Callable[[], float] = time.time,
+        changed: Callable[[KeyState], object] | None = None,
+    ) -> None:
         self.name = name
+        self._changed: Callable[[KeyState], object] = changed or bool
         self.limits = limits
         self.prices: Mapping[str, Price] | None = None
         self._now = now  # The time of day, in seconds since 1970.
@@ -167,6 +179,17 @@ class KeyState:
         self._here = 0
         self._turns = anyio.CapacityLimiter(limits.concurrency)
         self._average = 0.0
+        self._changed(self)
+
+    def change(self, to: KeyState) -> None:
+        """Take the limits of another state of the key; what is under way stays counted."""
+        self.limits, self.prices = to.limits, to.prices
+        self._turns.total_tokens = to.limits.concurrency
+        self._budget = None
+
+    def may_use(self, model: str) -> bool:
+        """Tell whether it may ask for a model."""
+        return self.limits.allows(model)
 
     @property
     def budget(self) -> Budget | None:
@@ -217,10 +240,12 @@ class KeyState:
             )
             raise too_many(message, self.retry_after())
         self._here += 1
+        self._changed(self)
         try:
             yield
         finally:
             self._here -= 1
+            self._changed(self)
 
     @asynccontextmanager
     async def turn(
@@ -234,10 +259,12 @@ class KeyState:
             except anyio.WouldBlock:
                 await while_here(receive, lambda: self._wait(slot))
             began = anyio.current_time()
+            self._changed(self)
             yield
         finally:
             with suppress(RuntimeError):  # It may be gone before its turn came, or just then.
                 self._turns.release_on_behalf_of(slot)
+                self._changed(self)
             if began is not None:
                 took = anyio.current_time() - began
                 self._average += (took - self._average) * (WEIGHT if self._average else 1.0)

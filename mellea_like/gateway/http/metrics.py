@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, cast
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, multiprocess, values
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.gateway.http.keys import KeyState
 
-__all__ = ["Metrics"]
+__all__ = ["Metrics", "forget_worker", "share_metrics"]
 
 OTHER = "other"
 """Stands for every model and key that isn't known: labels must be few."""
@@ -23,20 +24,41 @@ SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 ITERATIONS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 
+_shared_in: str | None = None
+"""The directory in which the workers of one gateway keep their counters, if there are several."""
+
+
+def share_metrics(directory: str, worker: int) -> None:
+    """Count together with the other workers from now on: each shows the sums of all.
+
+    Call it in a worker's process before it makes `Metrics`. A worker that is started again goes on
+    counting where it was.
+    """
+    global _shared_in  # noqa: PLW0603 (prometheus_client keeps it for the process, too)
+    _shared_in = os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
+    values.ValueClass = cast("Any", values).MultiProcessValue(lambda: worker)
+
+
+def forget_worker(directory: str, worker: int) -> None:
+    """Stop showing what a worker had under way when it ended."""
+    cast("Any", multiprocess).mark_process_dead(worker, directory)
+
+
 class Metrics:
     """The counters of one gateway, in a registry of their own."""
 
-    def __init__(self, models: Iterable[str], keys: Iterable[str]) -> None:
-        self._models = frozenset(models)
-        self._keys = frozenset(keys)
+    def __init__(self, keys: Iterable[str] = (), models: Iterable[str] = ()) -> None:
+        self._models = set(models)
+        self._keys = set(keys)
         self.registry = CollectorRegistry()
         common: dict[str, Any] = {"namespace": "mellea_like_gateway", "registry": self.registry}
         said = "Requests answered; 499 is a caller that left before."
         self._requests = Counter("requests", said, ("model", "key", "status"), **common)
         said = "From a request's headers to the end of its answer."
         self._seconds = Histogram("request_seconds", said, ("model",), buckets=SECONDS, **common)
-        self._in_flight = Gauge("in_flight", "Requests being worked on.", ("key",), **common)
-        self._waiting = Gauge("waiting", "Requests waiting their turn.", ("key",), **common)
+        gauge: dict[str, Any] = {**common, "multiprocess_mode": "livesum"}
+        self._in_flight = Gauge("in_flight", "Requests being worked on.", ("key",), **gauge)
+        self._waiting = Gauge("waiting", "Requests waiting their turn.", ("key",), **gauge)
         said = "Sampling calls, by how they ended."
         self._calls = Counter("calls", said, ("model", "outcome"), **common)
         said = "Draws of a sampling call."
@@ -52,10 +74,15 @@ class Metrics:
         self._requests.labels(name, key if key in self._keys else OTHER, status).inc()
         self._seconds.labels(name).observe(seconds)
 
-    def watch(self, name: str, key: KeyState) -> None:
-        """Show how many requests of a key there are, whenever somebody looks."""
-        self._in_flight.labels(name).set_function(lambda: key.in_flight)
-        self._waiting.labels(name).set_function(lambda: key.waiting)
+    def know(self, models: Iterable[str], keys: Iterable[str]) -> None:
+        """Count models and keys by their names; those that were known before stay so."""
+        self._models.update(models)
+        self._keys.update(keys)
+
+    def show(self, key: KeyState) -> None:
+        """Show how many requests of a key there are now."""
+        self._in_flight.labels(key.name).set(key.in_flight)
+        self._waiting.labels(key.name).set(key.waiting)
 
     def sampled(self, model: str, outcome: str, iterations: int = 0) -> None:
         """Count a sampling call of a configured model that has ended."""
@@ -72,7 +99,11 @@ class Metrics:
 
     def render(self) -> tuple[bytes, str]:
         """Return the metrics as text, and the text's content type."""
-        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+        registry = self.registry
+        if _shared_in is not None:
+            registry = CollectorRegistry()
+            cast("Any", multiprocess).MultiProcessCollector(registry, _shared_in)
+        return generate_latest(registry), CONTENT_TYPE_LATEST
 
     def model_name(self, model: object) -> str:
         """Return a configured model's name, or ``other`` for anything else."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import os
 import signal
 import socket
 import threading
@@ -25,7 +26,7 @@ from mellea_like.gateway.redaction import redacted_logs
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle, Transport  # noqa: TID251 (uvicorn runs on nothing else)
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from contextlib import AbstractContextManager
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
@@ -94,7 +95,9 @@ async def serve(
     *,
     on_ready: Callable[[], object] | None = None,
     on_stop: Callable[[int], object] | None = None,
+    on_hangup: Callable[[], Coroutine[Any, Any, object]] | None = None,
     stop: anyio.Event | None = None,
+    cut: anyio.Event | None = None,
     quiet: bool = False,
 ) -> signal.Signals | None:
     """Answer requests until SIGTERM or SIGINT comes, or ``stop`` is set.
@@ -108,7 +111,10 @@ async def serve(
         listening: the socket, from `listen`; it is closed in the end.
         on_ready: called once requests are answered.
         on_stop: called with the number of requests under way at the first signal.
+        on_hangup: runs at each SIGHUP, beside the requests; without it, that signal is left alone.
+            A SIGHUP that comes because the terminal was closed ends the server, as SIGTERM does.
         stop: what ends it besides signals.
+        cut: what breaks off requests under way after that.
         quiet: keep prompts, replies and keys out of the logs of the whole process meanwhile, as the
             command does; without it, no logger is touched.
 
@@ -129,10 +135,15 @@ async def serve(
         if stop is not None:
             await stop.wait()
             runner.should_exit = True
+        if cut is not None:
+            await cut.wait()
+            runner.force_exit = True
+            runner.break_off()
 
     async with anyio.create_task_group() as group:
         if threading.current_thread() is threading.main_thread():
-            group.start_soon(_watch_signals, runner, ended_by, on_stop)
+            hung_up = None if on_hangup is None else partial(group.start_soon, on_hangup)
+            group.start_soon(_watch_signals, runner, ended_by, on_stop, hung_up)
         group.start_soon(watch)
         with redacted_logs() if quiet else contextlib.nullcontext():
             try:
@@ -176,13 +187,23 @@ class _Server(uvicorn.Server):
 
 
 async def _watch_signals(
-    runner: _Server, ended_by: list[signal.Signals], on_stop: Callable[[int], object] | None
+    runner: _Server,
+    ended_by: list[signal.Signals],
+    on_stop: Callable[[int], object] | None,
+    hung_up: Callable[[], object] | None,
 ) -> None:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    watched = [signal.SIGTERM, signal.SIGINT]
+    if hung_up is not None:
+        watched.append(signal.SIGHUP)
+    terminal = os.isatty(2)  # One that was closed is none any more.
+    before = {number: signal.getsignal(number) for number in watched}
     ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     try:
         with anyio.open_signal_receiver(*ours) as signals:
             async for received in signals:
+                if received == signal.SIGHUP and hung_up and terminal <= os.isatty(2):
+                    hung_up()
+                    continue
                 runner.force_exit = runner.should_exit
                 runner.should_exit = True
                 ended_by.append(received)

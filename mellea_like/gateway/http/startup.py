@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.gateway.config.config_file import read_config
@@ -10,14 +12,18 @@ from mellea_like.gateway.config.cross_checks import Parts, Problem
 from mellea_like.gateway.config.tokens import Tokens
 from mellea_like.gateway.config.upstreams import check_upstreams
 from mellea_like.gateway.http.server import listening_address
+from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from mellea_like.gateway.config.gateway_config import GatewayConfig
+    from mellea_like.gateway.http.app import Gateway
 
-__all__ = ["read_ready_config"]
+__all__ = ["read_ready_config", "reload"]
+
+logger = logging.getLogger("mellea_like.gateway")
 
 
 def read_ready_config(path: Path, **server: Any) -> GatewayConfig:
@@ -34,6 +40,60 @@ def read_ready_config(path: Path, **server: Any) -> GatewayConfig:
         ConfigError: something is wrong; the message has a line for each mistake.
     """
     return read_config(path, further=_problems_at_the_start, **server)
+
+
+async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: Any) -> None:
+    """Read a running gateway's configuration again; with mistakes in it, the old one goes on.
+
+    Args:
+        gateway: the gateway.
+        path: the file.
+        tell: whether the log says that the section ``server`` has changed.
+        **server: as for `read_ready_config`.
+    """
+    before = gateway.serving.config
+    try:
+        config = await run_in_thread(partial(read_again, path, before, tell=tell, **server))
+        await gateway.reload(config)
+    except Exception as exc:  # noqa: BLE001 (whatever keeps an upstream from opening)
+        say_unchanged(exc)
+
+
+def read_again(
+    path: Path, before: GatewayConfig, *, tell: bool = True, **server: Any
+) -> GatewayConfig:
+    """Read the configuration that is to take the place of another.
+
+    The section ``server`` stays as it was: the address and what its connections may is fixed when
+    the socket is opened.
+
+    Args:
+        path: the file.
+        before: the other configuration.
+        tell: whether the log says that that section has changed.
+        **server: as for `read_ready_config`.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: something is wrong, also with the server as it was.
+    """
+
+    def further(parts: Parts) -> Iterator[Problem]:
+        yield from _problems_at_the_start(parts._replace(server=before.server))
+
+    config = read_config(path, further=further, **server)
+    if tell and config.server != before.server:
+        what = "%s: server has changed, which takes effect when the gateway is started again"
+        logger.warning(what, path)
+    return config.model_copy(update={"server": before.server})
+
+
+def say_unchanged(why: Exception) -> None:
+    """Log why a configuration that was read again isn't used."""
+    for line in str(why).splitlines():
+        logger.error("the configuration stays as it was: %s", line)
 
 
 def _problems_at_the_start(parts: Parts) -> Iterator[Problem]:

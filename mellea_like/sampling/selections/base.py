@@ -17,7 +17,7 @@ from mellea_like.core.tools import canonical, read_arguments
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.decision import Decision
@@ -154,6 +154,17 @@ class SelectionState(ABC):
             points: what the first one won: 1.0, 0.5 (no preference) or 0.0.
         """
         self.answers[pair] = points
+
+    def steps(self) -> Iterator[None]:
+        """Do what takes long before `decide`, a piece for each step.
+
+        The engine takes the steps in a worker thread once no draw is under way, and takes no
+        further one if the call is cancelled. It is not asked in a call that ends otherwise.
+
+        Returns:
+            The steps; none by default.
+        """
+        return iter(())
 
     @abstractmethod
     def decide(self) -> Decision:

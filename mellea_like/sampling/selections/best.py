@@ -20,7 +20,7 @@ from mellea_like.sampling.selections.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import Candidate
@@ -116,12 +116,13 @@ def word_overlap(one: Candidate, other: Candidate) -> float:
 class Consensus(BaseSelection):
     """The candidate most like all the others: minimum Bayes risk; peers call it MBRD.
 
-    For free text, where hardly two draws are equal and a vote has no majority. It compares each two
-    once, in the event loop: n (n - 1) / 2 calls of ``similarity``.
+    For free text, where hardly two draws are equal and a vote has no majority. When they have
+    passed, each two are compared once, in a worker thread: n (n - 1) / 2 calls of ``similarity``.
+    A cancellation ends that; the call's timeout does not.
 
     Args:
         similarity: takes two of `Candidate` and returns a float, more for more alike; synchronous
-            and symmetric. None for `word_overlap`.
+            and symmetric.
         n: how many are to pass; a call with fewer turns compares those that do.
 
     Raises:
@@ -153,22 +154,40 @@ class _ConsensusState(SelectionState):
     def __init__(self, config: Consensus, facts: SelectionFacts) -> None:
         super().__init__("consensus", facts, config.n, at_most=True)
         self._similarity = config.similarity
+        self._scores: list[float] = []
 
-    def decide(self) -> Decision:
+    def steps(self) -> Iterator[None]:
         n = len(self.passed)
         sums = [0.0] * n
-        for i in range(n):
-            for j in range(i + 1, n):
-                alike, _ = read_score(self._similarity(self.marks[i], self.marks[j]))
-                sums[i] += alike
-                sums[j] += alike
-        best = min(range(n), key=lambda i: (-sums[i], self.by_rank(i)))
-        others = max(1, n - 1)
+        for i, j, alike in self._overlaps() if self._similarity is word_overlap else self._asked():
+            sums[i] += alike
+            sums[j] += alike
+            yield
+        self._scores = [each / max(1, n - 1) for each in sums]
+
+    def _asked(self) -> Iterator[tuple[int, int, float]]:
+        for j, other in enumerate(self.marks):
+            for i, one in enumerate(self.marks[:j]):
+                yield i, j, read_score(self._similarity(one, other))[0]
+
+    def _overlaps(self) -> Iterator[tuple[int, int, float]]:
+        """Compare as `word_overlap` does; each text is split, and its words are indexed, once."""
+        texts = [candidate.text.split() for candidate in self.marks]
+        matcher = SequenceMatcher[str](autojunk=False)
+        for j, other in enumerate(texts):
+            matcher.set_seq2(other)
+            for i, one in enumerate(texts[:j]):
+                matcher.set_seq1(one)
+                yield i, j, matcher.ratio()
+
+    def decide(self) -> Decision:
+        scores = self._scores or [0.0] * len(self.passed)
+        best = min(range(len(scores)), key=lambda i: (-scores[i], self.by_rank(i)))
         return Decision(
             self.kind,
             (self.passed[best].iteration,),
             self.reason,
-            scores={s.iteration: sums[i] / others for i, s in enumerate(self.passed)},
+            scores={s.iteration: scores[i] for i, s in enumerate(self.passed)},
             abstentions=self.abstentions,
         )
 

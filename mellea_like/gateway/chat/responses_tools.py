@@ -1,0 +1,328 @@
+"""The tools of a request to ``/v1/responses``, as the functions of a chat completion, and back.
+
+Chat completions have functions alone. A *custom* tool, whose input is any text, is a function with
+one argument; the tools of a *namespace* are functions whose names begin with it. Tools of all other
+types are *hosted*: OpenAI's servers run them, or its models were trained on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, cast
+
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo
+
+from mellea_like.gateway.chat.fields import UNSUPPORTED
+from mellea_like.gateway.chat.request import MOST_TOOLS, NO_ARGUMENTS, Fields, NotBlank, reject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = [
+    "HINT",
+    "HOSTED_ITEMS",
+    "Choice",
+    "Sent",
+    "Tool",
+    "ToolName",
+    "called_as",
+    "drops_hosted",
+    "function_name",
+    "functions_of",
+    "input_as_arguments",
+    "names_of",
+    "places_of",
+]
+
+LONGEST_NAME = 64
+"""The longest name of a function in chat completions."""
+
+INPUT = "input"
+"""The argument of a custom tool's function."""
+
+CUSTOM_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {INPUT: {"type": "string", "description": "The tool's whole input."}},
+    "required": [INPUT],
+    "additionalProperties": False,
+}
+
+HOSTED_ITEMS = frozenset(
+    {
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "code_interpreter_call",
+        "computer_call",
+        "computer_call_output",
+        "file_search_call",
+        "image_generation_call",
+        "local_shell_call",
+        "local_shell_call_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+"""The items in which a conversation tells of hosted tools."""
+
+HINT = "hosted_tools: drop in the model's overrides leaves it out"
+
+
+class Sent(Fields):
+    """An object of a request that may have more to say than is of use here."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
+
+
+class ToolName(NamedTuple):
+    """What the caller calls a tool."""
+
+    name: str
+    namespace: str | None = None
+    custom: bool = False
+
+
+def drops_hosted(info: ValidationInfo) -> bool:
+    """Tell whether what is being read leaves hosted tools out."""
+    context: dict[str, Any] = info.context or {}
+    return context.get("hosted_tools") == "drop"
+
+
+def function_name(name: str, namespace: str | None = None) -> str:
+    """Return the name of the function that stands for a tool upstream."""
+    whole = name if namespace is None else f"{namespace}__{name}"
+    if len(whole) <= LONGEST_NAME:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    return f"{whole[: LONGEST_NAME - len(digest) - 1]}_{digest}"
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
+class _Function(Sent):
+    type: str
+    name: Identifier
+    description: str | None = None
+    parameters: dict[str, Any] = NO_ARGUMENTS
+    strict: bool | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The function as chat completions describe it, but for its name."""
+        named = ("type", "name")
+        return {name: value for name, value in self.sent.items() if name not in named}
+
+    @property
+    def echoed(self) -> dict[str, Any]:
+        """The tool as a response shows it."""
+        return {"description": None, "parameters": {}, "strict": None, **self.sent}
+
+
+class _Grammar(Sent):
+    type: str
+    syntax: str | None = None
+    definition: str | None = None
+
+
+class _Custom(Sent):
+    type: str
+    name: Identifier
+    description: str | None = None
+    format: _Grammar | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        form = self.format
+        told = [self.description or ""]
+        if form is not None and form.definition is not None:
+            told.append(f"Its input has this grammar ({form.syntax}):\n{form.definition}")
+        return {"description": "\n\n".join(filter(None, told)), "parameters": CUSTOM_PARAMETERS}
+
+    @property
+    def echoed(self) -> dict[str, Any]:
+        return self.sent
+
+
+def _tag(given: Any) -> str:
+    kind = cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else given.type
+    return f"<{kind}>" if kind in OWN else "<hosted>"
+
+
+class _Namespace(Sent):
+    type: str
+    name: Identifier
+    description: str | None = None
+    tools: Annotated[
+        list[
+            Annotated[
+                Annotated[_Function, Tag("<function>")] | Annotated[_Custom, Tag("<custom>")],
+                Discriminator(_tag),
+                BeforeValidator(lambda given: _known(given, ("function", "custom"))),
+            ]
+        ],
+        Field(max_length=MOST_TOOLS),
+    ]
+
+    @property
+    def echoed(self) -> dict[str, Any]:
+        return {**self.sent, "tools": [tool.echoed for tool in self.tools]}
+
+
+class _Hosted(Sent):
+    type: str
+    echoed: ClassVar[dict[str, Any]] = {}
+
+
+OWN = ("function", "custom", "namespace")
+
+
+def _known(given: Any, kinds: tuple[str, ...], hint: str = "") -> Any:
+    kind = cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else None
+    if isinstance(kind, str) and kind not in kinds:
+        known = f"{', '.join(kinds[:-1])} and {kinds[-1]}"
+        reject(f"{kind[:40]!r} isn't supported: tools are of type {known}{hint}", UNSUPPORTED)
+    if kind not in kinds:
+        reject(f"this is a JSON object whose type is {' or '.join(kinds)}")
+    return cast("Any", given)
+
+
+def _own_or_dropped(given: Any, info: ValidationInfo) -> Any:
+    if isinstance(given, dict) and drops_hosted(info):
+        kind = cast("dict[str, Any]", given).get("type")
+        if isinstance(kind, str) and kind not in OWN:
+            return {"type": kind}
+    return _known(given, OWN, f"; {HINT}")
+
+
+Tool = Annotated[
+    Annotated[_Function, Tag("<function>")]
+    | Annotated[_Custom, Tag("<custom>")]
+    | Annotated[_Namespace, Tag("<namespace>")]
+    | Annotated[_Hosted, Tag("<hosted>")],
+    Discriminator(_tag),
+    BeforeValidator(_own_or_dropped),
+]
+"""A tool, as it is read."""
+
+
+def _each(tools: Sequence[Any]) -> Iterator[tuple[str, str | None, _Function | _Custom]]:
+    """Give each tool that the caller runs: its place in the request, and its namespace."""
+    for position, tool in enumerate(tools):
+        match tool:
+            case _Namespace():
+                for within, inner in enumerate(tool.tools):
+                    yield f"{position}.tools.{within}", tool.name, inner
+            case _Hosted():
+                pass
+            case _:
+                yield f"{position}", None, tool
+
+
+def functions_of(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    """Write tools as the functions of a chat completion."""
+    return [
+        {"type": "function", "function": {"name": function_name(tool.name, space), **tool.about}}
+        for _, space, tool in _each(tools)
+    ]
+
+
+def places_of(tools: Sequence[Any]) -> list[str]:
+    """Return where in the request each of these functions is from."""
+    return [place for place, _, _ in _each(tools)]
+
+
+def names_of(tools: Sequence[Any]) -> dict[str, ToolName]:
+    """Return what the caller calls each of these functions."""
+    return {
+        function_name(tool.name, space): ToolName(tool.name, space, isinstance(tool, _Custom))
+        for _, space, tool in _each(tools)
+    }
+
+
+# --- calls ---------------------------------------------------------------------------------------
+
+
+def input_as_arguments(text: str) -> str:
+    """Write the input of a custom tool as the arguments of its function."""
+    return json.dumps({INPUT: text})
+
+
+def called_as(
+    names: Mapping[str, ToolName], name: str, arguments: str
+) -> tuple[str, dict[str, Any]]:
+    """Return the type of the item that a call of a function is, and what it says."""
+    tool = names.get(name) or ToolName(name)
+    named = {"name": tool.name}
+    if tool.namespace is not None:
+        named["namespace"] = tool.namespace
+    if tool.custom:
+        return "custom_tool_call", {**named, "input": _input(arguments)}
+    return "function_call", {**named, "arguments": arguments}
+
+
+def _input(arguments: str) -> str:
+    try:
+        given = json.loads(arguments)[INPUT]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return arguments  # The best of replies none of which has passed.
+    return given if isinstance(given, str) else arguments
+
+
+# --- the choice of a tool ------------------------------------------------------------------------
+
+
+class _Named(Sent):
+    type: Literal["function", "custom"]
+    name: NotBlank
+    namespace: NotBlank | None = None
+
+    @property
+    def chat(self) -> dict[str, Any]:
+        name = function_name(self.name, self.namespace)
+        return {"type": "function", "function": {"name": name}}
+
+
+class _Allowed(Sent):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[_Named], Field(min_length=1, max_length=MOST_TOOLS)]
+
+    @property
+    def chat(self) -> dict[str, Any]:
+        allowed = {"mode": self.mode, "tools": [tool.chat for tool in self.tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+
+
+def _choice_tag(given: Any) -> str:
+    if isinstance(given, str):
+        return "<word>"
+    kind = cast("dict[str, Any]", given)["type"] if isinstance(given, dict) else given.type
+    return "<allowed_tools>" if kind == "allowed_tools" else "<named>"
+
+
+def _known_choice(given: Any) -> Any:
+    if isinstance(given, str):
+        return given
+    return _known(given, ("function", "custom", "allowed_tools"))
+
+
+Choice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("<word>")]
+    | Annotated[_Named, Tag("<named>")]
+    | Annotated[_Allowed, Tag("<allowed_tools>")],
+    Discriminator(_choice_tag),
+    BeforeValidator(_known_choice),
+]
+"""Which tool is to be called, as it is read."""

@@ -1,0 +1,147 @@
+"""A configuration at work: its routes, its models, and the requests that it answers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+
+try:
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route, Router
+except ImportError as exc:  # pragma: no cover
+    msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
+    raise ImportError(msg) from exc
+
+from mellea_like.gateway.chat.completions import ChatCompletions
+from mellea_like.gateway.chat.endpoint import unknown_model
+from mellea_like.gateway.chat.responses import Responses
+from mellea_like.gateway.chat.served_model import ServedModel, warm_up
+from mellea_like.gateway.http.guard import Guard
+from mellea_like.gateway.http.keys import admitted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from starlette.requests import Request
+
+    from mellea_like.core.prices import Price
+    from mellea_like.gateway.chat.caller_checks import Workers
+    from mellea_like.gateway.config.gateway_config import GatewayConfig
+    from mellea_like.gateway.config.upstreams import Upstream
+    from mellea_like.gateway.http.guard import Receive, Scope, Send
+    from mellea_like.gateway.http.keys import KeyState
+    from mellea_like.gateway.http.metrics import Metrics
+
+__all__ = ["Serving"]
+
+STARTED = int(time.time())
+"""When every model was created, as far as clients are told."""
+
+
+class Serving:
+    """One configuration, which answers requests until another takes its place."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        make_key: Callable[..., KeyState],
+        metrics: Metrics,
+        workers: Workers,
+    ) -> None:
+        self.config = config
+        self._metrics = metrics
+        self._models: dict[str, ServedModel] = {}
+        self._under_way = 0
+        self._retired = False
+        self._ended = anyio.Event()
+        given = (self._models, metrics, config.streaming, workers)
+        routes = Router(
+            [
+                Route("/v1/chat/completions", ChatCompletions(*given), methods=["POST"]),
+                Route("/v1/responses", Responses(*given), methods=["POST"]),
+                Route("/v1/models", self._list_models),
+                Route("/v1/models/{name:path}", self._one_model),
+                Route("/healthz", self._health),
+                Route("/metrics", self._show_metrics),
+            ],
+            redirect_slashes=False,
+        )
+        self.guard = Guard(routes, config.server, config.keys, metrics=metrics, make_key=make_key)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its models can be asked."""
+        return bool(self._models)
+
+    def begin(self, upstreams: Mapping[str, Upstream]) -> None:
+        """Make its models, and tell keys whose budgets are money what these cost; it takes time."""
+        warm_up()
+        made = {name: ServedModel(config, upstreams) for name, config in self.config.models.items()}
+        for key in self.guard.keys.values():
+            if key.limits.budget is not None and key.limits.budget.money is not None:
+                key.prices = _prices([made[name] for name in made if key.may_use(name)])
+        self._models |= made
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI wants it."""
+        self._under_way += 1
+        try:
+            await self.guard(scope, receive, send)
+        finally:
+            self._under_way -= 1
+            self._look_for_the_end()
+
+    def retire(self) -> None:
+        """Note that there are no new requests for it."""
+        self._retired = True
+        self._look_for_the_end()
+
+    async def wait_ended(self) -> None:
+        """Wait until it is retired and its last request has ended."""
+        await self._ended.wait()
+
+    def close(self) -> None:
+        """Forget the models: their upstreams are about to be closed."""
+        self._models.clear()
+
+    def _look_for_the_end(self) -> None:
+        if self._retired and not self._under_way:
+            self._ended.set()
+
+    def _described(self, name: str) -> dict[str, object]:
+        return {"id": name, "object": "model", "created": STARTED, "owned_by": "mellea-like"}
+
+    async def _list_models(self, request: Request) -> Response:
+        caller = admitted(request.scope)
+        data = [self._described(name) for name in self.config.models if caller.may_use(name)]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def _one_model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self.config.models or not admitted(request.scope).may_use(name):
+            raise unknown_model()
+        return JSONResponse(self._described(name))
+
+    async def _health(self, _: Request) -> Response:
+        body = {"status": "ok" if self.ready else "starting"}
+        return JSONResponse(body, status_code=200 if self.ready else 503)
+
+    async def _show_metrics(self, _: Request) -> Response:
+        content, kind = self._metrics.render()
+        return Response(content, media_type=kind)
+
+
+def _prices(models: list[ServedModel]) -> dict[str, Price]:
+    """Return what models cost, for a key's budget of money."""
+    prices: dict[str, Price] = {}
+    for served in models:
+        for name, price in (served.prices or {}).items():
+            if prices.setdefault(name, price) != price:
+                msg = (
+                    f"two upstreams have a model {name!r}, each with another price: a key's"
+                    " budget of money can't tell them apart"
+                )
+                raise ValueError(msg)
+    return prices

@@ -1,0 +1,319 @@
+"""Several processes that serve on one socket, and the one that starts and ends them.
+
+They are forked before any event loop runs, and share the socket that their parent listens on: each
+takes a connection when it has time for one, and none is lost with a process that dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+
+__all__ = ["Link", "Supervisor"]
+
+logger = logging.getLogger("mellea_like.gateway")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+READY, RELOAD, STOP, CUT = b"r", b"h", b"t", b"k"
+"""What parent and worker tell each other."""
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+"""Seconds before a worker that died is started again: twice as many after each death in a row."""
+
+SOUND_SECONDS = 60.0
+"""A worker that has served for so long has not died in a row."""
+
+QUIET_SECONDS = 0.3
+"""A stop that takes longer is explained."""
+
+GRACE_SECONDS = 10.0
+"""Time for a worker to end after its requests were cut off."""
+
+
+class Link:
+    """A worker's connection to its parent."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.stop = anyio.Event()
+        """Set once no more requests are to be accepted, or the parent is gone."""
+        self.cut = anyio.Event()
+        """Set once what is under way is to be broken off."""
+
+    def ready(self) -> None:
+        """Tell the parent that requests are answered."""
+        with contextlib.suppress(OSError):
+            self._connection.send(READY)
+
+    async def listen(self, reload: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Do what the parent says, for ever; ``reload`` reads the configuration again."""
+        self._connection.setblocking(False)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.wait_readable(self._connection)
+                try:
+                    said = self._connection.recv(64)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    said = b""
+                if RELOAD in said:
+                    tasks.start_soon(reload)
+                if CUT in said:
+                    self.cut.set()
+                if STOP in said or not said:
+                    self.stop.set()
+                if not said:
+                    await anyio.sleep_forever()
+
+
+@dataclass
+class _Worker:
+    number: int
+    deaths: int = 0
+    """In a row."""
+    pid: int = 0
+    """0 while none runs."""
+    link: socket.socket | None = None
+    began: float = 0.0
+    due: float = 0.0
+    """When it is started."""
+    is_ready: bool = False
+
+
+class Supervisor:
+    """Starts worker processes, starts those again that die, and ends all at a signal.
+
+    SIGTERM and SIGINT stop the workers, and a second one breaks off what is under way in them.
+    SIGHUP has them read their configuration again, unless it comes because a terminal was closed.
+
+    Args:
+        count: how many.
+        work: a worker's whole life, in its own process: it gets its number, from 1, and its link,
+            and returns the exit code.
+        stop_seconds: how long requests under way may go on at a stop.
+        reload: called at SIGHUP; False leaves the workers with the configuration they have.
+        on_ready: called when all workers are ready for the first time.
+        on_stop: called when a stop takes a while.
+        on_end: called with the number of a worker that has ended.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        work: Callable[[int, Link], int],
+        *,
+        stop_seconds: float,
+        reload: Callable[[], bool],
+        on_ready: Callable[[], object],
+        on_stop: Callable[[], object],
+        on_end: Callable[[int], object],
+    ) -> None:
+        self._work = work
+        self._workers = [_Worker(number) for number in range(1, count + 1)]
+        self._stop_seconds = stop_seconds
+        self._reload = reload
+        self._on_ready = on_ready
+        self._on_stop = on_stop
+        self._on_end = on_end
+        self._selector = selectors.DefaultSelector()
+        self._terminal = os.isatty(2)
+        self._signals = 0
+        self._stops_at = self._stopped = 0.0
+        self._was_ready = self._explained = False
+        self._code = 0
+
+    def run(self, listening: socket.socket) -> int:
+        """Run the workers until they are stopped.
+
+        Args:
+            listening: what they listen on; it is closed at a stop.
+
+        Returns:
+            The exit code: 0, or that of a worker that ended before all were ready.
+        """
+        self._listening = listening
+        with _signals_as_bytes() as self._wakes, self._selector:
+            self._selector.register(self._wakes[0], selectors.EVENT_READ)
+            try:
+                while self._signals == 0 or any(worker.pid for worker in self._workers):
+                    self._start_due()
+                    for key, _ in self._selector.select(self._patience()):
+                        self._hear(key.data)
+                    self._look_at_the_stop()
+            finally:
+                for worker in self._workers:
+                    if worker.pid:  # Only where this process itself fails.
+                        os.kill(worker.pid, signal.SIGKILL)
+        return self._code
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for worker in self._workers:
+            if not (worker.pid or self._signals) and now >= worker.due:
+                self._start(worker)
+
+    def _start(self, worker: _Worker) -> None:
+        ours, theirs = socket.socketpair()
+        worker.began, worker.is_ready = time.monotonic(), False
+        pid = os.fork()
+        if not pid:
+            ours.close()
+            self._become(worker, theirs)
+        theirs.close()
+        ours.setblocking(False)
+        worker.pid, worker.link = pid, ours
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+
+    def _become(self, worker: _Worker, connection: socket.socket) -> NoReturn:
+        """Be the worker from now on."""
+        code = 70
+        try:
+            signal.set_wakeup_fd(-1)
+            # The parent hears of signals and passes them on: a terminal, or a service manager, may
+            # send them to all of its processes.
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+            self._selector.close()
+            for other in (*self._wakes, *(one.link for one in self._workers)):
+                if other is not None:
+                    other.close()
+            code = self._work(worker.number, Link(connection))
+        except BaseException as exc:  # noqa: BLE001 (its text may be anyone's)
+            last = traceback.extract_tb(exc.__traceback__)[-1]
+            where = f"{last.filename}:{last.lineno}"
+            logger.error("it failed with %s at %s", type(exc).__name__, where)  # noqa: TRY400
+        finally:
+            logging.shutdown()
+            os._exit(code)
+
+    def _hear(self, worker: _Worker | None) -> None:
+        if worker is None:
+            self._hear_signals()
+            return
+        assert worker.link is not None  # noqa: S101 (it is registered)
+        try:
+            said = worker.link.recv(64)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if not said:
+            self._bury(worker)
+        elif READY in said:
+            worker.is_ready = True
+            if not self._was_ready and all(each.is_ready for each in self._workers):
+                self._was_ready = True
+                self._on_ready()
+
+    def _bury(self, worker: _Worker) -> None:
+        """Note that a worker has ended, and when another is to take its place."""
+        assert worker.link is not None  # noqa: S101 (it is registered)
+        self._selector.unregister(worker.link)
+        worker.link.close()
+        _, status = os.waitpid(worker.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        lived = time.monotonic() - worker.began
+        worker.pid, worker.link = 0, None
+        self._on_end(worker.number)
+        if self._signals:
+            return
+        if not self._was_ready:
+            self._code = code if code > 0 else 70
+            self._stop()
+            return
+        worker.deaths = 1 if lived > SOUND_SECONDS else worker.deaths + 1
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (worker.deaths - 1))
+        worker.due = time.monotonic() + pause
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        logger.error("worker %d %s: it is started again in %g s", worker.number, how, pause)
+
+    # --- signals ---------------------------------------------------------------------------------
+
+    def _hear_signals(self) -> None:
+        for number in self._wakes[0].recv(64):
+            if number == signal.SIGHUP and self._terminal <= os.isatty(2):
+                if not self._signals and self._reload():
+                    self._tell(RELOAD)
+            elif not self._signals:
+                self._stop()
+            else:
+                self._signals += 1
+                self._tell(CUT)
+                self._stops_at = min(self._stops_at, time.monotonic() + GRACE_SECONDS)
+
+    def _stop(self) -> None:
+        self._signals += 1
+        self._listening.close()
+        self._stopped = time.monotonic()
+        self._stops_at = self._stopped + self._stop_seconds + GRACE_SECONDS
+        self._tell(STOP)
+
+    def _look_at_the_stop(self) -> None:
+        if not self._signals or not any(worker.pid for worker in self._workers):
+            return
+        now = time.monotonic()
+        if not self._explained and now > self._stopped + QUIET_SECONDS:
+            self._explained = True
+            self._on_stop()
+        if now > self._stops_at:
+            for worker in self._workers:
+                if worker.pid:
+                    os.kill(worker.pid, signal.SIGKILL)
+
+    def _tell(self, what: bytes) -> None:
+        for worker in self._workers:
+            if worker.link is not None:
+                with contextlib.suppress(OSError):  # It has just ended.
+                    worker.link.send(what)
+
+    def _patience(self) -> float | None:
+        """Return how long nothing needs to be done, in seconds."""
+        now = time.monotonic()
+        if self._signals:
+            until = self._stops_at if self._explained else self._stopped + QUIET_SECONDS
+            return max(0.0, until - now) + 0.01
+        due = [worker.due for worker in self._workers if not worker.pid]
+        return max(0.0, min(due) - now) if due else None
+
+
+def _do_nothing(_number: int, _frame: object) -> None:
+    """Handle a signal that is read from the socket."""
+
+
+@contextlib.contextmanager
+def _signals_as_bytes() -> Generator[tuple[socket.socket, socket.socket]]:
+    """Have signals written to a socket while the block runs: a byte each, its number."""
+    read, write = socket.socketpair()
+    read.setblocking(False)
+    write.setblocking(False)
+    before: dict[int, Any] = {}
+    woke = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+    try:
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, _do_nothing)
+        yield read, write
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        signal.set_wakeup_fd(woke)
+        read.close()
+        write.close()

@@ -1,0 +1,101 @@
+"""Telling the living owners of a store from the dead: each holds a lock on one byte of a file.
+
+The kernel releases the locks of a process when it dies, however that comes about; a process id
+says less, for another process may have it by then. These are POSIX's locks: a forked child has none
+of its parent's, but a process loses all that it holds on a file when it closes the file anywhere.
+So a process opens each such file once, and keeps it open as long as one of its owners lives.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING
+
+if sys.platform != "win32":
+    import fcntl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["OwnerLocks", "owner_locks"]
+
+_opened: dict[tuple[int, int], OwnerLocks] = {}
+_lock = Lock()
+
+
+def _forget() -> None:
+    for locks in _opened.values():
+        with suppress(OSError):
+            os.close(locks.descriptor)
+    _opened.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+class OwnerLocks:
+    """The locks on one file; this process's owners have their numbers in ``mine``."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.mine: set[int] = set()
+
+    def hold(self, number: int) -> None:
+        """Show, until this process dies, that an owner lives."""
+        if sys.platform != "win32":
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        self.mine.add(number)
+
+    def release(self, number: int) -> None:
+        """Show that an owner of this process is no more."""
+        with _lock:
+            self.mine.discard(number)
+            with suppress(OSError):
+                if sys.platform != "win32":
+                    fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, number)
+                if not self.mine and self in _opened.values():
+                    found = os.fstat(self.descriptor)
+                    del _opened[found.st_dev, found.st_ino]
+                    os.close(self.descriptor)
+
+    def lives(self, number: int) -> bool:
+        """Tell whether an owner lives, of this process or of another."""
+        if number in self.mine:
+            return True
+        if sys.platform != "win32":
+            try:
+                fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+            except OSError:
+                return True
+            fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, number)
+        return False
+
+
+def owner_locks(path: Path) -> OwnerLocks:
+    """Open the file of a store's locks, or find it where this process has it open.
+
+    Raises:
+        OSError: it can't be opened.
+    """
+    if sys.platform == "win32":  # pragma: no cover
+        msg = "it needs Unix file locks, which Windows lacks: use WSL"
+        raise OSError(None, msg)
+    with _lock:
+        with suppress(FileNotFoundError):
+            there = path.stat()
+            found = _opened.get((there.st_dev, there.st_ino))
+            if found is not None:
+                return found
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        there = os.fstat(descriptor)
+        if not stat.S_ISREG(there.st_mode):
+            os.close(descriptor)
+            msg = f"{path} is where its locks belong, but that is no file"
+            raise OSError(None, msg)
+        return _opened.setdefault((there.st_dev, there.st_ino), OwnerLocks(descriptor))

@@ -1,0 +1,427 @@
+"""The file of a store of budgets and rates: its tables, its owners, and its transactions.
+
+Each process that uses a file is an owner of its own. What an owner has reserved in an account is
+one row, which goes when the owner is found dead.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import weakref
+from contextlib import closing, contextmanager, suppress
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.errors import StoreError
+from mellea_like.limits.budget_accounts import Amounts, StoreSums
+from mellea_like.limits.owner_locks import OwnerLocks, owner_locks
+from mellea_like.runtime.logs import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+    from pathlib import Path
+
+__all__ = ["BUSY_SECONDS", "NOTHING", "FileLocked", "OpenFile", "StoreFile"]
+
+APPLICATION_ID = 0x4D4C7374
+"""What the file says that it is: ``MLst``, at byte 68 (https://sqlite.org/fileformat2.html)."""
+
+FORMAT_VERSION = 1
+
+TABLES = """
+CREATE TABLE accounts (
+  name TEXT NOT NULL PRIMARY KEY,
+  requests NOT NULL,
+  input_tokens NOT NULL,
+  output_tokens NOT NULL,
+  money NOT NULL,
+  unknown INTEGER NOT NULL,
+  denied INTEGER NOT NULL,
+  started REAL
+) WITHOUT ROWID;
+CREATE TABLE held (
+  account TEXT NOT NULL,
+  owner INTEGER NOT NULL,
+  requests NOT NULL,
+  input_tokens NOT NULL,
+  output_tokens NOT NULL,
+  money NOT NULL,
+  PRIMARY KEY (account, owner)
+) WITHOUT ROWID;
+CREATE TABLE owners (number INTEGER PRIMARY KEY AUTOINCREMENT);
+CREATE TABLE waiting (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  account TEXT NOT NULL,
+  owner INTEGER NOT NULL,
+  seen REAL NOT NULL
+);
+CREATE INDEX waiting_for ON waiting (account);
+CREATE TABLE buckets (
+  name TEXT NOT NULL PRIMARY KEY,
+  held REAL NOT NULL,
+  at REAL NOT NULL,
+  taken REAL NOT NULL
+) WITHOUT ROWID;
+"""
+"""A number that is too large for SQLite's integers is a text."""
+
+BUSY_MILLISECONDS = 200
+"""How long an event loop may stand still for another process's transaction, which takes 20 us."""
+
+OPEN_SECONDS = 1.0
+"""How long it may stand still when the file is opened, perhaps by many at once."""
+
+BUSY_SECONDS = 10.0
+"""How long to go on trying where the file is locked."""
+
+UNSEEN = 2.0
+"""Seconds after which a process that waits and hasn't looked loses its place to others."""
+
+LARGEST = 2**63 - 1
+
+NOTHING = Amounts()
+
+_inherited: list[OpenFile] = []
+"""Files that the process had open that forked this one: connections may not even be closed here."""
+
+_SPENT = "SELECT started, requests, input_tokens, output_tokens, money FROM accounts WHERE name = ?"
+_ALL = "SELECT * FROM accounts WHERE name = ?"
+_OTHERS = (
+    "SELECT owner, requests, input_tokens, output_tokens, money FROM held"
+    " WHERE account = ? AND owner <> ?"
+)
+_NEW = "INSERT OR IGNORE INTO accounts VALUES (?, 0, 0, 0, 0, 0, 0, NULL)"
+_START = "UPDATE accounts SET started = ? WHERE name = ? AND started IS NULL"
+_DENY = "UPDATE accounts SET denied = denied + 1 WHERE name = ?"
+_CHARGE = (
+    "UPDATE accounts SET requests = ?, input_tokens = ?, output_tokens = ?, money = ?,"
+    " unknown = unknown + ? WHERE name = ?"
+)
+_HOLD = "INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?, ?)"
+_HOLD_NOTHING = "DELETE FROM held WHERE account = ? AND owner = ?"
+_BURY = tuple(
+    f"DELETE FROM {table} WHERE {column} = ?"  # noqa: S608 (constants)
+    for table, column in (("held", "owner"), ("waiting", "owner"), ("owners", "number"))
+)
+_BEFORE = "SELECT owner, seen FROM waiting WHERE account = ? AND number < ?"
+_PLACE = "INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?)"
+_LEAVE = "DELETE FROM waiting WHERE number = ?"
+_BUCKET = "SELECT held, at, taken FROM buckets WHERE name = ?"
+_FILL = "INSERT OR REPLACE INTO buckets VALUES (?, ?, ?, ?)"
+
+
+class FileLocked(StoreError):
+    """Another process has the file locked, perhaps for a moment."""
+
+
+class StoreFile:
+    """A file that is opened when it is first used, by a new owner in each process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now: Callable[[], float] = time.monotonic  # One clock for the whole machine.
+        self._lock = RLock()
+        self._open: OpenFile | None = None
+        self._owed: dict[str, tuple[Amounts, Amounts, int]] = {}
+        self._owed_since: float | None = None
+        self._told = False
+
+    @property
+    def in_use(self) -> OpenFile | None:
+        """The file as this process has it open; None if it hasn't."""
+        return self._open if self._open is not None and self._open.usable else None
+
+    def close(self) -> None:
+        """Close the file until it is used again; what is still reserved is given back."""
+        with self._lock:
+            opened, self._open = self._open, None
+            if opened is not None:
+                opened.finish()
+
+    def settle(
+        self,
+        owner: OpenFile,
+        wants: Sequence[tuple[str, Amounts]],
+        charged: Sequence[Amounts],
+        unknown: int,
+    ) -> None:
+        """Give back what an owner has reserved, and charge what was spent: now or later."""
+        with self._lock:
+            if not owner.ours:
+                return  # The process that forked this one settles it.
+            reserved = self._open is owner and owner.usable  # Else it was closed.
+            for (name, wanted), amounts in zip(wants, charged, strict=True):
+                back, spent, before = self._owed.get(name, (NOTHING, NOTHING, 0))
+                back = back.plus(wanted) if reserved else back
+                self._owed[name] = back, spent.plus(amounts), before + unknown
+            now = time.monotonic()
+            self._owed_since = self._owed_since or now
+            try:
+                with self.writing():  # Which pays what is owed.
+                    pass
+            except StoreError as exc:
+                lasts = not isinstance(exc, FileLocked) or now - self._owed_since > BUSY_SECONDS
+                if lasts and not self._told:
+                    self._told = True
+                    warn("%s; what requests cost is written down when it can be", exc)
+
+    @contextmanager
+    def reading(self) -> Generator[OpenFile]:
+        """Read the file."""
+        with self._lock, _errors(self.path):
+            yield self._opened()
+
+    @contextmanager
+    def writing(self) -> Generator[OpenFile]:
+        """Change the file: all that the block does, with what is owed, or nothing."""
+        with self._lock, _errors(self.path):
+            file = self._opened()
+            db = file.db
+            db.execute("BEGIN IMMEDIATE")
+            held = file.held
+            try:
+                file.held = dict(held)
+                if self._owed:
+                    file.pay(self._owed)
+                yield file
+                db.execute("COMMIT")
+            except BaseException:
+                file.held = held
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+            self._owed.clear()
+            self._owed_since, self._told = None, False
+
+    def _opened(self) -> OpenFile:
+        if self._open is None or not self._open.usable:
+            if self._open is not None and not self._open.ours:
+                _inherited.append(self._open)
+                self._owed.clear()
+            self._open = _open(self.path)
+            weakref.finalize(self, self._open.finish)
+        return self._open
+
+
+class OpenFile:
+    """The file in use by one owner: this process, until it closes it."""
+
+    def __init__(self, db: sqlite3.Connection, locks: OwnerLocks, owner: int) -> None:
+        self.db = db
+        self.locks = locks
+        self.owner = owner
+        self.held: dict[str, Amounts] = {}  # By this owner, of each account.
+        self._process = os.getpid()
+        self._finished = False
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process has opened it."""
+        return self._process == os.getpid()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is open, and this process has opened it."""
+        return self.ours and not self._finished
+
+    def finish(self) -> None:
+        """Give back what is reserved, and close the file."""
+        if not self.usable:
+            return
+        self._finished = True
+        with suppress(sqlite3.Error), closing(self.db):
+            self.bury(self.owner)
+        self.locks.release(self.owner)
+
+    def bury(self, owner: int) -> None:
+        """Forget an owner, and all that it has reserved."""
+        for statement in _BURY:
+            self.db.execute(statement, (owner,))
+
+    # --- accounts ------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Return the names of all accounts, in order."""
+        return [name for (name,) in self.db.execute("SELECT name FROM accounts ORDER BY name")]
+
+    def forget(self, name: str) -> None:
+        """Forget an account."""
+        self.db.execute("DELETE FROM accounts WHERE name = ?", (name,))
+        self.db.execute("DELETE FROM held WHERE account = ?", (name,))
+
+    def sums(self, name: str, waiting: int) -> StoreSums:
+        """Return what an account has come to."""
+        row = self.db.execute(_ALL, (name,)).fetchone()
+        if row is None:
+            return StoreSums(waiting=waiting)
+        _, *spent, unknown, denied, started = row
+        age = None if started is None else max(0.0, time.time() - started)
+        reserved = self.reserved(name, dead=[])
+        return StoreSums(_amounts(spent), reserved, unknown, denied, waiting, age)
+
+    def spent(self, name: str) -> tuple[bool, Amounts]:
+        """Return whether anything was ever reserved, and what was charged."""
+        row = self.db.execute(_SPENT, (name,)).fetchone()
+        return (False, NOTHING) if row is None else (row[0] is not None, _amounts(row[1:]))
+
+    def reserved(self, name: str, *, dead: list[int] | None = None) -> Amounts:
+        """Return what is reserved by all owners; by living ones only, with a list for the dead."""
+        total = self.held.get(name, NOTHING)
+        for owner, *row in self.db.execute(_OTHERS, (name, self.owner)).fetchall():
+            if dead is not None and not self.locks.lives(owner):
+                dead.append(owner)
+            else:
+                total = total.plus(_amounts(row))
+        return total
+
+    def begin(self, name: str) -> None:
+        """Note that something is reserved in an account for the first time."""
+        self.db.execute(_NEW, (name,))
+        self.db.execute(_START, (time.time(), name))
+
+    def deny(self, name: str) -> None:
+        """Count a request that was denied."""
+        self.db.execute(_NEW, (name,))
+        self.db.execute(_DENY, (name,))
+
+    def hold(self, name: str, amounts: Amounts) -> None:
+        """Write down all that this owner has reserved in an account."""
+        if amounts == NOTHING:
+            self.held.pop(name, None)
+            self.db.execute(_HOLD_NOTHING, (name, self.owner))
+        else:
+            self.held[name] = amounts
+            self.db.execute(_HOLD, (name, self.owner, *map(_column, amounts)))
+
+    def pay(self, owed: dict[str, tuple[Amounts, Amounts, int]]) -> None:
+        """Charge what requests cost, and give back what was reserved for them."""
+        for name, (back, charged, unknown) in owed.items():
+            self.hold(name, self.held.get(name, NOTHING).minus(back))
+            spent = self.spent(name)[1].plus(charged)
+            self.db.execute(_CHARGE, (*map(_column, spent), unknown, name))
+
+    # --- those who wait ------------------------------------------------------------------------
+
+    def is_before(self, name: str, number: int | None) -> bool:
+        """Tell whether somebody waits for an account who came before a number, or at all."""
+        now, before = time.monotonic(), LARGEST if number is None else number
+        return any(
+            now - UNSEEN < seen <= now + UNSEEN and self.locks.lives(owner)
+            for owner, seen in self.db.execute(_BEFORE, (name, before)).fetchall()
+        )
+
+    def take_place(self, name: str, number: int | None) -> int:
+        """Wait for an account, with a new number or the old one; or show that it still waits."""
+        place = number, name, self.owner, time.monotonic()
+        return self.db.execute(_PLACE, place).lastrowid or 0
+
+    def leave_place(self, number: int) -> None:
+        """Wait no more."""
+        self.db.execute(_LEAVE, (number,))
+
+    # --- buckets -------------------------------------------------------------------------------
+
+    def bucket(self, name: str) -> tuple[float, float, float] | None:
+        """Return what a bucket held, when that was, and how much was ever taken."""
+        found: tuple[float, float, float] | None = self.db.execute(_BUCKET, (name,)).fetchone()
+        return found
+
+    def fill(self, name: str, held: float, at: float, taken: float) -> None:
+        """Write down what a bucket holds."""
+        self.db.execute(_FILL, (name, held, at, taken))
+
+
+def _amounts(row: Sequence[Any]) -> Amounts:
+    return Amounts(*map(int, row))
+
+
+def _column(number: float) -> int | str:
+    """Write a whole number, which may be too large for SQLite's."""
+    return int(number) if -LARGEST <= number <= LARGEST else str(int(number))
+
+
+def _open(path: Path) -> OpenFile:
+    """Open the file, or make it; what dead owners have left is given back."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    db = sqlite3.connect(
+        f"{path.as_uri()}?mode=rw",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=OPEN_SECONDS,
+    )
+    locks, number = None, 0
+    try:
+        _begin(db)
+        locks = owner_locks(path.with_name(f"{path.name}-owners"))
+        db.execute("BEGIN IMMEDIATE")
+        number = db.execute("INSERT INTO owners VALUES (NULL)").lastrowid or 0
+        locks.hold(number)  # Before anybody can see that there is such an owner.
+        file = OpenFile(db, locks, number)
+        for (other,) in db.execute("SELECT number FROM owners").fetchall():
+            if not locks.lives(other):
+                file.bury(other)
+        db.execute("COMMIT")
+        db.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+    except BaseException:
+        db.close()
+        if locks is not None:
+            locks.release(number)
+        raise
+    return file
+
+
+def _begin(db: sqlite3.Connection) -> None:
+    """Make the tables in a file that is empty, or make sure that it is a store."""
+    db.execute("PRAGMA page_size = 1024")  # Of an empty file: a change writes whole pages.
+    db.execute("BEGIN IMMEDIATE")
+    (kind,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        for statement in TABLES.split(";"):
+            db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+    elif (kind, version) != (APPLICATION_ID, FORMAT_VERSION):
+        whose = f"of format version {version}" if kind == APPLICATION_ID else "no store"
+        msg = f"the database that is there is {whose}: give another path"
+        raise ValueError(msg)
+    db.execute("COMMIT")
+    db.execute("PRAGMA journal_mode = WAL")
+    # What a process wrote survives its death; a power cut may take the last commits.
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute("PRAGMA wal_autocheckpoint = 4000")
+
+
+@contextmanager
+def _errors(path: Path) -> Generator[None]:
+    """Turn errors of SQLite and of the system into a store's, which name the file."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, ValueError) as exc:
+        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+        kind = FileLocked if code == sqlite3.SQLITE_BUSY else StoreError
+        msg = f"store {path}: {_why(exc, code)}"
+        raise kind(msg) from exc
+
+
+def _why(error: Exception, code: int) -> str:
+    match code:
+        case sqlite3.SQLITE_NOTADB:
+            return "it is no store, nor any SQLite database: give another path"
+        case sqlite3.SQLITE_CORRUPT:
+            return f"it is damaged ({error}): remove it, and what was spent is forgotten"
+        case sqlite3.SQLITE_BUSY:
+            return "another program has locked it"
+        case sqlite3.SQLITE_FULL:
+            return "the disk is full"
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return "it can't be written"
+        case _:
+            pass
+    if isinstance(error, OSError):
+        return f"it can't be opened ({error.strerror})"
+    return str(error)

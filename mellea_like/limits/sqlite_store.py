@@ -1,0 +1,404 @@
+"""The store in an SQLite file, which the processes of one machine share."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import OrderedDict
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
+
+import anyio
+from anyio.lowlevel import EventLoopToken, current_token
+
+from mellea_like.errors import StoreError
+from mellea_like.limits.bucket import Bucket
+from mellea_like.limits.budget_accounts import Amounts, Denied, beyond
+from mellea_like.limits.memory_store import not_since
+from mellea_like.limits.sqlite_file import BUSY_SECONDS, NOTHING, FileLocked, OpenFile, StoreFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mellea_like.limits.budget_accounts import Limits, StoreSums
+    from mellea_like.limits.store import (
+        Reservation,
+        StoreAccount,
+        StoreBucket,
+        Take,
+        Turn,
+        Want,
+    )
+
+__all__ = ["SQLiteStore"]
+
+SHORTEST_POLL, LONGEST_POLL = 0.004, 0.05
+"""Seconds between two looks of one who waits for other processes; between these it is a twentieth
+of the time that it has waited, off by up to half. News of its own process wakes it at once."""
+
+REFRESH = 0.5
+"""Seconds after which one who waits shows again that it does; see `UNSEEN`."""
+
+T = TypeVar("T")
+
+
+class SQLiteStore:
+    """Keeps the sums of budgets and rates in an SQLite file: a `Store` for processes that share it.
+
+    ```python
+    store = SQLiteStore("spent.db")
+    budget = Budget(money=20, prices=prices, store=store, name="november")
+    limiter = RateLimiter(requests_per_minute=600, store=store, name="main")
+    ```
+
+    - What is reserved is reserved for all processes at once, and given back when the process that
+      reserved it dies. What was charged stays, also over a restart; after a power cut the last
+      seconds may be missing.
+    - Who waits for room goes before who comes later, in other processes too, as long as it looks
+      after its place: a process that stands still for two seconds loses it.
+    - A rate has its time from the machine's own clock, which setting the time of day does not move.
+      Buckets are full again when the machine has started again.
+    - The file is for one machine: on a network's file system, locks and shared memory of two
+      machines don't meet. It is opened when it is first used, and made with the permissions of its
+      owner only. SQLite's ``-wal`` and ``-shm`` belong to it, and so does ``-owners``.
+    - It may be used in several threads and event loops, and pickled: a copy is the same file. A
+      forked child has none of its parent's reservations.
+
+    Args:
+        path: where; a file that isn't there is made. Its folder has to be there.
+
+    Raises:
+        TypeError: the path isn't one.
+        ValueError: the path names no file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        if not isinstance(path, str | Path):
+            msg = f"a store's path is a str or a Path, not {type(path).__name__}"
+            raise TypeError(msg)
+        if not Path(path).name or "\0" in str(path):
+            msg = f"a store's path names a file, and {str(path)!r} does not"
+            raise ValueError(msg)
+        # No links are followed: the current folder may change.
+        self._file = StoreFile(Path(os.path.abspath(path)))  # noqa: PTH100
+        self._queues: _Queues = {}
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._file.path
+
+    def __repr__(self) -> str:
+        return f"SQLiteStore({str(self._file.path)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SQLiteStore, (self._file.path,)
+
+    # --- accounts ------------------------------------------------------------------------------
+
+    def account(self, name: str, limits: Limits) -> StoreAccount:
+        """Return the account of a name; see `Store.account`."""
+        return _Account(self._file, self._queues, name, limits)
+
+    def accounts(self) -> list[str]:
+        """Return the names of all accounts, in order.
+
+        Raises:
+            StoreError: the file can't be used.
+        """
+        with self._file.reading() as file:
+            return file.names()
+
+    def forget(self, *names: str) -> None:
+        """Forget accounts, as if nothing had been spent; those with reservations stay.
+
+        Args:
+            *names: the accounts; a name that isn't there does nothing.
+
+        Raises:
+            StoreError: the file can't be used.
+        """
+        with self._file.writing() as file:
+            for name in names:
+                if not file.reserved(name, dead=[]).requests:
+                    file.forget(name)
+
+    def check(self) -> None:
+        """Make sure that the file can be used; it is made if it isn't there.
+
+        Raises:
+            StoreError: it can't be opened or written, is locked, damaged or no store.
+        """
+        with self._file.writing():
+            pass
+
+    def close(self) -> None:
+        """Close the file until it is used again; what is still reserved is given back."""
+        self._file.close()
+
+    async def reserve(self, wants: Sequence[Want]) -> Reservation:
+        """Reserve in all accounts or in none; see `Store.reserve`.
+
+        Raises:
+            Denied: what is wanted does not fit beside what is spent.
+            StoreError: the file can't be used.
+        """
+        waiter = _Waiter(self._file, cast("Sequence[tuple[_Account, Amounts]]", wants))
+        at = await _patiently(waiter.try_now)
+        if at is not None:
+            await self._wait(waiter, at)
+        if waiter.denied is not None:
+            raise waiter.denied
+        assert waiter.owner is not None  # noqa: S101 (it was tried)
+        return _Held(self._file, self._queues, waiter.owner, list(waiter.wants))
+
+    async def _wait(self, waiter: _Waiter, at: str | None) -> None:
+        """Wait in the queue for an account. Only its first looks, so that waiting costs little."""
+        loop = current_token()
+        try:
+            while at is not None:
+                queue = self._queues.setdefault((loop, at), OrderedDict())
+                queue[waiter] = None
+                there, since = at, anyio.current_time()
+                while at == there:
+                    waiter.woken = woken = anyio.Event()
+                    pause = None
+                    if next(iter(queue)) is waiter:
+                        pause = self._pause(anyio.current_time() - since)
+                    with anyio.move_on_after(pause):
+                        await woken.wait()
+                    if next(iter(queue)) is waiter:
+                        since = anyio.current_time() if pause is None else since
+                        at = await _patiently(waiter.try_first)
+                self._leave(loop, there, waiter)
+        except BaseException:
+            for key in [key for key, queue in self._queues.items() if waiter in queue]:
+                self._leave(*key, waiter)
+            waiter.give_up()
+            raise
+
+    def _pause(self, waited: float) -> float:
+        """Return how long to wait until the next look; many queues look more seldom."""
+        pause = min(max(waited / 20, SHORTEST_POLL), LONGEST_POLL)
+        return pause * len(self._queues) * random.uniform(0.5, 1.5)
+
+    def _leave(self, loop: EventLoopToken, at: str, waiter: _Waiter) -> None:
+        queue = self._queues[loop, at]
+        del queue[waiter]
+        if not queue:
+            del self._queues[loop, at]
+        else:
+            next(iter(queue)).wake()
+
+    # --- rates ---------------------------------------------------------------------------------
+
+    def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
+        """Return the bucket of a name; see `Store.bucket`."""
+        return _Bucket(name, per_minute, capacity)
+
+    async def take(self, takes: Sequence[Take]) -> Turn:
+        """Take from all of some buckets; see `Store.take`.
+
+        Raises:
+            StoreError: the file can't be used.
+        """
+        wanted = cast("Sequence[tuple[_Bucket, float]]", takes)
+        return await _patiently(lambda: self._take(wanted))
+
+    def _take(self, takes: Sequence[tuple[_Bucket, float]]) -> _Turn:
+        seconds, taken = 0.0, list[tuple[_Bucket, float, float]]()
+        with self._file.writing() as file:
+            now = self._file.now()
+            for bucket, amount in takes:
+                level, before = bucket.as_of(file, now)
+                seconds = max(seconds, level.delay(now, amount))
+                level.take(now, amount)
+                file.fill(bucket.name, level.held, level.at, before + amount)
+                taken.append((bucket, amount, before + amount))
+        return _Turn(self._file, seconds, taken)
+
+    def correct(self, takes: Sequence[Take]) -> None:
+        """Take more from buckets, or put some back; see `Store.correct`."""
+        wanted = cast("Sequence[tuple[_Bucket, float]]", takes)
+        _correct(self._file, [(bucket, amount, None) for bucket, amount in wanted])
+
+
+class _Account(NamedTuple):
+    """An account of the file, as one budget sees it."""
+
+    file: StoreFile
+    queues: _Queues
+    name: str
+    limits: Limits
+
+    @property
+    def in_use(self) -> bool:
+        """Whether this process has reservations in it."""
+        opened = self.file.in_use
+        return opened is not None and self.name in opened.held
+
+    def look(self) -> StoreSums:
+        """Return what it has come to."""
+        waiting = sum(len(queue) for (_, at), queue in self.queues.items() if at == self.name)
+        with self.file.reading() as file:
+            return file.sums(self.name, waiting)
+
+
+class _Waiter:
+    """A request that asks for a reservation, until it has an answer."""
+
+    __slots__ = ("_file", "_number", "_place", "_shown", "denied", "owner", "wants", "woken")
+
+    def __init__(self, file: StoreFile, wants: Sequence[tuple[_Account, Amounts]]) -> None:
+        self._file = file
+        self.wants = wants
+        self.denied: Denied | None = None
+        self.owner: OpenFile | None = None
+        self.woken: anyio.Event | None = None
+        self._number: int | None = None  # Its place among those who wait, of all processes.
+        self._place: str | None = None  # The account where it has that place.
+        self._shown = -inf
+
+    def wake(self) -> None:
+        """Have it look again, at once."""
+        if self.woken is not None:
+            self.woken.set()
+
+    def try_now(self) -> str | None:
+        """Reserve, or find that it can't; or return the account for which it has to wait."""
+        return self._try(first=False)
+
+    def try_first(self) -> str | None:
+        """Do the same as the first of its process, which has a place among those of all."""
+        return self._try(first=True)
+
+    def _try(self, *, first: bool) -> str | None:
+        with self._file.writing() as file:
+            self.owner = file
+            so_far = [file.spent(account.name) for account, _ in self.wants]
+            for (account, wanted), (_, spent) in zip(self.wants, so_far, strict=True):
+                lacking = beyond(account.limits, spent, wanted)
+                if lacking is not None:
+                    file.deny(account.name)
+                    self.denied = Denied(account, lacking, spent)
+                    self._lose_place(file)
+                    return None
+            for (account, wanted), (_, spent) in zip(self.wants, so_far, strict=True):
+                name = account.name
+                has_room = _has_room(file, account, spent.plus(wanted))
+                if not has_room or file.is_before(name, self._number):
+                    if self._place != name:
+                        self._lose_place(file)
+                    if first and anyio.current_time() - self._shown > REFRESH:
+                        self._number = file.take_place(name, self._number)
+                        self._shown, self._place = anyio.current_time(), name
+                    return name
+            for (account, wanted), (begun, _) in zip(self.wants, so_far, strict=True):
+                if not begun:
+                    file.begin(account.name)
+                file.hold(account.name, file.held.get(account.name, NOTHING).plus(wanted))
+            self._lose_place(file)
+        return None
+
+    def _lose_place(self, file: OpenFile) -> None:
+        """Wait for no account any more; its number is kept for the next one."""
+        if self._place is not None and self._number is not None:
+            file.leave_place(self._number)
+        self._shown, self._place = -inf, None
+
+    def give_up(self) -> None:
+        """Want nothing any more."""
+        if self._place is not None:
+            with suppress(StoreError), self._file.writing() as file:
+                self._lose_place(file)
+
+
+def _has_room(file: OpenFile, account: _Account, wanted: Amounts) -> bool:
+    """Tell whether there is room beside what is reserved; dead owners reserve nothing."""
+    if beyond(account.limits, file.reserved(account.name), wanted) is None:
+        return True
+    dead: list[int] = []
+    living = file.reserved(account.name, dead=dead)
+    for owner in dead:
+        file.bury(owner)
+    return bool(dead) and beyond(account.limits, living, wanted) is None
+
+
+_Queues: TypeAlias = dict[tuple[EventLoopToken, str], OrderedDict[_Waiter, None]]
+"""Who waits for which account, of each event loop of this process."""
+
+
+class _Held(NamedTuple):
+    """What is reserved for one request."""
+
+    file: StoreFile
+    queues: _Queues
+    owner: OpenFile
+    wants: list[tuple[_Account, Amounts]]
+
+    def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
+        """Give back what is reserved, and charge what was spent; see `Reservation.settle`."""
+        if not self.wants:
+            return
+        wants = [(account.name, wanted) for account, wanted in self.wants]
+        self.wants.clear()
+        self.file.settle(self.owner, wants, charged, unknown)
+        if not self.queues:
+            return
+        with suppress(anyio.NoEventLoopError):
+            loop = current_token()
+            for name, _ in wants:
+                if queue := self.queues.get((loop, name)):
+                    next(iter(queue)).wake()
+
+
+class _Bucket(NamedTuple):
+    """A bucket of the file, as one limiter sees it."""
+
+    name: str
+    per_minute: float
+    capacity: float
+
+    def as_of(self, file: OpenFile, now: float) -> tuple[Bucket, float]:
+        """Return what is in it, and how much was ever taken."""
+        held, at, taken = file.bucket(self.name) or (self.capacity, now, 0.0)
+        if at > now:  # The machine has started again, and its clock with it.
+            held, at = self.capacity, now
+        return Bucket(self.per_minute, self.capacity, held, at), taken
+
+
+class _Turn(NamedTuple):
+    """What was taken for one request, and when it may go."""
+
+    file: StoreFile
+    seconds: float
+    taken: list[tuple[_Bucket, float, float]]
+
+    def give_back(self) -> None:
+        """Put back what was taken; see `Turn.give_back`."""
+        _correct(self.file, self.taken)
+        self.taken.clear()
+
+
+def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | None]]) -> None:
+    """Take more; or put back what was taken when its bucket had given so much."""
+    with suppress(StoreError), store.writing() as file:  # A bucket fills up by itself.
+        now = store.now()
+        for bucket, amount, at in changes:
+            level, taken = bucket.as_of(file, now)
+            level.take(now, amount if at is None else -not_since(amount, taken - at))
+            file.fill(bucket.name, level.held, level.at, taken)
+
+
+async def _patiently(change: Callable[[], T]) -> T:
+    """Make a change, and try for some time where the file is locked."""
+    until = anyio.current_time() + BUSY_SECONDS
+    while True:
+        try:
+            return change()
+        except FileLocked as exc:
+            if anyio.current_time() > until:
+                raise StoreError(str(exc)) from exc
+        await anyio.sleep(LONGEST_POLL)

@@ -1,0 +1,197 @@
+"""``mellea-like serve``: configurations that are read again, and several processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+from http_server import Answer, OpenAIServer
+from serve_kit import KEY, ask, serving
+
+CONFIG = """\
+upstreams:
+  main: {kind: openai, base_url: URL, model: big, api_key: "${MY_KEY}"}
+models:
+  short: {upstream: main, retries: 0}
+  old: {upstream: main}
+server: {port: 0, stop_seconds: 20}
+"""
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="it looks for processes in /proc"
+)
+
+
+@pytest.fixture
+def config(tmp_path):
+    return tmp_path / "gateway.yaml"
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+
+
+def is_there(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def models(url: str) -> list[str]:
+    with httpx2.Client(timeout=20, trust_env=False) as client:
+        return [model["id"] for model in client.get(f"{url}/models").json()["data"]]
+
+
+def metrics(url: str) -> str:
+    with httpx2.Client(timeout=20, trust_env=False) as client:
+        return client.get(url.replace("/v1", "/metrics")).text
+
+
+class Asking:
+    """Requests in threads of their own."""
+
+    def __init__(self, url: str, count: int, **fields: str) -> None:
+        self.answers: list[int] = []
+        self._threads = [
+            threading.Thread(target=self._ask, args=(url, fields)) for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, url: str, fields: dict[str, str]) -> None:
+        status = 0
+        with contextlib.suppress(httpx2.HTTPError):
+            status = ask(url, **fields).status_code
+        self.answers.append(status)
+
+    def join(self) -> list[int]:
+        for thread in self._threads:
+            thread.join(30)
+        return self.answers
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_sighup_reads_the_configuration_again_and_drops_no_request(config, workers):
+    with OpenAIServer(Answer("slow", seconds=2.0)) as upstream:
+        text = CONFIG.replace("URL", upstream.url)
+        config.write_text(text)
+        with serving("-c", str(config), "--workers", workers, MY_KEY=KEY) as (process, url):
+            asking = Asking(url, 4, model="old")
+            wait_until(lambda: upstream.in_flight == 4)
+            config.write_text(text.replace("  old:", "  new:").replace("seconds: 20", "seconds: 9"))
+            process.send_signal(signal.SIGHUP)
+            wait_until(lambda: [models(url) for _ in range(8)] == [["short", "new"]] * 8)
+            assert asking.join() == [200] * 4
+            config.write_text(text.replace("big", "[]").replace("upstream: main}", "loop: 0}"))
+            process.send_signal(signal.SIGHUP)
+            said = ""
+            while said.count("stays as it was") < 3:
+                said += process.stderr.readline()
+            assert [ask(url, model="new").status_code for _ in range(4)] == [200] * 4
+            process.terminate()
+            _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert said.count("server has changed, which takes effect when the gateway is started") == 1
+    mistakes = re.findall(r"ERROR the configuration stays as it was: .+, line \d+: (\S+): ", said)
+    assert sorted(mistakes) == ["models.old", "models.old.loop", "upstreams.main.model"]
+    assert "Traceback" not in said + err
+
+
+def test_workers_share_a_port_and_their_metrics_and_end_their_requests_at_a_stop(config):
+    with OpenAIServer(Answer("slow", seconds=1.5)) as upstream:
+        config.write_text(CONFIG.replace("URL", upstream.url))
+        with serving("-c", str(config), "--workers", "2", MY_KEY=KEY) as (process, url):
+            workers = children(process.pid)
+            assert len(workers) == 2
+            first = Asking(url, 12)
+            wait_until(lambda: upstream.in_flight == 12)
+            assert 'in_flight{key="anonymous"} 12.0' in metrics(url)
+            assert first.join() == [200] * 12
+            counted = 'requests_total{key="anonymous",model="short",status="200"} 12.0'
+            wait_until(lambda: counted in metrics(url))
+            assert 'in_flight{key="anonymous"} 0.0' in metrics(url)
+            last = Asking(url, 6)
+            wait_until(lambda: upstream.in_flight == 6)
+            # As a service manager does: it tells all of them.
+            for pid in (process.pid, *workers):
+                os.kill(pid, signal.SIGTERM)
+            out, err = process.communicate(timeout=30)
+            assert last.join() == [200] * 6
+    assert (process.returncode, out) == (0, "")
+    assert "Stopping: requests under way have up to 20 s; Ctrl-C again cuts them off.\n" in err
+    who = set(re.findall(r"INFO (worker \d): POST", err))
+    assert who == {"worker 1", "worker 2"}
+    assert not any(is_there(pid) for pid in workers)
+
+
+def test_a_worker_that_dies_is_started_again(config):
+    with OpenAIServer(Answer("fine")) as upstream:
+        config.write_text(CONFIG.replace("URL", upstream.url))
+        with serving("-c", str(config), "--workers", "2", "-q", MY_KEY=KEY) as (process, url):
+            before = children(process.pid)
+            for _ in range(5):
+                assert ask(url).status_code == 200
+            config.write_text("a file that nobody has asked to read: yet\n")
+            os.kill(before[0], signal.SIGKILL)
+            line = process.stderr.readline()
+            assert re.search(r"ERROR worker 1 was killed by signal 9: it is started again in", line)
+            assert ask(url).status_code == 200  # The other one goes on.
+            wait_until(lambda: len(children(process.pid)) == 2)
+            assert before[1] in children(process.pid)
+            counted = 'requests_total{key="anonymous",model="short",status="200"} 6.0'
+            for _ in range(8):
+                assert counted in metrics(url)
+            process.terminate()
+            _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_workers_end_with_their_parent(config):
+    with OpenAIServer(Answer("fine")) as upstream:
+        config.write_text(CONFIG.replace("URL", upstream.url))
+        with serving("-c", str(config), "--workers", "2", MY_KEY=KEY) as (process, _):
+            workers = children(process.pid)
+            process.kill()
+            wait_until(lambda: not any(is_there(pid) for pid in workers))
+
+
+def test_a_second_signal_cuts_off_what_workers_do(config):
+    with OpenAIServer(Answer("slow", seconds=60)) as upstream:
+        config.write_text(CONFIG.replace("URL", upstream.url))
+        with serving("-c", str(config), "--workers", "2", "-q", MY_KEY=KEY) as (process, url):
+            asking = Asking(url, 4)
+            wait_until(lambda: upstream.in_flight == 4)
+            process.send_signal(signal.SIGINT)
+            assert process.stderr.readline().startswith("Stopping: requests under way")
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=15)
+            assert asking.join() == [0] * 4
+        wait_until(lambda: upstream.in_flight == 0)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_workers_whose_upstream_does_not_open_end_the_command(config, tmp_path):
+    (tmp_path / "no.gguf").write_bytes(b"this is no model")
+    config.write_text(
+        "upstreams: {toy: {kind: llama, gguf: no.gguf}}\nmodels: {mine: {upstream: toy}}\n"
+    )
+    with (
+        pytest.raises(AssertionError, match=r"no\.gguf"),
+        serving("-c", str(config), "--port", "0", "--workers", "2"),
+    ):
+        raise NotImplementedError
