@@ -67,7 +67,8 @@ def _message(message: Message, *, official: bool) -> dict[str, Any]:
     if message.tool_calls and not message.content:
         written["content"] = None  # As the servers write it themselves; some refuse empty texts.
     if official:
-        written.pop("reasoning_content", None)  # A field that OpenAI's own servers do not know.
+        for name in ("reasoning_content", "reasoning"):
+            written.pop(name, None)  # Fields that OpenAI's own servers do not know.
     return written
 
 

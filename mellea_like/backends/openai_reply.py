@@ -9,7 +9,9 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.backends.openai_events import ReplyTooLongError, ServerError, from_event
+from mellea_like.backends.openai_extra import FurtherFields
 from mellea_like.backends.output_mode import reply_text
+from mellea_like.core.extra import NO_EXTRA, Extra
 from mellea_like.core.generation import CALLS, Generation, TokenLogprob
 from mellea_like.core.tools import ToolCall
 
@@ -32,6 +34,7 @@ class _Call:
     arguments: StringIO = field(default_factory=StringIO)
     received: int = 0
     """Characters of the arguments that have come; those of the output tool are kept as text."""
+    further: FurtherFields = field(default_factory=FurtherFields)
 
 
 class Gathered(ABC):
@@ -55,6 +58,7 @@ class Gathered(ABC):
         self._model = model
         self._finish_reason: str | None = None
         self._logprobs: list[TokenLogprob] = []
+        self._further = FurtherFields()
         self.counted = 0
         """How many tokens have come, as far as chunks tell."""
         self.done = False
@@ -81,12 +85,18 @@ class Gathered(ABC):
             logprobs=tuple(self._logprobs),
             tool_calls=tuple(
                 # Some servers give calls no ids, but the messages that answer them need some.
-                ToolCall(call.id or f"call_{number}", call.name, call.arguments.getvalue())
+                ToolCall(
+                    call.id or f"call_{number}",
+                    call.name,
+                    call.arguments.getvalue(),
+                    extra=_of_call(call.further.extra),
+                )
                 for number, call in enumerate(self._calls)
                 if call.name
             ),
             refusal=self._refusal.getvalue() or None,
             reasoning=self._reasoning.getvalue() or None,
+            extra=self._further.extra,
         )
 
     @abstractmethod
@@ -103,13 +113,23 @@ class Gathered(ABC):
             self._count(len(piece) + len(thought))
         return piece
 
-    def _called(self, index: int | None, id_: str, name: str, arguments: str) -> str:
+    def _called(
+        self,
+        index: int | None,
+        id_: str,
+        name: str,
+        arguments: str,
+        further: Mapping[str, Any] | None = None,
+    ) -> str:
         """Take a piece of a tool call: the first has its id and name, all have arguments.
 
         Return the piece of the text: what the output tool is called with is the reply's text.
         """
         self._count(len(name) + len(arguments))
         call = self._call_of(index, id_, name)
+        if further is not None:
+            call.further.take("call", further)
+            call.further.take("function", further.get("function") or {})
         if name != call.name:  # Some servers repeat it with each piece.
             call.name += name
         call.received += len(arguments)
@@ -185,6 +205,16 @@ class Reply(Gathered):
     ) -> None:
         super().__init__(meter, model, max_characters, output)
         self._index = index
+        self._thinks_as: set[str] = set()
+
+    def generation(self) -> Generation:
+        """Return the reply as far as it was read."""
+        made = super().generation()
+        if self._thinks_as != {"reasoning"}:
+            return made
+        # A server that calls its thoughts so wants them back by that name.
+        message = {**made.extra.get("message", {}), "reasoning": made.reasoning}
+        return replace(made, extra=Extra({**made.extra, "message": message}))
 
     def read(self, data: bytes) -> str:
         """Take one event; return the piece of the text that came with it."""
@@ -195,6 +225,8 @@ class Reply(Gathered):
             piece = self.take(chunk)
             if usage := chunk.get("usage"):
                 read_usage(self._meter, usage, final=self.ended)
+                if isinstance(usage, dict):
+                    self._further.take("usage", cast("dict[str, Any]", usage))
         except (AttributeError, TypeError, KeyError) as exc:
             raise _NoChunkError from exc
         return piece
@@ -210,6 +242,7 @@ class Reply(Gathered):
             raise ServerError(chunk["error"])
         if isinstance(model := chunk.get("model"), str) and model:
             self._model = model
+        self._further.take("reply", chunk)
         piece = ""
         for choice in chunk["choices"] or ():
             if choice.get("index", 0) == self._index:
@@ -219,7 +252,12 @@ class Reply(Gathered):
 
     def _read_choice(self, choice: Mapping[str, Any]) -> str:
         delta: Mapping[str, Any] = choice.get("delta") or {}
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        self._further.take("choice", choice)
+        self._further.take("message", delta)
+        name = "reasoning_content" if delta.get("reasoning_content") else "reasoning"
+        thought = delta.get(name)
+        if thought:
+            self._thinks_as.add(name)
         piece = self._said(
             as_text(delta.get("content")),
             as_text(delta.get("refusal")),
@@ -239,7 +277,8 @@ class Reply(Gathered):
     def _read_call(self, piece: Mapping[str, Any]) -> str:
         part: Mapping[str, Any] = piece.get("function") or {}
         name, arguments = as_text(part.get("name")), as_text(part.get("arguments"))
-        return self._called(piece.get("index"), as_text(piece.get("id")), name, arguments)
+        index, id_ = piece.get("index"), as_text(piece.get("id"))
+        return self._called(index, id_, name, arguments, piece)
 
 
 class Replies:
@@ -365,6 +404,14 @@ def as_text(value: Any) -> str:
         return value or ""
     msg = f"a text is {type(value).__name__}"
     raise TypeError(msg)
+
+
+def _of_call(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the further fields of a call as they were in it."""
+    if not found:
+        return NO_EXTRA
+    inside = {"function": found["function"]} if "function" in found else {}
+    return {**found.get("call", {}), **inside}
 
 
 def as_token(entry: Mapping[str, Any]) -> TokenLogprob:

@@ -17,6 +17,7 @@ from typing import (
 )
 
 from mellea_like.core.display import bounded, fields_shown, shown
+from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 from mellea_like.core.parts import Part, Text, as_parts, part_from_dict
 from mellea_like.core.tools import ToolCall
 
@@ -69,6 +70,8 @@ class Message:
         tool_calls: the tools that an assistant's message calls.
         tool_call_id: the id of the call that a tool's message answers.
         reasoning: what the model thought before this, where its server tells.
+        extra: further fields for servers of OpenAI's chat protocol, sent as they are. With a
+            ``reasoning`` among them, that takes the place of ``reasoning_content``.
 
     Raises:
         ValueError: the role is none of the four; a tool's message lacks the id of its call; or a
@@ -83,6 +86,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = field(default=(), repr=False)
     tool_call_id: str | None = field(default=None, repr=False)
     reasoning: str | None = field(default=None, repr=False)
+    extra: Mapping[str, Any] = field(default=NO_EXTRA, repr=False, kw_only=True)
 
     __repr__ = fields_shown
 
@@ -94,6 +98,8 @@ class Message:
         tool_calls: Iterable[ToolCall] = _NONE,
         tool_call_id: str | None = None,
         reasoning: str | None = None,
+        *,
+        extra: Mapping[str, Any] = NO_EXTRA,
     ) -> None:
         if role not in _ROLES:
             msg = f"a message's role is one of {', '.join(_ROLES)}, not {role!r}"
@@ -113,6 +119,7 @@ class Message:
         put(self, "tool_calls", tool_calls)
         put(self, "tool_call_id", tool_call_id)
         put(self, "reasoning", reasoning)
+        put(self, "extra", extra if extra is NO_EXTRA else as_extra(extra, "a message"))
 
     @property
     def text(self) -> str:
@@ -133,7 +140,8 @@ class Message:
 
         Returns:
             Its role and its content, a text or a list of parts; and what else it has: ``name``,
-            ``tool_calls``, ``tool_call_id``, and its reasoning as ``reasoning_content``.
+            ``tool_calls``, ``tool_call_id``, its reasoning as ``reasoning_content``, and the
+            fields of ``extra``.
         """
         content = self.content
         if not isinstance(content, str):
@@ -145,9 +153,9 @@ class Message:
             written["tool_calls"] = [call.as_dict() for call in self.tool_calls]
         if self.tool_call_id is not None:
             written["tool_call_id"] = self.tool_call_id
-        if self.reasoning is not None:
+        if self.reasoning is not None and "reasoning" not in self.extra:
             written["reasoning_content"] = self.reasoning
-        return written
+        return with_extra(written, self.extra) if self.extra else written
 
     @classmethod
     def from_dict(cls, message: Mapping[str, Any]) -> Message:

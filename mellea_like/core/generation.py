@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mellea_like.core.display import bounded, fields_shown, plural
+from mellea_like.core.extra import NO_EXTRA
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.tools import ToolCall
 
@@ -157,6 +160,9 @@ class Generation:
         tool_calls: the tools that it calls, beside its text or in place of one.
         refusal: what the model said in refusing to answer, where its server tells that apart.
         reasoning: what the model thought before its reply, where its server tells.
+        extra: further fields that a server of OpenAI's chat protocol sent, by where they were:
+            under ``"message"``, ``"choice"``, ``"reply"`` (the whole completion) and ``"usage"``.
+            Records do not keep them, and replies don't compare by them.
     """
 
     text: str
@@ -169,6 +175,7 @@ class Generation:
     tool_calls: tuple[ToolCall, ...] = field(default=(), repr=False)
     refusal: str | None = field(default=None, repr=False)
     reasoning: str | None = field(default=None, repr=False)
+    extra: Mapping[str, Any] = field(default=NO_EXTRA, repr=False, compare=False, kw_only=True)
 
     __repr__ = fields_shown
 

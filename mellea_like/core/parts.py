@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from mellea_like.core.display import bounded, fields_shown
+from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 
 __all__ = ["Audio", "File", "Image", "Part", "Text", "as_parts", "part_from_dict", "shown_size"]
 
@@ -57,21 +58,24 @@ class Text:
 
     Args:
         text: the text.
+        extra: further fields for servers of OpenAI's chat protocol, sent as they are.
 
     Raises:
-        TypeError: it isn't a ``str``.
+        TypeError: it isn't a ``str``, or ``extra`` isn't a mapping.
     """
 
     text: str
+    extra: Mapping[str, Any] = field(default=NO_EXTRA, repr=False, kw_only=True)
 
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
         _check(self.text, str, "a Text's text")
+        _keep_extra(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the part as OpenAI's chat protocol has it."""
-        return {"type": "text", "text": self.text}
+        return with_extra({"type": "text", "text": self.text}, self.extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class Image:
             their first bytes. An image with a ``url`` has none.
         detail: how closely the model should look, where the server can be told: ``"low"``,
             ``"high"`` or ``"auto"`` in OpenAI's protocol.
+        extra: further fields for servers of OpenAI's chat protocol, sent as they are.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -96,6 +101,7 @@ class Image:
     data: bytes | None = field(default=None, repr=False)
     media_type: str | None = None
     detail: str | None = None
+    extra: Mapping[str, Any] = field(default=NO_EXTRA, repr=False, kw_only=True)
 
     __repr__ = fields_shown
 
@@ -104,6 +110,7 @@ class Image:
         _check(self.data, bytes, "an Image's data", optional=True)
         _check(self.media_type, str, "an Image's media_type", optional=True)
         _check(self.detail, str, "an Image's detail", optional=True)
+        _keep_extra(self)
         if (self.url is None) == (self.data is None):
             msg = "an Image has a url or data: exactly one of them"
             raise ValueError(msg)
@@ -137,7 +144,8 @@ class Image:
         """Return the part as OpenAI's chat protocol has it: data as a ``data:`` URL."""
         url = self.url if self.data is None else _data_url(self.data, self.media_type)
         detail = {} if self.detail is None else {"detail": self.detail}
-        return {"type": "image_url", "image_url": {"url": url, **detail}}
+        written = {"type": "image_url", "image_url": {"url": url, **detail}}
+        return with_extra(written, self.extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,7 @@ class Audio:
     Args:
         data: the bytes of its file.
         format: the kind of file, such as ``"wav"`` or ``"mp3"``.
+        extra: further fields for servers of OpenAI's chat protocol, sent as they are.
 
     Raises:
         TypeError: the data isn't ``bytes``, or the format isn't a ``str``.
@@ -155,12 +164,14 @@ class Audio:
 
     data: bytes = field(repr=False)
     format: str
+    extra: Mapping[str, Any] = field(default=NO_EXTRA, repr=False, kw_only=True)
 
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
         _check(self.data, bytes, "an Audio's data")
         _check(self.format, str, "an Audio's format")
+        _keep_extra(self)
         if not self.format:
             msg = 'an Audio\'s format is the kind of its file, such as "wav", not empty'
             raise ValueError(msg)
@@ -173,7 +184,7 @@ class Audio:
     def as_dict(self) -> dict[str, Any]:
         """Return the part as OpenAI's chat protocol has it."""
         sound = {"data": _base64(self.data), "format": self.format}
-        return {"type": "input_audio", "input_audio": sound}
+        return with_extra({"type": "input_audio", "input_audio": sound}, self.extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +198,7 @@ class File:
         media_type: what the data is, such as ``"application/pdf"``. Where it isn't said, the
             ending of the file's name tells (of texts, PDF and Office files), or the first bytes of
             a PDF. A file with a ``file_id`` has none.
+        extra: further fields for servers of OpenAI's chat protocol, sent as they are.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -197,6 +209,7 @@ class File:
     file_id: str | None = None
     filename: str | None = None
     media_type: str | None = None
+    extra: Mapping[str, Any] = field(default=NO_EXTRA, repr=False, kw_only=True)
 
     __repr__ = fields_shown
 
@@ -205,6 +218,7 @@ class File:
         _check(self.file_id, str, "a File's file_id", optional=True)
         _check(self.filename, str, "a File's filename", optional=True)
         _check(self.media_type, str, "a File's media_type", optional=True)
+        _keep_extra(self)
         if (self.data is None) == (self.file_id is None):
             msg = "a File has data or a file_id: exactly one of them"
             raise ValueError(msg)
@@ -229,7 +243,7 @@ class File:
         inside = {name: value for name, value in told.items() if value is not None}
         if self.data is not None:
             inside["file_data"] = _data_url(self.data, self.media_type)
-        return {"type": "file", "file": inside}
+        return with_extra({"type": "file", "file": inside}, self.extra)
 
 
 Part: TypeAlias = Text | Image | Audio | File
@@ -307,6 +321,13 @@ def _check(value: object, kind: type, what: str, *, optional: bool = False) -> N
     if not isinstance(value, kind) and not (optional and value is None):
         msg = f"{what} is {kind.__name__}, not {type(value).__name__}"
         raise TypeError(msg)
+
+
+def _keep_extra(part: Part) -> None:
+    if part.extra is not NO_EXTRA:
+        object.__setattr__(
+            part, "extra", as_extra(part.extra, f"a part of type {type(part).__name__}")
+        )
 
 
 def _refuse_media_type(media_type: str | None, what: str, source: str) -> None:

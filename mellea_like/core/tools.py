@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
 from mellea_like.core.display import fields_shown, shown
+from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 
 __all__ = ["Tool", "ToolCall", "ToolSource", "as_json", "canonical", "read_arguments", "resendable"]
 
@@ -25,9 +26,11 @@ class ToolCall:
         name: the tool's name.
         arguments: the arguments, as the JSON text that the model wrote. It need not be right.
         value: the arguments, read and validated, where the call was checked against its `Tool`.
+        extra: further fields of OpenAI's chat protocol, such as a server's ``extra_content``; its
+            servers get them back as they are.
 
     Raises:
-        TypeError: the id, the name or the arguments aren't a ``str``.
+        TypeError: the id, the name or the arguments aren't a ``str``, or ``extra`` isn't a mapping.
         ValueError: the name is empty.
     """
 
@@ -35,6 +38,7 @@ class ToolCall:
     name: str
     arguments: str
     value: Any = field(default=None, compare=False, repr=False)
+    extra: Mapping[str, Any] = field(default=NO_EXTRA, repr=False, kw_only=True)
 
     __repr__ = fields_shown
 
@@ -47,6 +51,8 @@ class ToolCall:
         if not self.name:
             msg = "a ToolCall has the name of the tool that it calls, not an empty one"
             raise ValueError(msg)
+        if self.extra is not NO_EXTRA:
+            object.__setattr__(self, "extra", as_extra(self.extra, "a ToolCall"))
 
     def __str__(self) -> str:
         return f"{self.name}({self.arguments})"
@@ -54,7 +60,8 @@ class ToolCall:
     def as_dict(self) -> dict[str, Any]:
         """Return the call as OpenAI's chat protocol has it."""
         function = {"name": self.name, "arguments": self.arguments}
-        return {"id": self.id, "type": "function", "function": function}
+        written = {"id": self.id, "type": "function", "function": function}
+        return with_extra(written, self.extra)
 
     @classmethod
     def from_dict(cls, call: object) -> ToolCall:

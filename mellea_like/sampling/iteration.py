@@ -404,6 +404,7 @@ class Iteration:
                 tool_calls=generation.tool_calls,
                 refusal=generation.refusal,
                 reasoning=generation.reasoning,
+                extra=generation.extra,
             )
         seen = self.context if inputs.validation_context is None else inputs.validation_context
         draft: Any = _CandidateDraft()

@@ -582,7 +582,8 @@ async def test_a_call_spends_no_more_than_its_budget():
 
 
 async def test_a_budget_that_is_too_small_for_one_request_is_a_422_of_its_own():
-    async with calling(Recording(), budget={"output_tokens": 10}) as caller:
+    bounded = {"budget": {"output_tokens": 10}, "options": {"max_tokens": 5}}
+    async with calling(Recording(), **bounded) as caller:
         answer = await caller.chat(max_tokens=11)
         assert (answer.status, answer.error["code"]) == (422, "budget_exceeded")
         assert (await caller.chat(max_tokens=10)).status == 200
@@ -591,14 +592,16 @@ async def test_a_budget_that_is_too_small_for_one_request_is_a_422_of_its_own():
 async def test_a_budget_has_room_for_verdicts():
     yes = json.dumps({"passed": True, "reason": "it does"})
     config = {"requirements": ["It rhymes."], "budget": {"output_tokens": 1000}}
+    config["options"] = {"max_tokens": 10}
     async with calling(Recording("a", yes), **config) as caller:
-        assert (await caller.chat(max_tokens=10)).status == 200
+        assert (await caller.chat()).status == 200
 
 
 async def test_a_budget_of_money_counts_by_the_upstreams_price():
     counted = Generation("a b c", usage=Usage(1, 0, 1_000_000))
     upstream = {"price": [1, 2]}
     config = {"checks": ["words<=2"], "loop": 9, "budget": {"money": 5}}
+    config["options"] = {"max_tokens": 1000}
     backend = Recording(counted)
     async with calling(backend, upstream=upstream, **config) as caller:
         await caller.chat(max_tokens=1000)
@@ -618,7 +621,7 @@ async def test_a_keys_budget_is_spent_by_all_its_calls():
 
 
 async def test_a_keys_budget_that_is_too_small_for_a_request_is_a_429():
-    limits = {"budget": {"output_tokens": 100}}
+    limits = {"budget": {"output_tokens": 100}, "max_tokens": 4096}
     async with calling(Recording(), server={"limits": limits}) as caller:
         answer = await caller.chat(max_tokens=101)
     assert (answer.status, answer.error["code"]) == (429, "insufficient_quota")

@@ -365,7 +365,7 @@ def test_fields_that_are_unknown_are_left_out_unless_they_are_to_be_refused():
     ],
 )
 async def test_what_the_model_refuses_is_named_as_it_was_sent(fields, param):
-    async with calling(InTurn("a b")) as caller:
+    async with calling(InTurn("a b"), server={"limits": {"max_tokens": 4096}}) as caller:
         answer = await caller.ask("/v1/responses", {"model": "mine", "input": "Hi.", **fields})
     assert (answer.status, answer.error["param"]) == (400, param)
     assert answer.error["message"].startswith(f"{param}: ")

@@ -192,7 +192,7 @@ def test_a_period_ends_with_the_hour_day_week_or_month_of_utc(per, end):
 async def test_a_key_s_budget_comes_back_with_its_period():
     clock = [datetime(2026, 2, 28, 22, tzinfo=UTC).timestamp()]
     keys = {
-        "team": {**sha256(TOKEN), "budget": {"money": 0.01, "per": "day"}},
+        "team": {**sha256(TOKEN), "budget": {"money": 0.01, "per": "day"}, "max_tokens": 4096},
         "once": {**sha256(WATCHER), "budget": {"requests": 1}},
     }
     # 1,000 tokens of each cost 0.006; what may be spent at most is reserved before.
@@ -230,7 +230,8 @@ async def test_a_key_s_budget_comes_back_with_its_period():
 async def test_a_request_too_large_for_a_budget_is_not_told_that_it_is_spent(
     tokens, status, said, stream
 ):
-    keys = {"team": {**sha256(TOKEN), "budget": {"output_tokens": 500, "per": "day"}}}
+    budget = {"output_tokens": 500, "per": "day"}
+    keys = {"team": {**sha256(TOKEN), "budget": budget, "max_tokens": 4096}}
     async with calling(costing(Usage(1, 10, 300), Usage(1, 10, 200)), keys=keys) as caller:
 
         async def ask(tokens: int):

@@ -439,7 +439,7 @@ def test_limits_have_bounds_by_default():
     limits = KeyLimits()
     assert (limits.max_n, limits.max_tokens, limits.concurrency, limits.queue) == (
         4,
-        4096,
+        None,
         128,
         384,
     )

@@ -199,7 +199,7 @@ async def test_a_lifespan_opens_the_upstreams():
 
 
 async def test_money_can_not_be_counted_where_no_model_has_a_name():
-    config = config_for(upstream={"price": [1, 2]}, budget={"money": 1})
+    config = config_for(upstream={"price": [1, 2]}, budget={"money": 1}, options={"max_tokens": 9})
     gateway = Gateway(config, {"main": OpenAIBackend(base_url="http://127.0.0.1:9/v1")})
     with pytest.raises(ValueError, match="its backend has no model with a name"):
         async with gateway.open():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mellea_like.core.extra import NO_EXTRA, with_extra
 from mellea_like.core.generation import Usage
 from mellea_like.errors import (
     BackendError,
@@ -18,6 +20,7 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.gateway.chat.caller_checks import TooCostly
+from mellea_like.gateway.chat.fields import is_kept_back
 from mellea_like.gateway.chat.served_model import CALL
 from mellea_like.gateway.redaction import disclosure_of
 from mellea_like.gateway.refusal import NO_RETRY, Refusal, budget_spent, retry_after, too_many
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "finish_reason",
+    "further_of",
     "generated",
     "message_of",
     "refusal_of",
@@ -71,6 +75,7 @@ class Answer(ABC):
         ]
         if not self.shown:
             raise refusal_of(outcomes, retried=prepared.retried)
+        self.carries = prepared.carries
         self.model = model
         self.created = int(time.time())
         self.summary = _summary(outcomes)
@@ -95,18 +100,26 @@ def generated(reply: Slice) -> Generation:
     return reply.generation
 
 
-def message_of(reply: Slice) -> dict[str, Any]:
-    """Write a reply as a message of the assistant's."""
+def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
+    """Write a reply as a message, with the upstream's further fields if they are wanted."""
     made = generated(reply)
     refusal = made.refusal or (made.text if made.finish_reason == REFUSED else None)
     # A message that calls tools need not say anything besides.
     content = None if refusal is not None else made.text or (None if made.tool_calls else "")
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": refusal}
     if made.tool_calls:
-        message["tool_calls"] = [call.as_dict() for call in made.tool_calls]
+        calls = made.tool_calls
+        plain = calls if further else [replace(call, extra=NO_EXTRA) for call in calls]
+        message["tool_calls"] = [call.as_dict() for call in plain]
     if made.reasoning:
         message["reasoning_content"] = made.reasoning
-    return message
+    return with_extra(message, further_of(reply, "message")) if further else message
+
+
+def further_of(reply: Slice, place: str) -> dict[str, Any]:
+    """Return the fields of a reply that nobody here reads, but for those of other callers."""
+    found: Mapping[str, Any] = generated(reply).extra.get(place, {})
+    return {name: value for name, value in found.items() if not is_kept_back(name)}
 
 
 def finish_reason(reply: Slice) -> str:
@@ -145,8 +158,8 @@ def told(choice: Choice) -> dict[str, Any]:
     return shown if reply.passed else {**shown, "problems": _problems(reply)}
 
 
-def usage_of(usage: Usage) -> dict[str, Any]:
-    """Write what all requests have cost, as a chat completion has it."""
+def usage_of(usage: Usage, further: Mapping[str, Any] = NO_EXTRA) -> dict[str, Any]:
+    """Write what all requests have cost, as a chat completion has it, with further fields."""
     written: dict[str, Any] = {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -156,7 +169,7 @@ def usage_of(usage: Usage) -> dict[str, Any]:
         written["prompt_tokens_details"] = {"cached_tokens": cached}
     if thought := usage.reasoning_tokens:
         written["completion_tokens_details"] = {"reasoning_tokens": thought}
-    return written
+    return with_extra(written, further)
 
 
 def _summary(outcomes: Sequence[ReplyOutcome]) -> dict[str, Any]:

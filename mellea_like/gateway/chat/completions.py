@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mellea_like.gateway.chat.answer import (
     Answer,
     finish_reason,
+    further_of,
     message_of,
     tokens_of,
     told,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.fields import FieldRules
-    from mellea_like.gateway.chat.served_model import PreparedRequest, ReplyOutcome
+    from mellea_like.gateway.chat.served_model import Choice, PreparedRequest, ReplyOutcome
     from mellea_like.gateway.refusal import Refusal
 
 __all__ = ["ChatCompletions", "Completion", "LiveCompletion"]
@@ -57,21 +58,33 @@ class Completion(Answer):
         super().__init__(*given)
         self._include_usage = include_usage
         self._frame = _frame(self.model) if frame is None else frame
+        if self.carries and len(self.shown) == 1:
+            [choice] = self.shown
+            self._frame = {**further_of(choice.reply, "reply"), **self._frame}
 
     def whole(self) -> dict[str, Any]:
         """Write a completion."""
         choices = [
             {
+                **self._further(choice),
                 "index": index,
-                "message": message_of(choice.reply),
+                "message": message_of(choice.reply, further=self.carries),
                 "logprobs": _logprobs(choice.reply),
                 "finish_reason": finish_reason(choice.reply),
                 "mellea_like": told(choice),
             }
             for index, choice in enumerate(self.shown)
         ]
-        known = {"usage": usage_of(self.usage), "mellea_like": self.summary}
-        return {"object": "chat.completion", **self._frame, "choices": choices, **known}
+        known = {"usage": self._spent(), "mellea_like": self.summary}
+        return {**self._frame, "object": "chat.completion", "choices": choices, **known}
+
+    def _further(self, choice: Choice) -> dict[str, Any]:
+        return further_of(choice.reply, "choice") if self.carries else {}
+
+    def _spent(self) -> dict[str, Any]:
+        # The upstream's details are those of one request, and so of an answer that took only one.
+        alone = self.carries and self.usage.requests == 1
+        return usage_of(self.usage, further_of(self.shown[0].reply, "usage") if alone else {})
 
     def events(self) -> Iterator[bytes]:
         """Write the chunks of a streamed completion."""
@@ -80,7 +93,7 @@ class Completion(Answer):
     def _chunks(self) -> Iterator[dict[str, Any]]:
         for index, choice in enumerate(self.shown):
             yield _chunk(self._frame, index, {"role": "assistant", "content": ""})
-            for delta in _deltas(choice.reply):
+            for delta in _deltas(choice.reply, further=self.carries):
                 chunk = _chunk(self._frame, index, delta)
                 if "content" in delta:
                     chunk["choices"][0]["logprobs"] = _logprobs(choice.reply)
@@ -90,16 +103,17 @@ class Completion(Answer):
     def _last(self, index: int) -> Iterator[dict[str, Any]]:
         choice, last = self.shown[index], index == len(self.shown) - 1
         chunk = _chunk(self._frame, index, {}, finish_reason(choice.reply))
+        chunk["choices"][0] |= {**self._further(choice), **chunk["choices"][0]}
         chunk["choices"][0]["mellea_like"] = told(choice)
         if last:
             chunk["mellea_like"] = self.summary
         yield chunk
         if last and self._include_usage:
-            yield {**_chunk(self._frame, 0, {}), "choices": [], "usage": usage_of(self.usage)}
+            yield {**_chunk(self._frame, 0, {}), "choices": [], "usage": self._spent()}
 
     def rest(self) -> Iterator[bytes]:
         """Write the chunks that come after the text of the only reply."""
-        for delta in _deltas(self.shown[0].reply):
+        for delta in _deltas(self.shown[0].reply, further=self.carries):
             if "content" not in delta:
                 yield event_of(_chunk(self._frame, 0, delta))
         yield from map(event_of, self._last(0))
@@ -140,18 +154,23 @@ def _chunk(
     frame: Mapping[str, Any], index: int, delta: dict[str, Any], finish_reason: str | None = None
 ) -> dict[str, Any]:
     choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-    return {"object": "chat.completion.chunk", **frame, "choices": [choice]}
+    return {**frame, "object": "chat.completion.chunk", "choices": [choice]}
 
 
-def _deltas(reply: Slice) -> Iterator[dict[str, Any]]:
-    message = message_of(reply)
-    for kind in ("reasoning_content", "content", "refusal"):
+DELTAS = ("reasoning_content", "reasoning", "content", "refusal")
+
+
+def _deltas(reply: Slice, *, further: bool) -> Iterator[dict[str, Any]]:
+    message = message_of(reply, further=further)
+    for kind in DELTAS:
         if text := message.get(kind):
             yield {kind: text}
+    if more := {n: v for n, v in message.items() if n not in (*DELTAS, "role", "tool_calls")}:
+        yield more
     for index, call in enumerate(message.get("tool_calls", ())):
         # The first piece of a call names it, the next has what it is called with.
         function = call["function"]
-        named = {**call, "function": {"name": function["name"], "arguments": ""}}
+        named = {**call, "function": {**function, "arguments": ""}}
         yield {"tool_calls": [{"index": index, **named}]}
         arguments = {"arguments": function["arguments"]}
         yield {"tool_calls": [{"index": index, "function": arguments}]}

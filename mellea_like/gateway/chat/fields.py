@@ -6,7 +6,7 @@ A test holds them against the official SDK's own lists, so that no field is forg
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias, cast
 
 from mellea_like.gateway.refusal import refuse
 
@@ -23,7 +23,10 @@ __all__ = [
     "Fate",
     "FieldRules",
     "FieldUse",
+    "is_kept_back",
     "read_fields",
+    "says_nothing",
+    "why_kept_out",
     "why_not",
 ]
 
@@ -38,7 +41,7 @@ UNKNOWN = "unknown_parameter"
 
 
 class Field(NamedTuple):
-    """What becomes of a field, why, and which values of it ask for nothing."""
+    """What becomes of a field, why, and which values of a refused one ask for nothing."""
 
     fate: Fate
     note: str = ""
@@ -179,15 +182,21 @@ KEPT_BACK = frozenset(
         "route",
         # How much it may cost: other names of what a key's limits hold down.
         "best_of",
+        "compound_custom",
         "enable_search",
         "max_length",
         "max_new_tokens",
+        "mcp_servers",
         "n_cmpl",
         "n_predict",
         "num_predict",
+        "num_return_sequences",
         "plugins",
+        "search_options",
         "search_parameters",
+        "search_settings",
         "use_beam_search",
+        "web_search",
         # What other callers have of the upstream: their turn and their state.
         "id_slot",
         "priority",
@@ -201,7 +210,68 @@ KEPT_BACK = frozenset(
 )
 """Fields of some servers that are never forwarded, whatever a configuration says."""
 
-_KEPT_BACK = frozenset(name.replace("_", "") for name in KEPT_BACK)
+FORMATS = frozenset(
+    {
+        # vLLM ("Structured Outputs"), SGLang, llama.cpp's server.
+        "ebnf",
+        "grammar",
+        "guided_choice",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "json_schema",
+        "regex",
+        "structural_tag",
+        "structured_outputs",
+    }
+)
+"""Other servers' names for what ``response_format`` says: refused, unless a configuration forwards
+them, for the gateway checks replies against the format that it knows."""
+
+HOSTED = frozenset(
+    {
+        "bash",
+        "code_execution",
+        "code_interpreter",
+        "computer_use",
+        "computer_use_preview",
+        "enterprise_web_search",
+        "file_search",
+        "google_maps",
+        "google_search",
+        "google_search_retrieval",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "retrieval",
+        "url_context",
+        "web_fetch",
+        "web_search",
+        "web_search_preview",
+    }
+)
+"""Names under which a tool asks for one that the server runs itself: LiteLLM reads Google's so."""
+
+MEDIA = frozenset(
+    {
+        *("audio", "audio_embeds", "audio_url", "file", "file_data", "file_id", "file_url"),
+        *("image", "image_embeds", "image_pil", "image_url", "input_audio", "source", "url"),
+        *("video", "video_url"),
+        # vLLM's name of an image that some caller, perhaps another one, has sent before.
+        "uuid",
+    }
+)
+"""Fields by which a part of a message would have more in it than its type says."""
+
+
+def plain_name(name: str) -> str:
+    """Return a name as it is compared: some servers read it in any spelling."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+_KEPT_BACK, _FORMATS, _HOSTED, _MEDIA = (
+    frozenset(map(plain_name, names)) for names in (KEPT_BACK, FORMATS, HOSTED, MEDIA)
+)
 
 
 def why_not(name: str, use: FieldUse) -> str:
@@ -219,19 +289,34 @@ class FieldRules(NamedTuple):
     """What a model's configuration says of fields, and whether it takes URLs of the web in them."""
 
     unknown: FieldUse = "refuse"
+    """Fields that no table has."""
     named: Mapping[str, FieldUse] = MappingProxyType({})
     media_urls: bool = False
     unknown_of_responses: Literal["drop", "refuse"] = "drop"
     """The same for ``/v1/responses``, whose fields mean nothing to chat completions."""
     hosted_tools: Literal["drop", "refuse"] = "refuse"
+    inside: FieldUse | None = None
+    """Those inside of a chat completion's messages, parts, calls and tools; None as ``unknown``."""
 
     @property
     def of_responses(self) -> FieldRules:
         """These rules for a request to ``/v1/responses``."""
         return self._replace(unknown=self.unknown_of_responses)
 
+    @property
+    def deep(self) -> FieldUse:
+        """What becomes of unknown fields inside of a chat completion's."""
+        return self.unknown if self.inside is None else self.inside
+
 
 DEFAULTS = FieldRules()
+
+
+def says_nothing(value: object) -> bool:
+    """Tell whether an unknown field asks for nothing: it is null or empty, and so is all in it."""
+    if isinstance(value, dict):
+        return all(map(says_nothing, cast("dict[str, Any]", value).values()))
+    return value is None or value == []
 
 
 def read_fields(
@@ -242,15 +327,17 @@ def read_fields(
     forwarded: dict[str, Any] = {}
     for name, value in body.items():
         field = table.get(name)
-        fate = _fate(name, field, rules)
+        fate = _fate(name, table, rules)
         if fate == "honoured":
             honoured[name] = value
-        elif value is None or value in ([], {}) or fate == "dropped":
+        elif value is None or value == [] or fate == "dropped":
             continue
         elif fate == "forwarded":
-            forwarded[name] = value
+            if field is None or value != {}:
+                forwarded[name] = value
         elif field is None:
-            refuse(name, "the gateway knows no such field", UNKNOWN)
+            if not says_nothing(value):
+                _refuse_unknown(name)
         elif not any(value == idle and type(value) is type(idle) for idle in field.idle):
             why = f": {field.note}" if field.note else ""
             refuse(name, f"the gateway doesn't support this{why}", UNSUPPORTED)
@@ -262,15 +349,39 @@ _FATES: Mapping[FieldUse, Fate] = {"forward": "forwarded", "drop": "dropped", "r
 
 def is_kept_back(name: str) -> bool:
     """Tell whether a field is never forwarded, however it is spelt."""
-    return name.lower().replace("-", "").replace("_", "") in _KEPT_BACK
+    return plain_name(name) in _KEPT_BACK
 
 
-def _fate(name: str, field: Field | None, rules: FieldRules) -> Fate:
+def _refuse_unknown(name: str) -> NoReturn:
+    if plain_name(name) in _FORMATS:
+        what = "send response_format, which a reply is checked against"
+        refuse(name, f"the gateway doesn't support this: {what}", UNSUPPORTED)
+    refuse(name, "the gateway knows no such field", UNKNOWN)
+
+
+def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
     if (said := rules.named.get(name)) is not None:
         return _FATES[said]
-    if field is not None:
+    if (field := table.get(name)) is not None:
         return field.fate
     # A field of the other endpoint means something there, and would be taken for that upstream.
-    if is_kept_back(name) or name in CHAT_FIELDS or name in RESPONSES_FIELDS:
+    if is_kept_back(name) or plain_name(name) in _FORMATS:
+        return "refused"
+    if name in CHAT_FIELDS or name in RESPONSES_FIELDS:
         return "refused"
     return _FATES[rules.unknown]
+
+
+def why_kept_out(place: str, name: str) -> str:
+    """Say why an unknown field inside of a request is refused, whatever a configuration says.
+
+    The place is ``tool``, ``part``, ``message`` or another one.
+    """
+    plain = plain_name(name)
+    if place == "tool" and plain in _HOSTED:
+        return "hosted tools are not metered"
+    if place == "part" and plain in _MEDIA:
+        return "a part has what its type says, and nothing else"
+    if place == "message" and name == "function_call":
+        return "deprecated by OpenAI: send tool_calls"
+    return ""

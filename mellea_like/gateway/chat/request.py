@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -31,6 +32,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from mellea_like.core.conversation import Message
+from mellea_like.core.extra import NO_EXTRA
 from mellea_like.core.parts import Part, Text, part_from_dict
 from mellea_like.core.tools import ToolCall
 from mellea_like.gateway.chat.fields import (
@@ -39,7 +41,10 @@ from mellea_like.gateway.chat.fields import (
     UNKNOWN,
     UNSUPPORTED,
     FieldRules,
+    is_kept_back,
     read_fields,
+    says_nothing,
+    why_kept_out,
 )
 from mellea_like.gateway.refusal import LONGEST_PARAM, Refusal, refuse
 
@@ -136,18 +141,24 @@ class Fields(BaseModel):
     """One JSON object. None counts as left out, and so does an empty field that isn't known."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
+    place: ClassVar[str] = ""
+    """What it is, for the unknown fields that such an object can't have."""
 
     @model_validator(mode="before")
     @classmethod
-    def _given(cls, data: Any) -> Any:
+    def _given(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict):
             reject("this is a JSON object")
         known = {field.alias or name for name, field in cls.model_fields.items()}
-        return {
-            name: value
-            for name, value in cast("dict[str, Any]", data).items()
-            if value is not None and (name in known or value not in ([], {}))
-        }
+        takes_more = cls.model_config.get("extra") == "allow"
+        given: dict[str, Any] = {}
+        for name, value in cast("dict[str, Any]", data).items():
+            if name in known:
+                if value is not None:
+                    given[name] = value
+            elif not says_nothing(value) and not (takes_more and _drops(cls.place, name, info)):
+                given[name] = value
+        return given
 
     @property
     def sent(self) -> dict[str, Any]:
@@ -155,27 +166,64 @@ class Fields(BaseModel):
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
+class _Open(Fields):
+    """An object that may have further fields, for the upstream: what becomes of them is a rule."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """Its further fields, and those of the objects inside it."""
+        found = dict(self.model_extra or {})
+        for name in type(self).model_fields:
+            inside = getattr(self, name)
+            if isinstance(inside, _Open) and (further := inside.extra):
+                found[name] = further
+        return found
+
+
+def _drops(place: str, name: str, info: ValidationInfo) -> bool:
+    """Tell whether an unknown field inside of a request is left out; refuse it where it must be."""
+    context: dict[str, Any] = info.context or {}
+    if is_kept_back(name):
+        _refuse_inside(name, "there is no such field here", UNKNOWN)
+    if why := why_kept_out(place, name):
+        _refuse_inside(name, f"the gateway doesn't support this: {why}", UNSUPPORTED)
+    use = context.get("inside") or context.get("unknown", "refuse")
+    if use == "refuse":
+        _refuse_inside(name, "there is no such field here", UNKNOWN)
+    return bool(use == "drop")
+
+
+def _refuse_inside(name: str, message: str, code: LiteralString) -> NoReturn:
+    raise PydanticCustomError(code, "{message}", {"message": message, "field": name})
+
+
 # --- messages ------------------------------------------------------------------------------------
 
 
-class _Called(Fields):
+class _Called(_Open):
     name: NotBlank
     arguments: str
 
 
-class _Call(Fields):
+class _Call(_Open):
     id: NotBlank
     type: Literal["function"] = "function"
     function: _Called
     index: int | None = None
 
 
-class _Text(Fields):
+class _Part(_Open):
+    place: ClassVar[str] = "part"
+
+
+class _Text(_Part):
     type: str
     text: str
 
 
-class _Refused(Fields):
+class _Refused(_Part):
     type: str
     refusal: str
 
@@ -197,48 +245,49 @@ def _scheme(url: str, info: ValidationInfo) -> str:
 WebUrl = Annotated[str, AfterValidator(_scheme)]
 
 
-class _ImageUrl(Fields):
+class _ImageUrl(_Part):
     url: WebUrl
     detail: str | None = None
 
 
-class _Image(Fields):
+class _Image(_Part):
     type: str
     image_url: _ImageUrl
 
 
-class _AudioData(Fields):
+class _AudioData(_Part):
     data: str
     format: str
 
 
-class _Audio(Fields):
+class _Audio(_Part):
     type: str
     input_audio: _AudioData
 
 
-class _FileData(Fields):
+class _FileData(_Part):
     file_data: str | None = None
     file_id: str | None = None
     filename: str | None = None
 
 
-class _File(Fields):
+class _File(_Part):
     type: str
     file: _FileData
 
 
-def carried(part: Mapping[str, Any]) -> Part:
+def carried(part: Mapping[str, Any], extra: Mapping[str, Any] = NO_EXTRA) -> Part:
     """Return a part as messages have it."""
     problem = ""
     try:
-        return part_from_dict(part)
+        read = part_from_dict(part)
+        return replace(read, extra=extra) if extra else read
     except ValueError as exc:
         problem = str(exc)
     reject(problem)
 
 
-_Part = Annotated[
+_AnyPart = Annotated[
     Annotated[_Text, Tag("<text>")]
     | Annotated[_Refused, Tag("<refusal>")]
     | Annotated[_Image, Tag("<image_url>")]
@@ -246,7 +295,7 @@ _Part = Annotated[
     | Annotated[_File, Tag("<file>")],
     BY_TYPE,
     of_type(("text", "refusal", "image_url", "input_audio", "file"), "parts"),
-    AfterValidator(lambda part: carried(part.sent)),
+    AfterValidator(lambda part: carried(part.sent, part.extra)),
 ]
 
 
@@ -254,22 +303,21 @@ def _content_tag(given: Any) -> str:
     return "<text>" if isinstance(given, str) else "<parts>" if given is not None else "<nothing>"
 
 
-class _Message(Fields):
+class _Message(_Open):
+    place: ClassVar[str] = "message"
     role: Literal["system", "developer", "user", "assistant", "tool"]
     refusal: NotBlank | None = None
     tool_calls: Annotated[list[_Call], Field(max_length=MOST_TOOLS)] = []
     tool_call_id: NotBlank | None = Field(default=None, validate_default=True)
     content: Annotated[
         Annotated[str, Tag("<text>")]
-        | Annotated[list[_Part], Field(min_length=1), Tag("<parts>")]
+        | Annotated[list[_AnyPart], Field(min_length=1), Tag("<parts>")]
         | Annotated[None, Tag("<nothing>")],
         Discriminator(_content_tag),
     ] = Field(default=None, validate_default=True)
     name: NotBlank | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    # What a reply of OpenAI's has, and nobody wants back.
-    annotations: Any = None
 
     @field_validator("tool_calls", "refusal")
     @classmethod
@@ -296,16 +344,25 @@ class _Message(Fields):
     def read(self) -> Message:
         """Return the message as a backend gets it; a refusal is what the assistant said."""
         content: Any = self.refusal or "" if self.content is None else self.content
-        # Texts in parts are one text, which every backend takes.
-        if not isinstance(content, str) and all(isinstance(part, Text) for part in content):
+        # Texts in parts are one text, which every backend takes; but not if they say more.
+        if not isinstance(content, str) and all(
+            isinstance(part, Text) and not part.extra for part in content
+        ):
             content = "".join(part.text for part in content)
+        extra = self.extra
+        if self.reasoning is not None and self.reasoning_content in (None, self.reasoning):
+            extra["reasoning"] = self.reasoning  # The upstream's own name for it.
         return Message(
             "system" if self.role == "developer" else self.role,
             content,
             self.name,
-            [ToolCall(c.id, c.function.name, c.function.arguments) for c in self.tool_calls],
+            [
+                ToolCall(c.id, c.function.name, c.function.arguments, extra=c.extra or NO_EXTRA)
+                for c in self.tool_calls
+            ],
             self.tool_call_id,
             self.reasoning_content or self.reasoning,
+            extra=extra or NO_EXTRA,
         )
 
 
@@ -315,35 +372,37 @@ class _Message(Fields):
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
-class _Function(Fields):
+class _Function(_Open):
+    place: ClassVar[str] = "tool"
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     description: str | None = None
     parameters: dict[str, Any] = NO_ARGUMENTS
     strict: bool | None = None
 
 
-class Tool(Fields):
+class Tool(_Open):
     """A function that the model may ask the caller to call."""
 
+    place: ClassVar[str] = "tool"
     type: Literal["function"]
     function: _Function
 
 
-class _Named(Fields):
+class _Named(_Open):
     name: NotBlank
 
 
-class _NamedFunction(Fields):
+class _NamedFunction(_Open):
     type: Literal["function"]
     function: _Named
 
 
-class _Allowed(Fields):
+class _Allowed(_Open):
     mode: Literal["auto", "required"]
     tools: Annotated[list[_NamedFunction], Field(min_length=1, max_length=MOST_TOOLS)]
 
 
-class _AllowedTools(Fields):
+class _AllowedTools(_Open):
     type: Literal["allowed_tools"]
     allowed_tools: _Allowed
 
@@ -357,14 +416,14 @@ ToolChoice = Annotated[
 ]
 
 
-class _JsonSchema(Fields):
+class _JsonSchema(_Open):
     name: NotBlank
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None
     description: str | None = None
 
 
-class ResponseFormat(Fields):
+class ResponseFormat(_Open):
     """What JSON a reply is to be."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -383,7 +442,7 @@ class ResponseFormat(Fields):
 # --- the whole request ---------------------------------------------------------------------------
 
 
-class _StreamOptions(Fields):
+class _StreamOptions(_Open):
     include_usage: bool = False
     include_obfuscation: bool = False
 
@@ -542,12 +601,14 @@ CHECKED = ("frequency_penalty", "presence_penalty", "reasoning_effort")
 
 
 def _refusal(error: ValidationError) -> Refusal:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    param, message, code = _place(first["loc"]), first["msg"], None
+    first = error.errors(include_url=False, include_input=False)[0]
+    place, message, code = first["loc"], first["msg"], None
     if first["type"] == "extra_forbidden":
         message, code = "there is no such field here", UNKNOWN
-    elif first["type"] == UNSUPPORTED:
-        code = UNSUPPORTED
+    elif first["type"] in (UNKNOWN, UNSUPPORTED):
+        code = first["type"]
+        place = (*place, *filter(None, [first.get("ctx", {}).get("field")]))
+    param = _place(place)
     return Refusal(400, f"{param}: {message}", param=param, code=code)
 
 

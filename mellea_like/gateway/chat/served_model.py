@@ -151,6 +151,8 @@ class PreparedRequest:
     """Whether the best failure is an answer where nothing passed."""
     retried: bool
     """Whether a request that fails is sent again, by retries or as another draw."""
+    carries: bool
+    """Whether a reply's further fields come back, as those of requests go forward."""
 
     @property
     def may_stream(self) -> bool:
@@ -240,7 +242,7 @@ class _Shape(NamedTuple):
     collected: int | None
     """The replies that one call collects."""
     most: int | None
-    """The most tokens of a reply, where the stages of an escalation need to know."""
+    """The most tokens of a reply, where there are stages of an escalation, which need to know."""
     tools: bool
     """Whether a reply may call tools."""
 
@@ -270,6 +272,8 @@ class ServedModel:
             else all(upstream.official for upstream in self._upstreams),
             "refuse" if said.unknown_fields == "refuse" else "drop",
             said.hosted_tools,
+            # A field of another name asks for something; one inside says more of what is carried.
+            inside=None if takes_all or said.unknown_fields else "drop",
         )
         """What becomes of a request's fields."""
 
@@ -283,7 +287,7 @@ class ServedModel:
             ("max_tokens", request.max_tokens, limits.max_tokens),
             ("max_completion_tokens", request.max_completion_tokens, limits.max_tokens),
         ):
-            if given is not None and given > most:
+            if given is not None and most is not None and given > most:
                 refuse(name, f"it is {given}, and this key may ask for {most} at most")
         tools = tools_of(request)
         context, action = self._asked(request)
@@ -313,6 +317,7 @@ class ServedModel:
             collects=collects,
             best=(asked.when_nothing_passed or config.when_nothing_passed) == "best",
             retried=loop * concurrency * (config.retries + 1) > 1 or bool(config.escalate),
+            carries=self.rules.deep == "forward",
         )
 
     def _asked(self, request: ChatRequest) -> tuple[Context, Action[Any]]:
@@ -339,12 +344,12 @@ class ServedModel:
                 "max_iterations": collected * MAX_ITERATIONS,
                 "selection": Collect(collected, ahead=concurrency),
             }
-        elif most is not None:
+        elif config.escalate:
             several = {"after": self._after}
         return config.make_strategy(
             self._upstreams[0].backend,
             self._stages(most, tools=shape.tools),
-            first=None if most is None else self._own_options(config, most),
+            first=self._own_options(config, most) if config.escalate else None,
             judge=self._judges[0].backend,
             requirements=_for_texts(self._requirements, tools=shape.tools),
             schedule=self._schedule,
@@ -363,18 +368,17 @@ class ServedModel:
                 early=self.config.early,
             )
             for stage, upstream, judge in further
-            if most is not None
         ]
         return [
             replace(stage, requirements=_for_texts(stage.requirements, tools=tools))
             for stage in made
         ]
 
-    def _own_options(self, place: ModelConfig | StageConfig, most: int) -> Options:
+    def _own_options(self, place: ModelConfig | StageConfig, most: int | None) -> Options:
         """Return how a stage generates where a request does not say."""
         options = Options(model=place.upstream_model, **place.options.model_dump())
         options = options.over(Options(**self.config.options.model_dump()))
-        return replace(options, max_tokens=min(options.max_tokens or most, most))
+        return replace(options, max_tokens=_least(options.max_tokens, most))
 
     async def _further_requirements(
         self, request: ChatRequest, callers: CallersChecks
@@ -399,14 +403,13 @@ class ServedModel:
             checks.append(json_schema(ANY_OBJECT, early=early, check_only=check_only))
         return _for_texts((*checks, *asked.requirements), tools=bool(request.tools))
 
-    def _options(self, request: ChatRequest, most: int) -> Options:
+    def _options(self, request: ChatRequest, most: int | None) -> Options:
         defaults = self.config.options
-        asked = (request.max_tokens, request.max_completion_tokens)
-        wanted = min((given for given in asked if given is not None), default=None)
+        wanted = _least(request.max_tokens, request.max_completion_tokens)
         given = Options(
             temperature=request.temperature,
             top_p=request.top_p,
-            max_tokens=wanted or min(defaults.max_tokens or most, most),
+            max_tokens=wanted or _least(defaults.max_tokens, most),
             stop=tuple(request.stop),
             seed=request.seed,
             extra={**request.passed_on, **self._told_format(request)},
@@ -445,6 +448,11 @@ class ServedModel:
                 )
                 raise ValueError(msg)
         return found or None
+
+
+def _least(*bounds: int | None) -> int | None:
+    """Return the lowest of the bounds that there are."""
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def _for_texts(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ModelConfig,
         ServerConfig,
     )
+    from mellea_like.specification.strategy import CallBudgetSpec
     from mellea_like.specification.upstream import UpstreamSpec
 
 __all__ = ["Parts", "Problem", "problems_between"]
@@ -47,7 +48,11 @@ def problems_between(parts: Parts) -> list[Problem]:
     found: list[Problem] = []
     for name, model in parts.models.items():
         if model is not None:
-            problems = [*_of_upstreams(model, parts), *_of_selection(model, parts)]
+            problems = [
+                *_of_upstreams(model, parts),
+                *_of_selection(model, parts),
+                *_of_call_budget(model, parts),
+            ]
             found += (Problem(("models", name, *where), what) for where, what in problems)
     limits: dict[tuple[str, ...], KeyLimits | None] = {
         ("server", "limits"): None if parts.server is None else parts.server.limits
@@ -62,9 +67,11 @@ def problems_between(parts: Parts) -> list[Problem]:
             for at, name in enumerate(key.models or ())
             if name not in parts.models
         )
+        charged = [model for name, model in parts.models.items() if key.allows(name)]
         if key.budget is not None and key.budget.money is not None:
-            charged = (model for name, model in parts.models.items() if key.allows(name))
             found += _of_money((*place, "budget", "money"), parts, *charged)
+        if key.budget is not None and key.max_tokens is None:
+            found += _of_length((*place, "budget"), key.budget, *charged)
     return found
 
 
@@ -92,6 +99,33 @@ def _of_selection(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
         yield from _of_money(("budget", "money"), parts, model)
     if model.escalate_when == "cheaper":
         yield from _of_money(("escalate_when",), parts, model)
+
+
+def _of_call_budget(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
+    limits: list[KeyLimits | None] = list(parts.keys.values())
+    if not limits and parts.server is not None:
+        limits = [parts.server.limits]
+    if model.budget is not None and any(key is not None and not key.max_tokens for key in limits):
+        yield from _of_length(("budget",), model.budget, model)
+
+
+def _of_length(
+    where: tuple[str, ...], budget: CallBudgetSpec, *models: ModelConfig | None
+) -> Iterator[Problem]:
+    """Make sure that a budget knows how long a reply may get, for it is charged before."""
+    limited = [name for name in ("output_tokens", "money") if getattr(budget, name) is not None]
+    lengths = [
+        place.options.max_tokens or model.options.max_tokens
+        for model in models
+        if model is not None
+        for _, place in model.places
+    ]
+    if limited and not all(lengths):
+        what = (
+            "it needs to know how long a reply may get: write max_tokens: 4096 for each key"
+            " (without keys in server.limits), or options: {max_tokens: 4096} for each model"
+        )
+        yield Problem((*where, limited[0]), what)
 
 
 def _can_not_judge(parts: Parts, name: str) -> bool:

@@ -54,9 +54,11 @@ class Overrides(Section):
         fields: what becomes of a request's fields where it isn't what the table of them says, each
             by its name: ``forward`` sends it to the upstream as it is, ``drop`` ignores it, and
             ``refuse`` answers 400.
-        unknown_fields: the same for fields that the table does not have; None forwards them to
-            upstreams of kind ``openai`` and ``llama``, and refuses them for others. Those of
-            ``/v1/responses`` are never forwarded: they are dropped, unless this is ``refuse``.
+        unknown_fields: the same for fields that the table does not have, also inside of messages,
+            parts, tool calls and tools. None forwards them to upstreams of kind ``openai`` and
+            ``llama``; for others it refuses them, and drops those inside. With ``forward``, such
+            fields of a reply come back. Those of ``/v1/responses`` are never forwarded: they are
+            dropped, unless this is ``refuse``.
         media_urls: whether a URL of the web may stand for an image: the upstream fetches it, the
             gateway never does. None takes them for OpenAI's own servers alone.
         hosted_tools: whether a request to ``/v1/responses`` may name tools that OpenAI's servers
@@ -175,7 +177,9 @@ class KeyLimits(Section):
 
     Args:
         max_n: the highest ``n`` of a request.
-        max_tokens: the highest ``max_tokens`` of a request, and what holds where it says nothing.
+        max_tokens: the highest ``max_tokens`` of a request, and what holds where it says nothing;
+            None for no limit: then none is sent that neither the request nor the model has. A
+            budget of output tokens or money needs one.
         concurrency: how many of its requests are worked on at a time.
         queue: how many more may wait for that; 0 for none.
         queue_seconds: how long one waits at most.
@@ -184,7 +188,7 @@ class KeyLimits(Section):
     """
 
     max_n: Whole = 4
-    max_tokens: Whole = 4096
+    max_tokens: Whole | None = None
     concurrency: Whole = 128
     queue: Annotated[int, Field(ge=0, strict=True)] = 384
     queue_seconds: Seconds = 60.0

@@ -1,0 +1,61 @@
+"""Further fields of a protocol's objects, which this library carries and does not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+__all__ = ["NO_EXTRA", "Extra", "as_extra", "with_extra"]
+
+
+class Extra(Mapping[str, Any]):
+    """Fields by their names; immutable, and equal to any mapping with the same ones."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
+        self._fields = dict(fields)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._fields))  # The values may be lists and dicts.
+
+    def __repr__(self) -> str:
+        return repr(self._fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Extra, (self._fields,)
+
+
+NO_EXTRA: Mapping[str, Any] = Extra()
+
+
+def as_extra(fields: object, what: str) -> Mapping[str, Any]:
+    """Return further fields as objects keep them; ``what`` has them, for the error."""
+    if type(fields) is Extra:
+        return fields
+    if not isinstance(fields, Mapping):
+        msg = f"{what}'s extra is a mapping of further fields, not {type(fields).__name__}"
+        raise TypeError(msg)
+    return Extra(cast("Mapping[str, Any]", fields))
+
+
+def with_extra(written: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Add further fields to an object, in the objects inside it too; its own fields stay."""
+    for name, value in extra.items():
+        known = written.get(name)
+        if isinstance(known, dict) and isinstance(value, Mapping):
+            written[name] = with_extra(
+                dict(cast("dict[str, Any]", known)), cast("Mapping[str, Any]", value)
+            )
+        else:
+            written.setdefault(name, value)
+    return written

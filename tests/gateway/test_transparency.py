@@ -1,0 +1,398 @@
+"""A gateway shows what its upstream says, sends what its caller said, and adds nothing.
+
+The upstream is strict: it answers 400 to a field that it doesn't know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from gateway_kit import calling, config_for, running, user
+from http_server import Answer, OpenAIServer
+
+pytestmark = pytest.mark.anyio
+
+SENT_ALWAYS = {"stream": True, "stream_options": {"include_usage": True}}
+"""So that a request can be cancelled, and is counted."""
+
+KNOWN = {
+    "": {"model", "messages", "stream", "stream_options", "tools"},
+    "messages": {"role", "content", "name", "tool_calls", "tool_call_id"},
+    "content": {"type", "text", "image_url"},
+    "tool_calls": {"id", "type", "function"},
+    "tools": {"type", "function"},
+    "function": {"name", "arguments", "description", "parameters"},
+}
+"""The fields of a strict server, by the objects that they are in."""
+
+
+def unknown_in(given: Any, known: Mapping[str, set[str]], place: str = "") -> list[str]:
+    """Names the fields of a request that a strict server doesn't know."""
+    if isinstance(given, list):
+        return [name for one in given for name in unknown_in(one, known, place)]
+    if not isinstance(given, dict) or place not in known:
+        return []
+    inside = [name for key, value in given.items() for name in unknown_in(value, known, key)]
+    return sorted(given.keys() - known[place]) + inside
+
+
+class Strict(OpenAIServer):
+    """A server that refuses fields that it doesn't know; it knows some more than `KNOWN`."""
+
+    def __init__(self, *answers: Answer, **more: set[str]) -> None:
+        known = {name: fields | more.get(name or "top", set()) for name, fields in KNOWN.items()}
+        given = answers or (Answer("a b"),)
+
+        def choose(number: int, body: dict[str, Any]) -> Answer:
+            if unknown := unknown_in(body, known):
+                message = f"Unknown parameter: {unknown[0]}"
+                return Answer.error(400, message, code="unknown_parameter")
+            return given[min(number, len(given) - 1)]
+
+        super().__init__(choose=choose)
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "clock"}}
+ANSWERED = {"role": "tool", "tool_call_id": "c1", "content": "9:00"}
+CACHED = {"cache_control": {"type": "ephemeral"}}
+THOUGHT = [{"type": "reasoning.text", "text": "Hm.", "index": 0, "format": "anthropic-claude-v1"}]
+
+SENT_BACK = {
+    "litellm": (
+        {
+            "role": "assistant",
+            "content": "a",
+            "tool_calls": None,
+            "function_call": None,
+            "annotations": [],
+            "audio": None,
+            "provider_specific_fields": {"refusal": None, "reasoning": {}},
+        },
+        {"role": "assistant", "content": "a"},
+        {},
+    ),
+    "citations": ({"role": "assistant", "content": "a", "annotations": [{"url": "x"}]}, None, {}),
+    "openrouter": (
+        {"role": "assistant", "content": "a", "reasoning": "Hm.", "reasoning_details": THOUGHT},
+        None,
+        {},
+    ),
+    "anthropic": (
+        {"role": "assistant", "content": "a", "thinking_blocks": [{"signature": "s"}]},
+        None,
+        {},
+    ),
+    "gemini": (
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{**CALL, "extra_content": {"google": {"thought_signature": "s"}}}],
+        },
+        None,
+        {"tools": [TOOL]},
+    ),
+    "deep": (
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{**CALL, "function": {**CALL["function"], "provider_id": "p"}}],
+        },
+        None,
+        {"tools": [{**TOOL, **CACHED, "function": {**TOOL["function"], "defer": True}}]},
+    ),
+    "cached": (
+        {"role": "assistant", "content": [{"type": "text", "text": "a", **CACHED}], **CACHED},
+        None,
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("reply", "sent", "more"), SENT_BACK.values(), ids=SENT_BACK)
+async def test_a_reply_that_is_sent_back_goes_to_the_upstream_as_it_is(reply, sent, more):
+    answered = [ANSWERED] if reply.get("tool_calls") else []
+    talk = [*user(), reply, *answered, *user("And now?")]
+    known = {
+        "messages": {"annotations", "reasoning", "reasoning_details", "thinking_blocks", *CACHED},
+        "content": set(CACHED),
+        "tool_calls": {"extra_content"},
+        "tools": set(CACHED),
+        "function": {"provider_id", "defer"},
+    }
+    with Strict(**known) as upstream:
+        async with calling(url=upstream.url) as caller:
+            answer = await caller.chat(messages=talk, **more)
+    assert answer.status == 200, answer.body
+    body = upstream.requests[0]
+    assert body["messages"][1] == (sent or reply)
+    assert body.get("tools") == more.get("tools")
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+PLACES = {
+    "top level": ({"x": 1}, "x"),
+    "message": ({"messages": [{**user()[0], "x": 1}]}, "messages.0.x"),
+    "part": ({"messages": user([{"type": "text", "text": "a", "x": 1}])}, "messages.0.content.0.x"),
+    "inside a part": (
+        {"messages": user([{**IMAGE, "image_url": {**IMAGE["image_url"], "x": 1}}])},
+        "messages.0.content.0.image_url.x",
+    ),
+    "call": (
+        {
+            "messages": [
+                *user(),
+                {"role": "assistant", "content": None, "tool_calls": [{**CALL, "x": 1}]},
+                ANSWERED,
+            ]
+        },
+        "messages.1.tool_calls.0.x",
+    ),
+    "tool": ({"tools": [{**TOOL, "x": 1}]}, "tools.0.x"),
+    "function": ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, None),
+    "format": ({"response_format": {"type": "json_object", "x": 1}}, "response_format.x"),
+}
+
+
+@pytest.mark.parametrize("use", ["forward", "drop", "refuse", None])
+@pytest.mark.parametrize(("fields", "param"), PLACES.values(), ids=PLACES)
+async def test_one_policy_holds_for_unknown_fields_at_every_depth(fields, param, use):
+    with OpenAIServer(Answer("{}")) as upstream:
+        async with calling(url=upstream.url, overrides={"unknown_fields": use}) as caller:
+            answer = await caller.chat(**fields)
+            plain = await caller.chat(**json.loads(json.dumps(fields).replace(', "x": 1', "")))
+    if use == "refuse":
+        assert (answer.status, answer.error["code"]) == (400, "unknown_parameter")
+        assert answer.error["param"] == (param or "tools.0.function.x")
+        return
+    assert (answer.status, plain.status) == (200, 200)
+    body = json.dumps(upstream.requests[0])
+    assert body.count('"x": 1') == (use != "drop")
+
+
+@pytest.mark.parametrize(("fields", "param"), PLACES.values(), ids=PLACES)
+async def test_with_an_upstream_of_another_protocol_only_a_field_of_its_own_is_refused(
+    fields, param
+):
+    async with calling(upstream={"kind": "markov"}) as caller:
+        answer = await caller.chat(mellea_like={"when_nothing_passed": "best"}, **fields)
+    if param == "x":
+        assert (answer.status, answer.error["param"]) == (400, "x")
+    else:
+        assert answer.error["code"] != "unknown_parameter" if answer.status != 200 else True
+
+
+DECIDED = {
+    "a hosted tool": ({"tools": [{**TOOL, "googleSearch": {"a": 1}}]}, "tools.0.googleSearch"),
+    "a second picture": (
+        {
+            "messages": user(
+                [{"type": "text", "text": "a", "image_url": {"url": "http://10.0.0.1"}}]
+            )
+        },
+        "messages.0.content.0.image_url",
+    ),
+    "another caller's picture": (
+        {"messages": user([{**IMAGE, "uuid": "theirs"}])},
+        "messages.0.content.0.uuid",
+    ),
+    "a call of old": (
+        {"messages": [{"role": "assistant", "content": "", "function_call": CALL}, *user()]},
+        "messages.0.function_call",
+    ),
+    "a format by another name": ({"guided_json": {"type": "object"}}, "guided_json"),
+    "a search": ({"web_search_options": {}}, "web_search_options"),
+    "an address": ({"api_base": "http://10.0.0.1"}, "api_base"),
+}
+
+
+@pytest.mark.parametrize(("fields", "param"), DECIDED.values(), ids=DECIDED)
+async def test_a_field_by_which_a_caller_would_decide_what_the_gateway_does_is_refused(
+    fields, param
+):
+    with OpenAIServer() as upstream:
+        async with calling(url=upstream.url, overrides={"unknown_fields": "forward"}) as caller:
+            answer = await caller.chat(**fields)
+    assert (answer.status, answer.error["param"]) == (400, param)
+    assert upstream.requests == []
+
+
+async def test_another_name_of_a_format_goes_on_where_the_configuration_says_so():
+    with Strict(top={"guided_regex"}) as upstream:
+        fields = {"guided_regex": "forward"}
+        async with calling(url=upstream.url, overrides={"fields": fields}) as caller:
+            assert (await caller.chat(guided_regex="[ab ]+")).status == 200
+    assert upstream.requests[0]["guided_regex"] == "[ab ]+"
+
+
+# --- how long a reply may be ---------------------------------------------------------------------
+
+
+async def test_nothing_is_sent_that_neither_the_caller_nor_the_configuration_asked_for():
+    with Strict(top={"max_tokens"}) as upstream:
+        async with calling(url=upstream.url) as caller:
+            await caller.chat("Hi.")
+            await caller.chat("Hi.", max_completion_tokens=8000)
+    plain, asked = upstream.requests
+    assert plain == {"model": "m", "messages": user("Hi."), **SENT_ALWAYS}
+    assert asked == {**plain, "max_tokens": 8000}
+
+
+@pytest.mark.parametrize(
+    ("limits", "model"),
+    [
+        ({"budget": {"output_tokens": 100}}, {}),
+        ({}, {"budget": {"output_tokens": 100}}),
+        ({"budget": {"money": 1}}, {}),
+    ],
+    ids=["a key's", "a model's", "money"],
+)
+def test_a_budget_that_needs_to_know_how_long_a_reply_may_get_says_so_at_the_start(limits, model):
+    def read(limits: dict[str, Any], **more: Any) -> None:
+        upstream = {"price": [1, 2]}
+        config_for("http://127.0.0.1:9", upstream=upstream, server={"limits": limits}, **more)
+
+    with pytest.raises(ValueError, match=r"budget\.\w+: .* write max_tokens: 4096 for each key"):
+        read(limits, **model)
+    read({**limits, "max_tokens": 100}, **model)
+    read(limits, options={"max_tokens": 100}, **model)
+
+
+# --- what comes back ----------------------------------------------------------------------------
+
+
+def chunk(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, **more}
+    frame = {"id": "upstreams-own", "model": "m", "system_fingerprint": "fp_1", "obfuscation": "z"}
+    return {**frame, "service_tier": "default", "choices": [choice]}
+
+
+SIGNED = {"google": {"thought_signature": "c2ln"}}
+DETAILS = {"cached_tokens": 0, "audio_tokens": 3}
+
+CHUNKS = [
+    chunk({"role": "assistant", "content": "", "reasoning": "Let me "}),
+    chunk({"reasoning": "see.", "reasoning_details": [{**THOUGHT[0], "text": "Let me "}]}),
+    chunk({"reasoning_details": [{**THOUGHT[0], "text": "see."}]}),
+    chunk({"content": "a", "annotations": [{"type": "url_citation", "title": "T"}]}),
+    chunk({"content": " b", "annotations": [{"type": "url_citation", "title": "U"}]}),
+    chunk(
+        {"tool_calls": [{"index": 0, **CALL, "extra_content": SIGNED}]},
+        token_ids=[1, 2],
+    ),
+    chunk({}, "tool_calls", token_ids=[3], content_filter_results={"hate": {"filtered": False}}),
+    {
+        **chunk({}),
+        "choices": [],
+        "usage": {
+            "prompt_tokens": 7,
+            "completion_tokens": 4,
+            "total_tokens": 11,
+            "prompt_tokens_details": DETAILS,
+            "cost": 0.25,
+        },
+        "kv_transfer_params": {"remote_host": "10.0.0.1"},
+    },
+]
+
+EVENTS = Answer(events=(*map(json.dumps, CHUNKS),), finish_reason=None, usage=None)
+
+MESSAGE = {
+    "reasoning": "Let me see.",
+    "reasoning_details": [{**THOUGHT[0], "text": "Let me see."}],
+    "annotations": [
+        {"type": "url_citation", "title": "T"},
+        {"type": "url_citation", "title": "U"},
+    ],
+}
+ENDED = {"token_ids": [1, 2, 3], "content_filter_results": {"hate": {"filtered": False}}}
+TURN = {"model": "mine", "messages": user(), "tools": [TOOL]}
+
+
+@pytest.fixture(scope="module")
+def gateway():
+    with OpenAIServer(EVENTS) as upstream, running(config_for(upstream.url)) as gateway:
+        yield gateway, upstream
+
+
+def shown(completion: Any) -> None:
+    """What came from the upstream, and nobody in between reads."""
+    reply = completion.to_dict()
+    assert (reply["system_fingerprint"], reply["service_tier"]) == ("fp_1", "default")
+    assert reply["id"].startswith("chatcmpl-")
+    assert reply.keys().isdisjoint({"obfuscation", "kv_transfer_params"})
+    [choice] = reply["choices"]
+    message = choice["message"]
+    assert message["reasoning_details"] == MESSAGE["reasoning_details"]
+    assert message["reasoning"] == MESSAGE["reasoning"]
+    assert [one["title"] for one in message["annotations"]] == ["T", "U"]
+    [call] = message["tool_calls"]
+    assert (call["id"], call["extra_content"]) == ("c1", SIGNED)
+    assert reply["usage"]["cost"] == 0.25
+    details = reply["usage"]["prompt_tokens_details"]
+    assert {name: details[name] for name in DETAILS} == DETAILS
+
+
+def test_further_fields_of_a_reply_come_back(gateway):
+    with gateway[0].client() as client:
+        reply = client.chat.completions.create(**TURN)
+    shown(reply)
+    assert reply.choices[0].model_extra.items() >= ENDED.items()
+
+
+def test_further_fields_of_a_streamed_reply_come_back(gateway):
+    with (
+        gateway[0].client() as client,
+        client.chat.completions.stream(**TURN, stream_options={"include_usage": True}) as stream,
+    ):
+        # The SDK takes a choice's further fields from its chunks alone.
+        ends = [
+            event.chunk.choices[0]
+            for event in stream
+            if event.type == "chunk" and event.chunk.choices
+        ]
+        shown(stream.get_final_completion())
+    assert ends[-1].model_extra.items() >= ENDED.items()
+
+
+def test_a_second_turn_gives_the_upstream_back_its_own_fields(gateway):
+    running_gateway, upstream = gateway
+    with running_gateway.client() as client:
+        reply = client.chat.completions.create(**TURN).choices[0].message
+        talk = [*user(), reply, ANSWERED]
+        client.chat.completions.create(**{**TURN, "messages": talk})
+    sent = upstream.requests[-1]["messages"][1]
+    calls = [{**CALL, "extra_content": SIGNED}]
+    assert sent == {"role": "assistant", "content": "a b", "tool_calls": calls, **MESSAGE}
+
+
+@pytest.mark.parametrize("use", ["drop", "refuse"])
+async def test_what_would_not_go_forward_does_not_come_back(use):
+    with OpenAIServer(EVENTS) as upstream:
+        async with calling(url=upstream.url, overrides={"unknown_fields": use}) as caller:
+            body = (await caller.chat(tools=[TOOL])).body
+    for name in ("annotations", "extra_content", "token_ids", "system_fingerprint", "audio_tokens"):
+        assert name not in body.decode()
+
+
+async def test_nothing_of_the_chat_protocol_comes_through_in_a_response():
+    with OpenAIServer(EVENTS) as upstream:
+        async with calling(url=upstream.url) as caller:
+            tool = {"type": "function", "name": "clock"}
+            given = {"model": "mine", "input": "Hi.", "tools": [tool]}
+            answer = await caller.ask("/v1/responses", given)
+    assert answer.status == 200
+    for name in ("reasoning_details", "extra_content", "token_ids", "system_fingerprint"):
+        assert name not in answer.body.decode()
+
+
+async def test_details_of_a_usage_are_those_of_one_request():
+    with OpenAIServer(EVENTS) as upstream:
+        async with calling(url=upstream.url, checks=["words<=1"], loop=2) as caller:
+            best = {"when_nothing_passed": "best"}
+            reply = (await caller.chat(mellea_like=best)).json
+    assert reply["usage"] == {"prompt_tokens": 14, "completion_tokens": 8, "total_tokens": 22}
