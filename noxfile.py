@@ -206,8 +206,11 @@ def browser(session: nox.Session) -> None:
 def clients(session: nox.Session) -> None:
     """Run clients of OpenAI's against a gateway; ``-- --write`` renews the table in the docs."""
     theirs = Environment(session, "clients", apart=True)
+    # It wants an older client of OpenAI's than the others do.
+    llama_index = Environment(session, "clients-llama-index", apart=True)
     environment = Environment(session, "test")
     session.env["CLIENTS_PYTHON"] = str(theirs.bin / "python")
+    session.env["CLIENTS_LLAMA_INDEX_PYTHON"] = str(llama_index.bin / "python")
     modules = _node_modules(session, theirs.home)
     if modules is not None:
         session.env["CLIENTS_NODE_MODULES"] = str(modules)
@@ -220,7 +223,7 @@ def _node_modules(session: nox.Session, home: Path) -> Path | None:
     """Install the clients for Node.js; None where there is no Node.js."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
-        session.warn("There is no Node.js with npm here: the client for it is left out")
+        session.warn("There is no Node.js with npm here: the clients for it are left out")
         return None
     wanted, installed = (CLIENTS / "package.json").read_bytes(), home / "installed-node"
     if not (installed.exists() and installed.read_bytes() == wanted):

@@ -104,6 +104,27 @@ SENT_BACK = {
         None,
         {"tools": [{**TOOL, **CACHED, "function": {**TOOL["function"], "defer": True}}]},
     ),
+    "openai, parsed": (
+        {"role": "assistant", "content": '{"a": 1}', "refusal": None, "parsed": {"a": 1}},
+        {"role": "assistant", "content": '{"a": 1}'},
+        {},
+    ),
+    "openai, parsed calls": (
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {**CALL, "index": 0, "function": {**CALL["function"], "parsed_arguments": {"a": 1}}}
+            ],
+        },
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"tools": [TOOL]},
+    ),
+    "instructor": (
+        {"role": "assistant", "content": [], "tool_calls": [CALL]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"tools": [TOOL]},
+    ),
     "cached": (
         {"role": "assistant", "content": [{"type": "text", "text": "a", **CACHED}], **CACHED},
         None,
