@@ -46,7 +46,7 @@ class CallersTool(Tool):
         return cast("dict[str, Any]", value)
 
 
-def tools_of(request: ChatRequest, *, early: bool) -> tuple[CallersTool, ...]:
+def tools_of(request: ChatRequest, *, early: bool = False) -> tuple[CallersTool, ...]:
     """Make the tools that a reply to a request may call; ``early`` watches calls that arrive."""
     made: list[CallersTool] = []
     for position, tool in enumerate(request.tools):
