@@ -70,9 +70,11 @@ def _arguments(kind: str, text: str) -> dict[str, Any]:
     return {}
 
 
-def _case(case: Any) -> Any:
+def _case(case: Any) -> tuple[Any, Any]:
     """JSON has no tuples, which are what a call's arguments are."""
-    if isinstance(case, list) and len(case) == 2 and isinstance(case[0], list):  # noqa: PLR2004
-        return tuple(case[0]), case[1]
-    msg = "a case is [[ARGUMENT, ...], VALUE]"
-    raise ValueError(msg)
+    match case:
+        case [[*arguments], value]:
+            return tuple(arguments), value
+        case _:
+            msg = "a case is [[ARGUMENT, ...], VALUE]"
+            raise ValueError(msg)
