@@ -7,7 +7,7 @@ conversation that goes on and on takes as much room as its messages do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mellea_like.core.conversation import Message
 
@@ -78,8 +78,8 @@ class Prompts:
 
 def messages_in(entry: Any) -> list[dict[str, Any]]:
     """Return the messages that are written in a conversation itself."""
-    messages: list[dict[str, Any]] = entry["then"] if isinstance(entry, dict) else entry
-    return messages
+    written = cast("dict[str, Any]", entry)["then"] if isinstance(entry, dict) else entry
+    return cast("list[dict[str, Any]]", written)
 
 
 def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
