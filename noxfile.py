@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -171,8 +172,24 @@ def ray(session: nox.Session) -> None:
 def data(session: nox.Session) -> None:
     """Read exports and runs with the libraries of those who train and analyse."""
     environment = Environment(session, "data")
-    human_eval = ROOT / "tests" / "requirements" / "test_code_human_eval.py"
-    environment.run("pytest", ROOT / "tests" / "export" / "test_run_as_table.py", human_eval)
+    session.env["JSON_SCHEMA_SUITE"] = str(_json_schema_suite(environment) / "json")
+    checks = ROOT / "tests" / "requirements"
+    suites = checks / "test_code_human_eval.py", checks / "test_json_schema_suite.py"
+    environment.run("pytest", ROOT / "tests" / "export" / "test_run_as_table.py", *suites)
+
+
+def _json_schema_suite(environment: Environment) -> Path:
+    """Fetch jsonschema's source distribution, which has the JSON-Schema-Test-Suite in it."""
+    home = environment.home.parent / "jsonschema-source"
+    if not home.exists():
+        only_it = ("--no-deps", "--no-binary", "jsonschema", "--dest", home.with_suffix(".part"))
+        environment.run("python", "-m", "pip", "download", "--quiet", *only_it, "jsonschema>=4.26")
+        [source] = home.with_suffix(".part").glob("jsonschema-*.tar.gz")
+        with tarfile.open(source) as archive:
+            archive.extractall(home.with_suffix(".part"), filter="data")
+        (home.with_suffix(".part") / source.name.removesuffix(".tar.gz")).rename(home)
+        shutil.rmtree(home.with_suffix(".part"))
+    return home
 
 
 @nox.session
@@ -189,8 +206,11 @@ def browser(session: nox.Session) -> None:
 def clients(session: nox.Session) -> None:
     """Run clients of OpenAI's against a gateway; ``-- --write`` renews the table in the docs."""
     theirs = Environment(session, "clients", apart=True)
+    # It wants an older client of OpenAI's than the others do.
+    llama_index = Environment(session, "clients-llama-index", apart=True)
     environment = Environment(session, "test")
     session.env["CLIENTS_PYTHON"] = str(theirs.bin / "python")
+    session.env["CLIENTS_LLAMA_INDEX_PYTHON"] = str(llama_index.bin / "python")
     modules = _node_modules(session, theirs.home)
     if modules is not None:
         session.env["CLIENTS_NODE_MODULES"] = str(modules)
@@ -203,7 +223,7 @@ def _node_modules(session: nox.Session, home: Path) -> Path | None:
     """Install the clients for Node.js; None where there is no Node.js."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
-        session.warn("There is no Node.js with npm here: the client for it is left out")
+        session.warn("There is no Node.js with npm here: the clients for it are left out")
         return None
     wanted, installed = (CLIENTS / "package.json").read_bytes(), home / "installed-node"
     if not (installed.exists() and installed.read_bytes() == wanted):

@@ -99,10 +99,16 @@ class BackendError(MelleaError):
 
     Attributes:
         retried: whether a call inside this one has tried again already, so that nobody else should.
+        code: the error's code, in the words of a server of OpenAI's protocol; None if it said none.
+        param: the field that is at fault, as the server named it, or None.
+        kind: the error's ``type``, or None.
     """
 
     default_retryable: ClassVar[bool] = False
     retried = False
+    code: str | None = None
+    param: str | None = None
+    kind: str | None = None
 
     def __init__(
         self,

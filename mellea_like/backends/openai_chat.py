@@ -89,13 +89,12 @@ def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
 
 def output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
     """Write the tool whose arguments are the reply."""
+    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    if not official:
+        # Other servers may not know the word; they keep to the schema as they always do.
+        return {"type": "function", "function": {**function, "parameters": tool.parameters}}
     schema, strict = _strict(tool.parameters, official=official)
-    function = {"name": tool.name, "description": tool.description, "parameters": schema}
-    # Other servers may not know the word; they keep to the schema as they always do.
-    return {
-        "type": "function",
-        "function": {**function, "strict": strict} if official else function,
-    }
+    return {"type": "function", "function": {**function, "parameters": schema, "strict": strict}}
 
 
 def response_format(output: Demand, *, official: bool) -> dict[str, Any]:
@@ -111,18 +110,43 @@ def _strict(schema: dict[str, Any], *, official: bool) -> tuple[dict[str, Any], 
     OpenAI's own servers take ``strict`` schemas of a subset of JSON Schema: each object closed,
     each property required, and some keywords not at all. The schema is narrowed to that; one that
     does not fit (such as that of a mapping with free keys) goes without ``strict``. Other servers
-    (llama.cpp, vLLM) compile the whole schema into a grammar and get it as it is.
+    (llama.cpp, vLLM) compile the whole schema into a grammar and get it with all its keywords; but
+    some of them take ``strict`` as OpenAI does, so its objects are closed then, and one with a
+    property that isn't required goes without.
     """
-    if not official:
-        return schema, True
     try:
-        return _narrowed(schema), True
+        return (_narrowed(schema) if official else _closed(schema)), True
     except _NoFit:
         return schema, False
 
 
 class _NoFit(Exception):
     """A schema is outside OpenAI's strict subset."""
+
+
+def _closed(schema: Any) -> Any:
+    """Return a schema whose objects take no other properties, if they require all of theirs."""
+    if not isinstance(schema, dict):
+        return schema
+    old = cast("dict[str, Any]", schema)
+    if old.get("type") == "object":
+        required = set(old.get("required", ()))
+        if not old.get("properties") or old.get("additionalProperties"):
+            raise _NoFit
+        if required != old["properties"].keys():
+            raise _NoFit
+        old = cast("dict[str, Any]", {**old, "additionalProperties": False})
+    new: dict[str, Any] = {}
+    for key, value in old.items():
+        if key in ("properties", "$defs"):
+            new[key] = {name: _closed(part) for name, part in value.items()}
+        elif key == "anyOf":
+            new[key] = [_closed(part) for part in value]
+        elif key in ("allOf", "oneOf", "prefixItems"):
+            raise _NoFit
+        else:
+            new[key] = _closed(value) if key == "items" else value
+    return new
 
 
 def _narrowed(schema: Any) -> Any:

@@ -49,6 +49,9 @@ ERROR_STATUSES = range(400, 600)
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
 """Codes of a 429 that waiting does not help."""
 
+LONGEST_WORD = 200
+"""Characters of a code or a field's name; a longer one is none."""
+
 SHORTEST_SECRET = 4
 """Shorter "secrets" are none, and would be found everywhere."""
 
@@ -132,7 +135,8 @@ class Translator:
             case openai.APIStatusError():
                 wait = retry_after(exc.response.headers, datetime.now(UTC))
                 codes = (exc.code, exc.type, *_inner_codes(exc.body))
-                return self._by_status(exc.status_code, _message(exc), codes, wait)
+                error = self._by_status(exc.status_code, _message(exc), codes, wait)
+                return _named(error, exc.code, exc.param, exc.type)
             case openai.OpenAIError() if not isinstance(exc, openai.APIError):
                 if "Token" in type(exc).__name__ or "redential" in str(exc):
                     return AuthenticationFailed(f"no credentials for {self._url} ({said})")
@@ -172,6 +176,9 @@ class Translator:
         )
 
     def _of_event(self, exc: ServerError) -> BackendError:
+        return _named(self._of_kind(exc), exc.code, None, exc.kind)
+
+    def _of_kind(self, exc: ServerError) -> BackendError:
         if type(exc.code) is int and exc.code in ERROR_STATUSES:
             return self._by_status(exc.code, exc.message, (exc.kind,), None)
         kinds = f"{exc.code} {exc.kind}"
@@ -219,6 +226,14 @@ def _message(exc: openai.APIStatusError) -> str:
         why = "; ".join(map(str, cast("list[object]", problems)))
         message = f"no reply met all requirements: {why}"
     return str(message or "").strip() or "no reason given"
+
+
+def _named(error: BackendError, code: object, param: object, kind: object) -> BackendError:
+    """Keep the words by which a server's clients decide what to do."""
+    for name, said in (("code", code), ("param", param), ("kind", kind)):
+        if isinstance(said, str) and said and len(said) <= LONGEST_WORD:
+            setattr(error, name, said)
+    return error
 
 
 def _inner_codes(body: object) -> tuple[Any, Any]:

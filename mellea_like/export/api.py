@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeAlias, cast, get_args
 
-from mellea_like.batch.rows.formats import as_json
+from mellea_like.batch.rows.formats import HALVES, as_json, whole
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.display import plural
 from mellea_like.errors import JournalError
@@ -38,7 +38,7 @@ from mellea_like.export.journaled_run import Run
 from mellea_like.runtime.atomic_files import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
     from mellea_like.batch.journal.journal import Journal
@@ -52,8 +52,6 @@ _Container: TypeAlias = Literal["jsonl", "csv", "parquet"]
 OPENAI = ("openai", "openai-dpo")
 PLAIN = ("jsonl", "csv", "parquet")
 PAIRED = ("dpo", "reward", "openai-dpo")
-
-HALVES = "rows with halves of characters, replaced by U+FFFD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +218,9 @@ def export(
                 counts[found] += 1
                 found = []
             for row in found:
-                whole = _whole(row)
-                notes[HALVES] += whole != row
-                writer.write(whole)
+                written = whole(row)
+                notes[HALVES] += written != row
+                writer.write(written)
             rows += len(found)
             done += 1
             if made is not None:
@@ -342,21 +340,6 @@ def _damage(item: Mapping[str, Any]) -> Generator[None]:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:
         msg = f"item {item['id']} of journal {item['journal']} can't be read: {exc!r}"
         raise JournalError(msg) from exc
-
-
-def _whole(value: Any) -> Any:
-    """Replace halves of characters, which UTF-8 lacks; two that belong together become one."""
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    elif isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        return {_whole(name): _whole(part) for name, part in fields.items()}
-    elif isinstance(value, list):
-        return [_whole(part) for part in cast("Sequence[Any]", value)]
-    return value
 
 
 def _same(path: Path, other: Path) -> bool:

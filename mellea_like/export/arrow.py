@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from itertools import chain, islice
+from operator import ne
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.rows.formats import as_json
+from mellea_like.batch.rows.formats import HALVES, as_json, whole
 from mellea_like.batch.rows.parquet import GroupWriter, pa
 from mellea_like.core.conversation import Message
 from mellea_like.export.formats import COLUMNS, draw_rows
+from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import BinaryIO
 
 __all__ = ["ParquetRows", "reader_of", "table_of"]
@@ -53,10 +55,17 @@ class ParquetRows(GroupWriter):
 
 def reader_of(items: Iterable[Mapping[str, Any]]) -> Any:
     """Give the draws of items as record batches, which are made as they are read."""
-    rows = chain.from_iterable(map(draw_rows, items))
-    blocks = iter(lambda: list(islice(rows, ROWS)), [])
-    batches = (_batch(block, COLUMNS) for block in blocks)
-    return pa.RecordBatchReader.from_batches(_schema(COLUMNS), batches)
+    return pa.RecordBatchReader.from_batches(_schema(COLUMNS), _batches(items))
+
+
+def _batches(items: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
+    rows, halves = chain.from_iterable(map(draw_rows, items)), 0
+    while block := list(islice(rows, ROWS)):
+        written = [whole(row) for row in block]
+        halves += sum(map(ne, block, written))
+        yield _batch(written, COLUMNS)
+    if halves:
+        warn("to_arrow: %s (%d)", HALVES, halves)
 
 
 def table_of(items: Iterable[Mapping[str, Any]]) -> Any:
@@ -74,20 +83,18 @@ def _batch(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Any
 
 
 def _fit(value: Any, kind: str) -> Any:
-    """Make a value one of its column; halves of characters, which Arrow lacks, are escaped."""
+    """Make a value one of its column."""
     if value is None or kind in {"integer", "number", "boolean"}:
         return value
     if kind == "messages":
-        return [{"role": _text(m["role"]), "content": _text(_content(m))} for m in value]
+        return [{"role": m["role"], "content": _content(m)} for m in value]
     if kind == "thoughts":
         thoughts = [m.get("reasoning_content") for m in value]
         return [
-            {**m, "reasoning_content": thought and _text(thought)}
+            {**m, "reasoning_content": thought}
             for m, thought in zip(_fit(value, "messages"), thoughts, strict=True)
         ]
-    if kind == "texts":
-        return [_text(text) for text in value]
-    return _text(as_json(value) if kind == "json" else value)
+    return as_json(value) if kind == "json" else value
 
 
 def _fit_exactly(value: Any, kind: str) -> Any:
@@ -105,7 +112,3 @@ def _content(message: Mapping[str, Any]) -> str:
     """Return a message's text, with placeholders for all else."""
     plain = isinstance(message["content"], str) and "tool_calls" not in message
     return message["content"] if plain else Message.from_dict(message).text
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -106,7 +106,8 @@ class Run:
 
         Each draw is a row, with the columns that an export of the format ``"parquet"`` has; an
         item without draws has one row too. The table is as large as the run: where that is too
-        much, have the tool read the run itself, or export it to a file.
+        much, have the tool read the run itself, or export it to a file. Halves of characters (lone
+        surrogates) are replaced by U+FFFD, and the log tells in how many rows.
 
         Returns:
             A `pyarrow.Table`.

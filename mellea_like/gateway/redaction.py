@@ -17,6 +17,7 @@ from mellea_like import errors
 from mellea_like.core.backend import BackendWrapper
 from mellea_like.errors import BackendError, MelleaError
 from mellea_like.gateway.current_request import CURRENT
+from mellea_like.gateway.upstream_codes import keep_known
 from mellea_like.runtime.logs import logger as engine
 
 if TYPE_CHECKING:
@@ -80,12 +81,14 @@ def redacted(error: Exception, name: str) -> Exception:
             return error
         return BackendError(f"the upstream {name!r} failed with {type(error).__name__}")
     status = "" if error.status is None else f" (status {error.status})"
-    return _kind(error)(
+    made = _kind(error)(
         f"the upstream {name!r} {disclosure_of(error).words}{status}",
         status=error.status,
         retryable=error.retryable,
         retry_after=error.retry_after,
     )
+    keep_known(made, error)
+    return made
 
 
 class RedactedBackend(BackendWrapper):

@@ -63,7 +63,8 @@ class Refusal(Exception):
     def rename(self, named: Callable[[str], str]) -> None:
         """Call the field that is at fault by another name."""
         if self.param is not None and (name := named(self.param)) != self.param:
-            self.message = name + self.message.removeprefix(self.param)
+            if self.message.startswith(self.param):
+                self.message = name + self.message.removeprefix(self.param)
             self.param = name
             self.error |= {"param": name, "message": self.message}
 

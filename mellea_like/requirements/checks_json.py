@@ -123,7 +123,8 @@ def json_schema(
     the event loop.
 
     Args:
-        schema: a JSON Schema; copied. References to other documents are not fetched.
+        schema: a JSON Schema; copied. References to other documents than the drafts' own schemas
+            are not fetched.
         early: check a reply while it arrives, too, and close its request at the first value that
             can't fit; see `mellea_like.requirements.checks`. If a name is twice in an object, both
             of its values must fit, though the whole check reads the last one only.
@@ -344,7 +345,7 @@ def _schema_validator(schema: Mapping[str, Any]) -> Any:
         raise ImportError(msg) from exc
     from jsonschema.exceptions import SchemaError  # noqa: PLC0415
     from jsonschema.validators import validator_for  # noqa: PLC0415
-    from referencing import Registry, Resource  # noqa: PLC0415
+    from referencing import Resource  # noqa: PLC0415
     from referencing.exceptions import Unresolvable  # noqa: PLC0415
     from referencing.jsonschema import DRAFT202012  # noqa: PLC0415
 
@@ -360,7 +361,7 @@ def _schema_validator(schema: Mapping[str, Any]) -> Any:
     try:
         kind.check_schema(copied, format_checker=_formats(kind))
         root = Resource.from_contents(copied, default_specification=DRAFT202012)
-        _follow_references(root, Registry[Any]().resolver_with_root(root))
+        _follow_references(root, _drafts().resolver_with_root(root))
     except SchemaError as exc:
         msg = f"json_schema: the schema is wrong at {exc.json_path}: {clipped(exc.message, 200)}"
         raise ValueError(msg) from exc
@@ -374,12 +375,14 @@ def _validator_of(schema: dict[str, Any]) -> Any:
     """Make the validator of a schema that is one."""
     from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
     from jsonschema.validators import validator_for  # noqa: PLC0415
-    from referencing import Registry  # noqa: PLC0415
 
     kind: Any = validator_for(schema, default=Draft202012Validator)
-    # An empty registry: the package's default one would fetch references over the network.
-    registry: Registry[Any] = Registry()
-    return _bounded(kind)(schema, registry=registry, format_checker=_formats(kind))
+    return _bounded(kind)(schema, registry=_drafts(), format_checker=_formats(kind))
+
+
+def _drafts() -> Any:
+    """Return the drafts' own documents; jsonschema's default would fetch others, too."""
+    return import_module("jsonschema_specifications").REGISTRY
 
 
 def _formats(kind: Any) -> Any:
@@ -800,11 +803,11 @@ def _may_be(  # noqa: C901 (a keyword after the other)
 
 def _inside(validator: Any, schema: Any) -> Any:
     """Return the validator of a schema that is inside another."""
-    from referencing import Resource  # noqa: PLC0415
-    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415
+    from referencing.jsonschema import DRAFT202012, specification_with  # noqa: PLC0415
 
-    resource = Resource.from_contents(schema, default_specification=DRAFT202012)
-    resolver = validator._resolver.in_subresource(resource)
+    meta: Mapping[str, str] = validator.META_SCHEMA
+    draft = specification_with(meta.get("$id", meta.get("id", "")), default=DRAFT202012)
+    resolver = validator._resolver.in_subresource(draft.create_resource(schema))
     return validator.evolve(schema=schema, _resolver=resolver)
 
 

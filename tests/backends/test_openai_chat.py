@@ -61,12 +61,33 @@ def every_part(schema):
             yield from every_part(value)
 
 
-def test_other_servers_get_the_schema_as_it_is():
-    assert described(Home, official=False) == {
-        "name": "Home",
-        "schema": json_schema(Home),
-        "strict": True,
-    }
+class Score(BaseModel):
+    reason: str
+    score: Annotated[float, Field(ge=1, le=10)]
+
+
+class Scores(BaseModel):
+    all: list[Score]
+    best: Score | None
+
+
+def test_other_servers_get_the_whole_schema_closed_where_it_is_strict():
+    sent = described(Scores, official=False)
+    assert sent["strict"] is True
+    whole = json_schema(Scores)
+    objects = [whole, *whole["$defs"].values()]
+    closed = json.loads(json.dumps(whole))
+    for part in (closed, *closed["$defs"].values()):
+        part["additionalProperties"] = False
+    assert len(objects) == 2
+    assert sent["schema"] == closed
+    assert sent["schema"]["$defs"]["Score"]["properties"]["score"]["maximum"] == 10
+
+
+@pytest.mark.parametrize("format_", [Home, dict[str, int], tuple[int, str]])
+def test_what_is_outside_of_strictness_goes_to_other_servers_as_it_is(format_):
+    sent = described(format_, official=False)
+    assert (sent["schema"], sent["strict"]) == (json_schema(format_), False)
 
 
 def test_openai_gets_a_schema_of_its_strict_subset():
@@ -86,10 +107,11 @@ def test_openai_gets_a_schema_of_its_strict_subset():
     assert name == {"type": "string", "description": "what it answers to"}
 
 
-def test_narrowing_leaves_the_shared_schema_alone():
-    before = json.dumps(json_schema(Home))
-    described(Home, official=True)
-    assert json.dumps(json_schema(Home)) == before
+@pytest.mark.parametrize("official", [True, False])
+def test_narrowing_leaves_the_shared_schema_alone(official):
+    before = json.dumps(json_schema(Scores))
+    described(Scores, official=official)
+    assert json.dumps(json_schema(Scores)) == before
 
 
 class Free(BaseModel):

@@ -131,7 +131,8 @@ async def test_what_is_asked_is_written_as_the_api_has_it():
     assert last["content"][1] == {"type": "input_file", "file_id": "f1"}
     assert first["tool_choice"] == {"type": "function", "name": "clock"}
     assert first["tools"][0]["name"] == "clock"
-    assert first["text"]["format"]["schema"] == Point.model_json_schema()
+    closed = {**Point.model_json_schema(), "additionalProperties": False}
+    assert first["text"]["format"]["schema"] == closed
     assert (first["temperature"], first["top_p"], first["max_output_tokens"]) == (0.5, 0.9, 20)
     assert first["store"] is True
     assert second["tool_choice"] == "none"

@@ -369,6 +369,24 @@ def test_thoughts_and_filters_of_results(command, tmp_path):
         assert "Left out of the results by their length or end: 4 rows" in err
 
 
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
+def test_halves_of_characters_are_replaced_and_their_rows_counted(command, tmp_path, name):
+    """A reader of lines, such as that of `datasets`, refuses a whole file for one of them."""
+    write_rows(tmp_path / "in.jsonl", 3)
+    said = ["\ud83d half", "\ud83d\ude00 whole", "plain"]
+    with OpenAIServer(choose=lambda number, body: Answer(said[int(asked(body)[-1])])) as server:
+        _, _, err = command(
+            *("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}", "--ordered"),
+            *("-o", str(tmp_path / name), "--base-url", server.url, "--model", "m"),
+            *("--journal", str(tmp_path / "run.db")),
+        )
+    assert "Changed: rows with halves of characters, replaced by U+FFFD (1)" in err
+    written = (tmp_path / name).read_bytes()
+    assert "\ufffd half".encode() in written
+    assert "\U0001f600 whole".encode() in written
+    assert b"\\ud" not in written
+
+
 def test_what_stands_in_the_output_can_be_chosen(batch, tmp_path):
     for keep, ids in ("passed", [3]), ("failed", [0, 1, 2, 4]):
         assert batch("--check", "ends:3", "--loop", "1", "--keep", keep, "--force")[0] == 1

@@ -1,7 +1,9 @@
-"""What the scripts of the Python clients share: each is a list of rows that work or don't.
+"""What the scripts of the Python clients share: each is a list of calls that work or don't.
 
-A row is a function of a prompt that raises where the client did not get what it should have. A
-script prints a JSON object on a line for each row. Behind the model ``PLAIN`` is one that does as
+A call is a function of a prompt. It asks with the prompt, then asks ``AGAIN`` in the same
+conversation, with the reply as its client returned it, and raises where it did not get what it
+should have. Each runs twice: once where the upstream is strict, once where it is talkative. A
+script prints a JSON object on a line for each call. Behind the model ``PLAIN`` is one that does as
 it is told, behind ``CHECKED`` one whose first draw is wrong wherever it can be.
 """
 
@@ -20,13 +22,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 BASE_URL = os.environ["GATEWAY_URL"]
 UPSTREAM = os.environ["UPSTREAM_URL"]
 KEY = "none-needed"
 PLAIN, CHECKED = "plain", "checked"
+AGAIN = "And the day after?"
 SENTENCE = "It is 21 degrees in Paris and the sky is clear, so leave the umbrella at home today."
+SERVERS = ("a strict server", "a talkative server")
 
 
 class Weather(BaseModel):
@@ -37,6 +41,8 @@ class Weather(BaseModel):
 
 
 EXPECTED = Weather(city="Paris", degrees=21)
+ARGUMENTS = {"city": "Paris", "days": 21}
+FOUND = "21 degrees"
 WEATHER_TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -51,9 +57,27 @@ WEATHER_TOOL: dict[str, Any] = {
 }
 
 
-def user(text: str) -> list[dict[str, str]]:
-    """A conversation of one message."""
-    return [{"role": "user", "content": text}]
+class Asked(list[tuple[str, int]]):
+    """What a tool was asked."""
+
+    def get_weather(self, city: str, days: int) -> str:
+        """Look the weather up.
+
+        Args:
+            city: where.
+            days: for how long.
+        """
+        self.append((city, days))
+        return FOUND
+
+    def check(self, times: int) -> None:
+        """Raise unless it was asked so often, as it should be."""
+        same(self, [("Paris", 21)] * times)
+
+
+def user(text: str) -> dict[str, str]:
+    """A user's message."""
+    return {"role": "user", "content": text}
 
 
 def same(got: object, expected: object) -> None:
@@ -63,28 +87,33 @@ def same(got: object, expected: object) -> None:
         raise AssertionError(msg)
 
 
-def draws_for(prompt: str) -> int:
-    """How many requests the upstream has had for a prompt."""
-    query = urllib.parse.urlencode({"containing": prompt})
+def requests(*texts: str) -> dict[str, int]:
+    """Ask the upstream how many requests had these texts in their messages."""
+    query = urllib.parse.urlencode({"containing": texts}, doseq=True)
     with urllib.request.urlopen(f"{UPSTREAM}/requests?{query}") as answer:
-        return int(json.load(answer)["requests"])
+        return json.load(answer)
 
 
-def run(client: str, rows: dict[str, Callable[[str], Any]]) -> None:
-    """Run the rows of a client, one after the other, and print what came of each."""
-    for name, row in rows.items():
-        problem = None
-        prompt = f"How is the weather? ({client}: {name})"
-        try:
-            done = row(prompt)
-            if inspect.isawaitable(done):
-                asyncio.run(_finish(done))
-        except Exception as exc:  # noqa: BLE001 (the test shows it)
-            traceback.print_exc()
-            problem = f"{type(exc).__name__}: {exc}"
-        told = {"client": client, "row": name, "problem": problem, "draws": draws_for(prompt)}
-        sys.stdout.write(f"{json.dumps(told)}\n")
-        sys.stdout.flush()
+def run(client: str, modes: Mapping[str, Mapping[str, Callable[[str], Any]]]) -> None:
+    """Run a client's calls, one after the other, and print what came of each."""
+    for mode, calls in modes.items():
+        for name, call in calls.items():
+            problems, wrong = list[str](), 0
+            for server in SERVERS:
+                prompt = f"How is the weather? ({client}: {mode}, {name}, with {server})"
+                try:
+                    done = call(prompt)
+                    if inspect.isawaitable(done):
+                        asyncio.run(_finish(done))
+                    if not requests(prompt, AGAIN, '"role": "assistant"')["requests"]:
+                        problems.append(f"{server}: there was no second turn")
+                except Exception as exc:  # noqa: BLE001 (the test shows it)
+                    traceback.print_exc()
+                    problems.append(f"{server}: {type(exc).__name__}: {exc}")
+                wrong += requests(prompt)["wrong"]
+            told = {"client": client, "mode": mode, "call": name, "redrawn": wrong > 0}
+            sys.stdout.write(f"{json.dumps({**told, 'problems': problems})}\n")
+            sys.stdout.flush()
 
 
 async def _finish(done: Any) -> None:

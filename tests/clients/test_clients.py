@@ -1,7 +1,7 @@
 """Clients of OpenAI's protocol, as they are but for the base URL, against a gateway.
 
-``nox -s clients`` installs them into an environment of their own and runs this. Each is a script
-that runs in that environment and says of each of its rows whether it works.
+``nox -s clients`` installs them into environments of their own and runs this. Each is a script that
+runs in such an environment and says of each of its calls whether it works.
 """
 
 from __future__ import annotations
@@ -20,19 +20,46 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "howto" / "gateway-clients.md"
 TABLE = re.compile(r"(?<=<!-- made by nox -s clients -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
-CLIENTS = ("openai", "openai_node", "pydantic_ai", "instructor", "litellm", "langchain", "dspy")
+SCRIPTS = (
+    "with_openai.py",
+    "with_openai_node.cjs",
+    "with_openai_agents.py",
+    "with_openai_agents_node.cjs",
+    "with_codex.py",
+    "with_pydantic_ai.py",
+    "with_instructor.py",
+    "with_litellm.py",
+    "with_langchain.py",
+    "with_langchain_node.cjs",
+    "with_llama_index.py",
+    "with_haystack.py",
+    "with_dspy.py",
+    "with_smolagents.py",
+    "with_ai_sdk_node.cjs",
+)
+"""In the order of the table."""
+
+NEEDS_NODE = re.compile(r"_codex|_node")
+MODES = {
+    "chat": "chat",
+    "stream": "streams",
+    "tools": "tools",
+    "typed": "typed replies",
+    "responses": "Responses API",
+}
 CONFIG = """
 server: {{port: 0, log_upstream_errors: true}}
 upstreams:
   main: {{kind: openai, base_url: "http://127.0.0.1:{port}/v1", model: steady}}
 models:
-  plain: {{upstream: main}}
-  checked: {{upstream: main, upstream_model: careless, loop: 3}}
+  plain: {{upstream: main, overrides: {{hosted_tools: drop}}}}  # Codex brings one.
+  checked:
+    {{upstream: main, upstream_model: careless, loop: 3, overrides: {{hosted_tools: drop}}}}
 """
 IN_PARALLEL = 2
 Rows = list[dict[str, Any]]
@@ -54,12 +81,23 @@ def process(log: Path, *command: str | Path) -> Iterator[str]:
             running.terminate()
 
 
+def command_of(script: str, pythons: dict[str, str], node: str | None) -> list[str | Path] | str:
+    """Return how a script is run, or why it can't be."""
+    if NEEDS_NODE.search(script) and node is None:
+        return "there is no Node.js with npm on this machine"
+    if script.endswith(".cjs"):
+        return [shutil.which("node") or "node", HERE / script]
+    return [pythons.get(script, pythons[""]), HERE / script]
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory) -> dict[str, Rows | str]:
     """What each client's script said: its rows, or why it did not run."""
-    python, node = os.environ.get("CLIENTS_PYTHON"), os.environ.get("CLIENTS_NODE_MODULES")
-    if python is None:
+    if "CLIENTS_PYTHON" not in os.environ:
         pytest.skip("the clients are not installed: run nox -s clients")
+    llama_index = os.environ["CLIENTS_LLAMA_INDEX_PYTHON"]
+    pythons = {"": os.environ["CLIENTS_PYTHON"], "with_llama_index.py": llama_index}
+    node = os.environ.get("CLIENTS_NODE_MODULES")
     home = tmp_path_factory.mktemp("clients")
     with process(home / "upstream.log", HERE / "upstream.py") as its_port:
         port = int(its_port)
@@ -77,45 +115,54 @@ def outcomes(tmp_path_factory) -> dict[str, Rows | str]:
                 "NODE_PATH": node or "",
             }
 
-            def run(client: str) -> Rows | str:
-                if client.endswith("_node"):
-                    if node is None:
-                        return "there is no Node.js with npm on this machine"
-                    command = [shutil.which("node") or "node", HERE / f"with_{client}.cjs"]
-                else:
-                    command = [python, HERE / f"with_{client}.py"]
+            def run(script: str) -> Rows | str:
+                command = command_of(script, pythons, node)
+                if isinstance(command, str):
+                    return command
                 ran = subprocess.run(
                     command, env=environ, capture_output=True, text=True, timeout=240, check=False
                 )
                 sys.stderr.write(ran.stderr)
-                # What some of them print besides isn't JSON.
-                lines = [line for line in ran.stdout.splitlines() if line.startswith("{")]
+                # What some of them print besides isn't about a call.
+                lines = [line for line in ran.stdout.splitlines() if line.startswith('{"client"')]
                 assert ran.returncode == 0, ran.stderr
                 return [json.loads(line) for line in lines]
 
             with ThreadPoolExecutor(IN_PARALLEL) as pool:
-                said = dict(zip(CLIENTS, pool.map(run, CLIENTS), strict=True))
+                said = dict(zip(SCRIPTS, pool.map(run, SCRIPTS), strict=True))
         sys.stderr.write((home / "gateway.log").read_text())
     return said
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_works_unchanged(client, outcomes):
-    rows = outcomes[client]
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_client_works_unchanged_for_two_turns(script, outcomes):
+    rows = outcomes[script]
     if isinstance(rows, str):
         pytest.skip(rows)
     assert rows
-    assert {row["row"]: row["problem"] for row in rows} == {row["row"]: None for row in rows}
+    assert not {f"{row['mode']}, {row['call']}": row["problems"] for row in rows if row["problems"]}
 
 
-def test_the_table_in_the_docs_is_made_of_these_rows(outcomes):
+def test_every_script_is_run():
+    assert set(SCRIPTS) == {path.name for path in HERE.glob("with_*")}
+
+
+def test_the_table_in_the_docs_is_made_of_these_calls(outcomes):
     if any(isinstance(rows, str) for rows in outcomes.values()):
         pytest.skip("not all clients are installed")
-    lines = ["| client | call | the upstream's first draw |", "|---|---|---|"]
-    for row in (row for rows in outcomes.values() for row in rows):
-        assert row["problem"] is None
-        first = "is wrong, and the gateway draws again" if row["draws"] > 1 else "is right"
-        lines.append(f"| {row['client']} | `{row['row']}` | {first} |")
+    rows = [row for rows in outcomes.values() for row in rows]
+    assert not [row for row in rows if row["problems"]]
+    lines = [f"| client | {' | '.join(MODES.values())} |", f"|---|{'---|' * len(MODES)}"]
+    for client in dict.fromkeys(row["client"] for row in rows):
+        calls = {
+            mode: [
+                f"`{row['call']}`{' ↻' * row['redrawn']}"
+                for row in rows
+                if (row["client"], row["mode"]) == (client, mode)
+            ]
+            for mode in MODES
+        }
+        lines.append(f"| {client} | {' | '.join('; '.join(each) for each in calls.values())} |")
     table = "\n".join(lines)
     page = PAGE.read_text("utf-8")
     if os.environ.get("CLIENTS_WRITE"):

@@ -1,13 +1,17 @@
 """A server of OpenAI's chat protocol, with a model that does what it is asked to, for the clients.
 
-It prints the port that it listens on, and is strict where OpenAI's own server is: a field that
-isn't in the protocol is a 400. Its model calls the tools it is given, once each, with arguments
-that fit their schemas; writes JSON of a schema, be it in ``response_format`` or in the prompt;
-fills in the fields that a prompt marks as DSPy's do; and else says a sentence. Asked as
-``careless``, it is wrong the first time that it reads a conversation, wherever it can be: a number
-is a text then.
+It prints the port that it listens on, and is strict as OpenAI's own server is: a field that isn't
+in the protocol, of a request or of a message, is a 400. Its model calls the tools it is given, once
+each in a turn, with arguments that fit their schemas; writes JSON of a schema, be it in
+``response_format`` or in the prompt; fills in the fields that a prompt marks as DSPy's do; and else
+says a sentence. Asked as ``careless``, it is wrong the first time that it reads a conversation,
+wherever it can be: a number is a text then.
 
-``GET /requests?containing=TEXT`` says how many chat requests had a text in their conversation.
+If a conversation contains ``TALKATIVE``, it is another kind of server: its replies have the fields
+that others than OpenAI add, and it takes any field in the messages that are sent back.
+
+``GET /requests?containing=TEXT&containing=...`` counts the chat requests with all these texts in
+their messages, and the wrong replies to them.
 """
 
 from __future__ import annotations
@@ -17,11 +21,16 @@ import json
 import re
 import socket
 import sys
+import typing
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from openai.types.chat import completion_create_params
+from openai.types.chat import (
+    ChatCompletionMessage,
+    chat_completion_message_param,
+    completion_create_params,
+)
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
@@ -33,11 +42,35 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 FIELDS = {"stream", *completion_create_params.CompletionCreateParamsBase.__annotations__}
+MESSAGES = (
+    ChatCompletionMessage,
+    *typing.get_args(chat_completion_message_param.ChatCompletionMessageParam),
+)
+MESSAGE_FIELDS = {name for kind in MESSAGES for name in kind.__annotations__}
+CALL_FIELDS = {"id", "type", "function"}
+TEXTS = {"city": "Paris", "cmd": "echo 21 degrees"}
+TALKATIVE = "a talkative server"
+EXTRAS: dict[str, Any] = {
+    "reasoning_content": "They ask for the weather.",
+    "reasoning_details": [{"type": "reasoning.text", "text": "They ask.", "signature": "c2ln"}],
+    "annotations": [],
+    "audio": None,
+    "function_call": None,
+    "provider_specific_fields": {"thought": "c2ln"},
+}
+EXTRA_CONTENT = {"google": {"thought_signature": "c2ln"}}
 SENTENCE = "It is 21 degrees in Paris and the sky is clear, so leave the umbrella at home today."
 INTEGER = {"type": "integer"}
+OBSERVED = re.compile(r"Observation:(?!.*New task:)", re.DOTALL)
+"""Where smolagents tells the result of a call; it writes calls and results as texts."""
+
+WANTED = re.compile(r"Call (only (?P<name>\w+)|no tool)\.")
+"""What a prompt may say where a client brings tools of its own."""
+
 MARKER = re.compile(r"\[\[ ## (\w+) ## \]\]")
 
 seen: Counter[str] = Counter()
+spoiled: set[str] = set()
 
 
 # --- the model -----------------------------------------------------------------------------------
@@ -54,11 +87,12 @@ def fit(schema: Any, defs: dict[str, Any], name: str = "") -> Any:
         return schema.get("const", schema.get("enum", [None])[0])
     kind = schema.get("type", "object" if "properties" in schema else "string")
     if kind == "object":
-        return {key: fit(of, defs, key) for key, of in schema.get("properties", {}).items()}
+        of_each = schema.get("properties", {})
+        return {name: fit(of_each[name], defs, name) for name in schema.get("required", of_each)}
     if kind == "array":
         return [fit(schema.get("items", {}), defs, name)]
-    text = "Paris" if name in {"city", "name", "location", "place"} else "clear"
-    return {"integer": 21, "number": 21.5, "boolean": True, "null": None}.get(kind, text)
+    values = {"integer": 21, "number": 21.5, "boolean": True, "null": None}
+    return values.get(kind, TEXTS.get(name, "clear"))
 
 
 def spoil(value: Any) -> Any:
@@ -96,19 +130,25 @@ def schema_in(prompt: str, after: str = "") -> dict[str, Any] | None:
 
 
 def call_for(body: dict[str, Any]) -> tuple[str, Any] | None:
-    """Choose a tool that has not been called yet, and its arguments' schema."""
+    """Choose a tool that has not been called in this turn, and its arguments' schema."""
     tools = {tool["function"]["name"]: tool["function"] for tool in body.get("tools") or ()}
     choice = body.get("tool_choice", "auto")
+    wanted = WANTED.search("\n".join(texts(body)))
+    if wanted is not None:
+        tools = {name: tool for name, tool in tools.items() if name == wanted["name"]}
     if choice == "none":
         return None
     if isinstance(choice, dict):
         name = choice["function"]["name"]
         return name, tools[name]["parameters"]
-    called = {
-        call["function"]["name"]
-        for message in body["messages"]
-        for call in message.get("tool_calls") or ()
-    }
+    called = set[str]()
+    for message in body["messages"]:
+        said = json.dumps(message.get("content"))
+        if message["role"] == "user" and not OBSERVED.search(said):
+            called.clear()
+        elif message["role"] == "assistant":
+            called |= {call["function"]["name"] for call in message.get("tool_calls") or ()}
+            called |= {name for name in tools if f"'name': '{name}'" in said}
     for name, tool in tools.items():
         if name not in called:
             return name, tool.get("parameters", {})
@@ -123,7 +163,10 @@ def reply_to(body: dict[str, Any]) -> tuple[str | None, tuple[str, str] | None]:
 
     def written(schema: dict[str, Any]) -> str:
         value = fit(schema, schema.get("$defs", {}))
-        return json.dumps(spoil(value) if wrong else value)
+        if not wrong:
+            return json.dumps(value)
+        spoiled.add(conversation)
+        return json.dumps(spoil(value))
 
     call = call_for(body)
     if call is not None:
@@ -155,14 +198,22 @@ def refused(message: str) -> Response:
     return JSONResponse({"error": error}, status_code=400)
 
 
+def unknown_in(message: dict[str, Any]) -> set[str]:
+    """The fields of a message that aren't in the protocol."""
+    calls = message.get("tool_calls") or ()
+    return (message.keys() - MESSAGE_FIELDS).union(*(call.keys() - CALL_FIELDS for call in calls))
+
+
 async def complete(request: Request) -> Response:
     """Answer ``/v1/chat/completions``."""
     body = await request.json()
     if unknown := body.keys() - FIELDS:
         return refused(f"Unrecognized request argument supplied: {', '.join(unknown)}")
-    for message in body["messages"]:
-        if message["role"] == "tool" and not message.get("tool_call_id"):
-            return refused("Missing parameter 'tool_call_id': messages with role 'tool' need one.")
+    talkative = any(TALKATIVE in text for text in texts(body))
+    if not talkative and (unknown := set().union(*map(unknown_in, body["messages"]))):
+        return refused(f"Additional properties are not allowed: {', '.join(unknown)}")
+    if any(each["role"] == "tool" and not each.get("tool_call_id") for each in body["messages"]):
+        return refused("Missing parameter 'tool_call_id': messages with role 'tool' need one.")
     text, call = reply_to(body)
     number = next(requests)
     frame = {"id": f"chatcmpl-{number}", "created": 1, "model": body["model"]}
@@ -172,6 +223,10 @@ async def complete(request: Request) -> Response:
     if call is not None:
         function = {"name": call[0], "arguments": call[1]}
         message["tool_calls"] = [{"id": f"call_{number}", "type": "function", "function": function}]
+    if talkative:
+        message |= EXTRAS
+        for each in message.get("tool_calls", ()):
+            each["extra_content"] = EXTRA_CONTENT
     reason = "stop" if call is None else "tool_calls"
     if body.get("stream"):
         with_usage = (body.get("stream_options") or {}).get("include_usage")
@@ -179,6 +234,9 @@ async def complete(request: Request) -> Response:
         return StreamingResponse(events, media_type="text/event-stream")
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
     whole = {"object": "chat.completion", **frame, "choices": [choice], "usage": usage}
+    if talkative:
+        choice |= {"stop_reason": None, "token_ids": None}
+        whole |= {"service_tier": None, "system_fingerprint": "fp_1", "prompt_logprobs": None}
     return JSONResponse(whole)
 
 
@@ -186,12 +244,13 @@ async def stream(
     frame: dict[str, Any], message: dict[str, Any], reason: str, usage: dict[str, int] | None
 ) -> AsyncIterator[str]:
     """Write a reply in pieces."""
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "", "refusal": None}]
+    extras = {name: value for name, value in message.items() if name in EXTRAS}
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "", "refusal": None, **extras}]
     deltas += [{"content": part} for part in re.findall(r"\S+\s*", message["content"] or "")]
     for index, call in enumerate(message.get("tool_calls") or ()):
         function = call["function"]
         begun = {**call, "index": index, "function": {"name": function["name"], "arguments": ""}}
-        deltas = [{"role": "assistant", "content": None, "tool_calls": [begun]}]
+        deltas = [{"role": "assistant", "content": None, **extras, "tool_calls": [begun]}]
         pieces = re.findall(r".{1,8}", function["arguments"], re.DOTALL)
         deltas += [
             {"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in pieces
@@ -206,9 +265,11 @@ async def stream(
 
 
 async def counted(request: Request) -> Response:
-    """Say how many requests had a text in their conversation."""
-    text = request.query_params["containing"]
-    return JSONResponse({"requests": sum(n for each, n in seen.items() if text in each)})
+    """Count the requests whose messages contain all these texts."""
+    texts = request.query_params.getlist("containing")
+    found = [each for each in seen if all(text in each for text in texts)]
+    counts = {"requests": sum(map(seen.get, found)), "wrong": len(spoiled.intersection(found))}
+    return JSONResponse(counts)
 
 
 requests = itertools.count(1)

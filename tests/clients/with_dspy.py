@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import dspy
-from rows import BASE_URL, EXPECTED, KEY, PLAIN, Weather, run, same
+from dspy.lm15 import FunctionTool, Message, Request
+from rows import (
+    AGAIN,
+    ARGUMENTS,
+    BASE_URL,
+    CHECKED,
+    EXPECTED,
+    FOUND,
+    KEY,
+    PLAIN,
+    SENTENCE,
+    WEATHER_TOOL,
+    Weather,
+    run,
+    same,
+)
 
 
 class Ask(dspy.Signature):
     """Answer the question."""
 
+    history: dspy.History = dspy.InputField()
     question: str = dspy.InputField()
     degrees: int = dspy.OutputField()
 
@@ -16,30 +35,76 @@ class Ask(dspy.Signature):
 class AskForWeather(dspy.Signature):
     """Answer the question."""
 
+    history: dspy.History = dspy.InputField()
     question: str = dspy.InputField()
     weather: Weather = dspy.OutputField()
 
 
-def lm(model: str) -> dspy.LM:
-    return dspy.LM(f"openai/{model}", api_base=BASE_URL, api_key=KEY, cache=False)
+def lm(model: str, **how: Any) -> dspy.LM:
+    return dspy.LM(f"openai/{model}", api_base=BASE_URL, api_key=KEY, cache=False, **how)
 
 
-def predict(prompt: str) -> None:
+def request(prompt: str, **how: Any) -> None:
+    asked, messages = lm(PLAIN, **how), list[Message]()
+    for text in (prompt, AGAIN):
+        messages.append(Message.user(text))
+        reply = asked(Request(asked.model, messages=tuple(messages)))
+        same(reply.text, SENTENCE)
+        messages.append(reply.message)
+
+
+def tools(prompt: str, **how: Any) -> None:
+    asked, messages = lm(CHECKED, **how), list[Message]()
+    function = WEATHER_TOOL["function"]
+    tool = FunctionTool(function["name"], function["description"], function["parameters"])
+    for text in (prompt, AGAIN):
+        messages.append(Message.user(text))
+        reply = asked(Request(asked.model, messages=tuple(messages), tools=(tool,)))
+        (call,) = reply.tool_calls
+        same((call.name, call.input), ("get_weather", ARGUMENTS))
+        messages += [reply.message, Message.tool(call.id, FOUND)]
+        reply = asked(Request(asked.model, messages=tuple(messages), tools=(tool,)))
+        same(reply.text, SENTENCE)
+        messages.append(reply.message)
+
+
+def predict(module: Any, signature: Any, field: str, expected: object, prompt: str) -> None:
+    seen: list[Any] = []
     with dspy.context(lm=lm(PLAIN)):
-        same(dspy.Predict(Ask)(question=prompt).degrees, 21)
+        for text in (prompt, AGAIN):
+            reply = module(signature)(question=text, history=dspy.History(messages=seen))
+            same(reply[field], expected)
+            seen.append({"question": text, **reply})
 
 
-def chain_of_thought(prompt: str) -> None:
+async def stream(prompt: str) -> None:
+    seen: list[Any] = []
     with dspy.context(lm=lm(PLAIN)):
-        same(dspy.ChainOfThought(Ask)(question=prompt).degrees, 21)
-
-
-def typed(prompt: str) -> None:
-    with dspy.context(lm=lm(PLAIN)):
-        same(dspy.Predict(AskForWeather)(question=prompt).weather, EXPECTED)
+        for text in (prompt, AGAIN):
+            streamed = dspy.streamify(dspy.Predict(Ask))
+            chunks = [
+                each async for each in streamed(question=text, history=dspy.History(messages=seen))
+            ]
+            assert len(chunks) > 1
+            same(chunks[-1].degrees, 21)
+            seen.append({"question": text, **chunks[-1]})
 
 
 run(
     "DSPy",
-    {"Predict": predict, "ChainOfThought": chain_of_thought, "Predict, typed": typed},
+    {
+        "chat": {"LM": request, "Predict": partial(predict, dspy.Predict, Ask, "degrees", 21)},
+        "stream": {"streamify": stream},
+        "tools": {"LM": tools},
+        "typed": {
+            "Predict": partial(predict, dspy.Predict, AskForWeather, "weather", EXPECTED),
+            "ChainOfThought": partial(
+                predict, dspy.ChainOfThought, AskForWeather, "weather", EXPECTED
+            ),
+        },
+        "responses": {
+            "LM, model_type=responses": partial(request, model_type="responses"),
+            "tools": partial(tools, model_type="responses"),
+        },
+    },
 )

@@ -5,46 +5,91 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from rows import BASE_URL, CHECKED, EXPECTED, KEY, PLAIN, SENTENCE, Weather, run, same
+from rows import (
+    AGAIN,
+    ARGUMENTS,
+    BASE_URL,
+    CHECKED,
+    EXPECTED,
+    FOUND,
+    KEY,
+    PLAIN,
+    SENTENCE,
+    Asked,
+    Weather,
+    run,
+    same,
+)
 
 
-def model(name: str) -> ChatOpenAI:
-    return ChatOpenAI(model=name, base_url=BASE_URL, api_key=KEY)
+def model(name: str, **how: Any) -> ChatOpenAI:
+    return ChatOpenAI(model=name, base_url=BASE_URL, api_key=KEY, **how)
 
 
-def invoke(prompt: str) -> None:
-    same(model(PLAIN).invoke(prompt).content, SENTENCE)
+def streamed(asked: Any, messages: list[Any]) -> Any:
+    """Add the chunks of a reply up, as LangChain's guide does."""
+    first, *others = asked.stream(messages)
+    return sum(others, start=first)
 
 
-def stream(prompt: str) -> None:
-    same("".join(chunk.content for chunk in model(PLAIN).stream(prompt)), SENTENCE)
+def chat(prompt: str, *, stream: bool = False, **how: Any) -> None:
+    messages: list[Any] = []
+    asked = model(PLAIN, **how)
+    for text in (prompt, AGAIN):
+        messages.append(HumanMessage(text))
+        reply = streamed(asked, messages) if stream else asked.invoke(messages)
+        same(reply.text, SENTENCE)
+        messages.append(reply)
 
 
-def structured(prompt: str, **how: Any) -> None:
-    typed = model(CHECKED).with_structured_output(Weather, **how)
-    same(typed.invoke(prompt), EXPECTED)
+def tools(prompt: str, *, stream: bool = False, **how: Any) -> None:
+    messages: list[Any] = []
+    asked = Asked()
+    asked_model = model(CHECKED, **how).bind_tools([tool(asked.get_weather)])
+    for text in (prompt, AGAIN):
+        messages.append(HumanMessage(text))
+        for _ in range(2):
+            reply = streamed(asked_model, messages) if stream else asked_model.invoke(messages)
+            messages.append(reply)
+            for call in reply.tool_calls:
+                same((call["name"], call["args"]), ("get_weather", ARGUMENTS))
+                messages.append(
+                    ToolMessage(asked.get_weather(**call["args"]), tool_call_id=call["id"])
+                )
+        same(reply.text, SENTENCE)
+    asked.check(times=2)
 
 
-def bind_tools(prompt: str) -> None:
-    @tool
-    def get_weather(city: str, days: int) -> str:
-        """Look the weather up."""
-        return f"21 degrees in {city} for {days} days"
+def typed(prompt: str, method: str = "json_schema", **how: Any) -> None:
+    messages: list[Any] = []
+    asked = model(CHECKED, **how).with_structured_output(Weather, method=method, include_raw=True)
+    for text in (prompt, AGAIN):
+        messages.append(HumanMessage(text))
+        reply = asked.invoke(messages)
+        same(reply["parsed"], EXPECTED)
+        messages.append(reply["raw"])
+        messages += [ToolMessage(FOUND, tool_call_id=c["id"]) for c in reply["raw"].tool_calls]
 
-    message = model(CHECKED).bind_tools([get_weather]).invoke(prompt)
-    (call,) = message.tool_calls
-    same((call["name"], call["args"]), ("get_weather", {"city": "Paris", "days": 21}))
 
-
+RESPONSES: dict[str, Any] = {"use_responses_api": True}
 run(
-    "LangChain ChatOpenAI",
+    "LangChain",
     {
-        "invoke": invoke,
-        "stream": stream,
-        "with_structured_output": structured,
-        "with_structured_output, function_calling": partial(structured, method="function_calling"),
-        "bind_tools": bind_tools,
+        "chat": {"invoke": chat},
+        "stream": {"stream": partial(chat, stream=True)},
+        "tools": {"bind_tools": tools, "bind_tools, stream": partial(tools, stream=True)},
+        "typed": {
+            "with_structured_output": typed,
+            "with_structured_output, function_calling": partial(typed, method="function_calling"),
+        },
+        "responses": {
+            "use_responses_api=True": partial(chat, **RESPONSES),
+            "stream": partial(chat, stream=True, **RESPONSES),
+            "bind_tools": partial(tools, **RESPONSES),
+            "with_structured_output": partial(typed, **RESPONSES),
+        },
     },
 )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import openai
 from rows import (
+    AGAIN,
+    ARGUMENTS,
     BASE_URL,
     CHECKED,
     EXPECTED,
+    FOUND,
     KEY,
     PLAIN,
     SENTENCE,
@@ -17,103 +23,154 @@ from rows import (
     user,
 )
 
-CALL = ("get_weather", '{"city": "Paris", "days": 21}')
 client = openai.OpenAI(base_url=BASE_URL, api_key=KEY)
+FUNCTION = {"type": "function", **WEATHER_TOOL["function"], "strict": None}
 
 
-def sync(prompt: str) -> None:
-    completion = client.chat.completions.create(model=PLAIN, messages=user(prompt))
-    same(completion.choices[0].message.content, SENTENCE)
-    assert completion._request_id
-    same([model.id for model in client.models.list()], [PLAIN, CHECKED])
+def create(prompt: str) -> None:
+    messages: list[Any] = []
+    for text in (prompt, AGAIN):
+        messages.append(user(text))
+        completion = client.chat.completions.create(model=PLAIN, messages=messages)
+        same(completion.choices[0].message.content, SENTENCE)
+        assert completion._request_id
+        messages.append(completion.choices[0].message)
 
 
 async def with_async(prompt: str) -> None:
+    messages: list[Any] = []
     async with openai.AsyncOpenAI(base_url=BASE_URL, api_key=KEY) as one:
-        completion = await one.chat.completions.create(model=PLAIN, messages=user(prompt))
-    same(completion.choices[0].message.content, SENTENCE)
+        same([model.id async for model in one.models.list()], [PLAIN, CHECKED])
+        for text in (prompt, AGAIN):
+            messages.append(user(text))
+            completion = await one.chat.completions.create(model=PLAIN, messages=messages)
+            same(completion.choices[0].message.content, SENTENCE)
+            messages.append(completion.choices[0].message.model_dump())  # With each null.
 
 
 def stream(prompt: str) -> None:
+    messages: list[Any] = []
     options = {"include_usage": True}
-    with client.chat.completions.create(
-        model=PLAIN, messages=user(prompt), stream=True, stream_options=options
-    ) as chunks:
-        seen = list(chunks)
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in seen if chunk.choices)
-    same(text, SENTENCE)
-    assert seen[-1].usage.total_tokens > 0
+    for text in (prompt, AGAIN):
+        messages.append(user(text))
+        with client.chat.completions.create(
+            model=PLAIN, messages=messages, stream=True, stream_options=options
+        ) as chunks:
+            seen = list(chunks)
+        texts = [chunk.choices[0].delta.content or "" for chunk in seen if chunk.choices]
+        same("".join(texts), SENTENCE)
+        assert seen[-1].usage.total_tokens > 0
+        messages.append({"role": "assistant", "content": "".join(texts)})
+
+
+def helped_stream(prompt: str) -> None:
+    messages: list[Any] = []
+    for text in (prompt, AGAIN):
+        messages.append(user(text))
+        with client.chat.completions.stream(model=PLAIN, messages=messages) as events:
+            completion = events.get_final_completion()
+        same(completion.choices[0].message.content, SENTENCE)
+        messages.append(completion.choices[0].message)
+
+
+def loop(prompt: str, complete: Any) -> None:
+    messages: list[Any] = []
+    for text in (prompt, AGAIN):
+        messages.append(user(text))
+        choice = complete(messages)
+        same(choice.finish_reason, "tool_calls")
+        (call,) = choice.message.tool_calls
+        same(call.function.name, "get_weather")
+        same(json.loads(call.function.arguments), ARGUMENTS)
+        found = {"role": "tool", "tool_call_id": call.id, "content": FOUND}
+        messages += [choice.message, found]
+        choice = complete(messages)
+        same(choice.message.content, SENTENCE)
+        messages.append(choice.message)
 
 
 def tools(prompt: str) -> None:
-    messages = user(prompt)
-    completion = client.chat.completions.create(
-        model=CHECKED, messages=messages, tools=[WEATHER_TOOL]
-    )
-    message = completion.choices[0].message
-    same(completion.choices[0].finish_reason, "tool_calls")
-    (call,) = message.tool_calls
-    same((call.function.name, call.function.arguments), CALL)
-    answer = {"role": "tool", "tool_call_id": call.id, "content": "21 degrees"}
-    after = client.chat.completions.create(
-        model=CHECKED, messages=[*messages, message, answer], tools=[WEATHER_TOOL]
-    )
-    same(after.choices[0].message.content, SENTENCE)
+    create, given = client.chat.completions.create, [WEATHER_TOOL]
+    loop(prompt, lambda m: create(model=CHECKED, messages=m, tools=given).choices[0])
 
 
 def streamed_tools(prompt: str) -> None:
-    with client.chat.completions.stream(
-        model=CHECKED, messages=user(prompt), tools=[WEATHER_TOOL]
-    ) as events:
-        completion = events.get_final_completion()
-    (call,) = completion.choices[0].message.tool_calls
-    same((call.function.name, call.function.arguments), CALL)
+    def complete(messages: list[Any]) -> Any:
+        with client.chat.completions.stream(
+            model=CHECKED, messages=messages, tools=[WEATHER_TOOL]
+        ) as events:
+            return events.get_final_completion().choices[0]
+
+    loop(prompt, complete)
 
 
 def parse(prompt: str) -> None:
-    completion = client.chat.completions.parse(
-        model=CHECKED, messages=user(prompt), response_format=Weather
-    )
-    same(completion.choices[0].message.parsed, EXPECTED)
+    messages: list[Any] = []
+    for text in (prompt, AGAIN):
+        messages.append(user(text))
+        completion = client.chat.completions.parse(
+            model=CHECKED, messages=messages, response_format=Weather
+        )
+        same(completion.choices[0].message.parsed, EXPECTED)
+        messages.append(completion.choices[0].message)
 
 
 def responses(prompt: str) -> None:
-    reply = client.responses.create(model=PLAIN, input=prompt)
-    same(reply.output_text, SENTENCE)
+    items: list[Any] = []
+    for text in (prompt, AGAIN):
+        items.append(user(text))
+        reply = client.responses.create(model=PLAIN, input=items)
+        same(reply.output_text, SENTENCE)
+        items += reply.output
 
 
-def parsed_responses(prompt: str) -> None:
-    reply = client.responses.parse(model=CHECKED, input=prompt, text_format=Weather)
-    same(reply.output_parsed, EXPECTED)
+def dumped_responses(prompt: str) -> None:
+    items: list[Any] = []
+    for text in (prompt, AGAIN):
+        items.append(user(text))
+        reply = client.responses.parse(model=CHECKED, input=items, text_format=Weather)
+        same(reply.output_parsed, EXPECTED)
+        items += [item.model_dump() for item in reply.output]
 
 
 def streamed_responses(prompt: str) -> None:
-    with client.responses.stream(model=PLAIN, input=prompt) as events:
-        deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
-        final = events.get_final_response()
-    same("".join(deltas), SENTENCE)
-    same(final.output_text, SENTENCE)
+    items: list[Any] = []
+    for text in (prompt, AGAIN):
+        items.append(user(text))
+        with client.responses.stream(model=PLAIN, input=items) as events:
+            deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+            final = events.get_final_response()
+        same("".join(deltas), SENTENCE)
+        same(final.output_text, SENTENCE)
+        items += final.output
 
 
 def responses_with_tools(prompt: str) -> None:
-    tool = {"type": "function", **WEATHER_TOOL["function"], "strict": None}
-    reply = client.responses.create(model=CHECKED, input=prompt, tools=[tool])
-    (call,) = [item for item in reply.output if item.type == "function_call"]
-    same((call.name, call.arguments), CALL)
+    items: list[Any] = []
+    for text in (prompt, AGAIN):
+        items.append(user(text))
+        reply = client.responses.create(model=CHECKED, input=items, tools=[FUNCTION])
+        (call,) = [item for item in reply.output if item.type == "function_call"]
+        same((call.name, json.loads(call.arguments)), ("get_weather", ARGUMENTS))
+        found = {"type": "function_call_output", "call_id": call.call_id, "output": FOUND}
+        items += [*reply.output, found]
+        reply = client.responses.create(model=CHECKED, input=items, tools=[FUNCTION])
+        same(reply.output_text, SENTENCE)
+        items += reply.output
 
 
 run(
     "openai",
     {
-        "chat.completions.create": sync,
-        "AsyncOpenAI": with_async,
-        "stream=True": stream,
-        "tools": tools,
-        "tools, streamed": streamed_tools,
-        "chat.completions.parse": parse,
-        "responses.create": responses,
-        "responses.parse": parsed_responses,
-        "responses.stream": streamed_responses,
-        "responses, tools": responses_with_tools,
+        "chat": {"chat.completions.create": create, "AsyncOpenAI": with_async},
+        "stream": {"stream=True": stream, "chat.completions.stream": helped_stream},
+        "tools": {"chat.completions.create": tools, "chat.completions.stream": streamed_tools},
+        "typed": {"chat.completions.parse": parse},
+        "responses": {
+            "responses.create": responses,
+            "responses.stream": streamed_responses,
+            "responses.create, tools": responses_with_tools,
+            "responses.parse": dumped_responses,
+        },
     },
 )

@@ -31,6 +31,14 @@ def test_each_draw_is_a_row_and_an_item_without_draws_is_one(run):
     ]
 
 
+def test_halves_of_characters_are_replaced_and_their_rows_counted(caplog):
+    run = RunOf([item_of({"text": "\ud83d yes", "reasoning": "\udc00"}, {"text": "no"})])
+    table = run.to_arrow()
+    assert table["text"].to_pylist() == ["\ufffd yes", "no"]
+    assert table["reasoning"].to_pylist()[0] == "\ufffd"
+    assert "to_arrow: rows with halves of characters, replaced by U+FFFD (1)" in caplog.text
+
+
 def test_a_run_larger_than_a_batch_comes_batch_by_batch():
     many = RunOf([{**ITEMS[0], "id": n} for n in range(1_100)])
     assert many.to_arrow().num_rows == 2_200

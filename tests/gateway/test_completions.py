@@ -493,8 +493,8 @@ async def test_a_schema_that_is_none_or_costs_too_much_is_refused():
 @pytest.mark.parametrize(
     ("error", "status", "code", "wait", "again"),
     [
-        (RateLimited("x", retry_after=7.2), 429, "upstream_rate_limit", "8", None),
-        (RateLimited("x"), 429, "upstream_rate_limit", "1", None),
+        (RateLimited("x", retry_after=7.2), 429, "upstream_rate_limit", "8", "false"),
+        (RateLimited("x"), 429, "upstream_rate_limit", "1", "false"),
         (RateLimited("x", retryable=False), 429, "upstream_rate_limit", "1", "false"),
         (BackendTimeout("x"), 504, "upstream_timeout", None, "false"),
         (BackendUnavailable("x", status=503), 502, "upstream_failed", None, "false"),

@@ -107,7 +107,7 @@ def test_a_schema_is_a_grammar_for_the_server(client):
 def test_a_prompt_that_is_too_long_is_the_callers_mistake(client):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="fox", messages=user("x" * 20_000))
-    assert caught.value.code == "upstream_refused"
+    assert caught.value.code == "context_length_exceeded"
 
 
 def llama_servers() -> set[int]:

@@ -104,6 +104,27 @@ SENT_BACK = {
         None,
         {"tools": [{**TOOL, **CACHED, "function": {**TOOL["function"], "defer": True}}]},
     ),
+    "openai, parsed": (
+        {"role": "assistant", "content": '{"a": 1}', "refusal": None, "parsed": {"a": 1}},
+        {"role": "assistant", "content": '{"a": 1}'},
+        {},
+    ),
+    "openai, parsed calls": (
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {**CALL, "index": 0, "function": {**CALL["function"], "parsed_arguments": {"a": 1}}}
+            ],
+        },
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"tools": [TOOL]},
+    ),
+    "instructor": (
+        {"role": "assistant", "content": [], "tool_calls": [CALL]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"tools": [TOOL]},
+    ),
     "cached": (
         {"role": "assistant", "content": [{"type": "text", "text": "a", **CACHED}], **CACHED},
         None,
@@ -396,3 +417,16 @@ async def test_details_of_a_usage_are_those_of_one_request():
             best = {"when_nothing_passed": "best"}
             reply = (await caller.chat(mellea_like=best)).json
     assert reply["usage"] == {"prompt_tokens": 14, "completion_tokens": 8, "total_tokens": 22}
+
+
+async def test_a_judges_schema_is_closed_where_it_is_strict():
+    scored = json.dumps({"reason": "so", "score": 9})
+    with OpenAIServer(Answer("a"), Answer("b"), Answer(scored)) as upstream:
+        chosen = {"select": "best:judge:Kind?", "n": 2, "loop": 2}
+        async with calling(url=upstream.url, **chosen) as caller:
+            assert (await caller.chat()).status == 200
+    formats = [body["response_format"] for body in upstream.requests if "response_format" in body]
+    assert formats
+    for described in (format["json_schema"] for format in formats):
+        assert described["strict"] is True
+        assert described["schema"]["additionalProperties"] is False

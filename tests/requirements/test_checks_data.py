@@ -123,6 +123,12 @@ def test_references_inside_a_schema_are_followed():
     assert not verdict(check, '["1"]').passed
 
 
+def test_references_to_the_schema_of_a_draft_are_followed():
+    check = json_schema({"$ref": "https://json-schema.org/draft/2020-12/schema"})
+    assert verdict(check, '{"type": "string"}').passed
+    assert "'text' is not valid" in verdict(check, '{"type": "text"}').reason
+
+
 @pytest.mark.parametrize("draft", ["http://json-schema.org/draft-07/schema#"])
 def test_the_draft_is_the_one_that_the_schema_names(draft):
     # Tuples are written in "items" in draft 7, and that is an error in 2020-12.

@@ -154,7 +154,7 @@ def test_what_can_t_be_parsed_is_refused_at_once(arguments, error, says):
             {},
             "MemoryError\n  program.py, line 1, in <module>: x = 'a' * 10**10",
         ),
-        ("print('x' * 10**7)", {}, "it printed more than 1 MiB, and was ended"),
+        ("print('x' * 10**7)", {}, "it printed more than 1 MiB"),
         ("import os\nos.kill(os.getpid(), 11)\nimport ctypes\nctypes.string_at(0)", {}, "SIGSEGV"),
     ],
 )
@@ -301,6 +301,33 @@ def test_context():
         ("import enum\nclass C(enum.Enum): A = 1\ndef c(): return C.A", "assert c() is C.A"),
         ("class A: pass\ndef a(): return A()", "assert type(a()) is A"),
         (
+            (
+                "import weakref\nclass A: pass\nseen = weakref.WeakSet()\ndef f():\n"
+                "    a = A(); seen.add(a); return a"
+            ),
+            "def test_f():\n    a = f()\n    assert a in seen\n    del a\n    assert not len(seen)",
+        ),
+        (
+            "import time\ndef now(): return time.time()",
+            (
+                "from unittest.mock import patch\n@patch('time.time', return_value=5)\n"
+                "def test_now(clock): assert now() == 5 and clock.called"
+            ),
+        ),
+        (
+            ADD,
+            (
+                "import unittest\nclass T(unittest.IsolatedAsyncioTestCase):\n    made = 0\n"
+                "    @classmethod\n    def setUpClass(cls): cls.made += 1\n"
+                "    async def asyncSetUp(self): self.two = 2\n"
+                "    async def test_add(self):\n"
+                "        with self.subTest(two=2): self.assertEqual(add(1, 1), self.two)\n"
+                "    def test_made(self): self.assertEqual(self.made, 1)\n"
+                "    @unittest.expectedFailure\n    def test_bad(self): self.fail()\n"
+                "    def test_later(self): self.skipTest('later')\n"
+            ),
+        ),
+        (
             "class L:\n    def __init__(self): self.items = []",
             "x = L()\nx.items.append(1)\nassert x.items == [1]",
         ),
@@ -343,6 +370,85 @@ async def test_right_code_passes_the_tests_that_people_write(box, code, tests):
     result = await decided(passes_tests(tests, sandbox=box), python(code))
     assert result.passed, result.reason
     assert result.score == 1
+
+
+PYTEST = {
+    "raises": (
+        "def f(x):\n    if x < 0: raise ValueError('negative value')\n    return x",
+        """
+def test_with():
+    with pytest.raises(ValueError, match="negat") as caught:
+        f(-1)
+    assert "value" in str(caught.value) and caught.type is ValueError
+def test_call():
+    pytest.raises((TypeError, ValueError), f, -1)
+""",
+    ),
+    "approx": (
+        "def f(): return 0.1 + 0.2",
+        """
+def test_f():
+    assert f() == pytest.approx(0.3) and [f()] == pytest.approx([0.3])
+    assert {"a": f()} == pytest.approx({"a": 0.3}) and f() != pytest.approx(0.31)
+    assert 1e6 != pytest.approx(1e6 + 0.5, abs=0.1) and f() == pytest.approx(0.31, rel=0.1)
+""",
+    ),
+    "parameters": (
+        ADD,
+        """
+@pytest.mark.parametrize("a, b, c", [(1, 2, 3), pytest.param(0, 0, 0, id="zero")])
+def test_add(a, b, c): assert add(a, b) == c
+@pytest.mark.parametrize("a", [1, 2])
+class TestAdd:
+    @pytest.mark.parametrize(["b"], [(3,), (4,)])
+    def test_more(self, a, b): assert add(a, b) == a + b
+""",
+    ),
+    "fixtures": (
+        STACK,
+        """
+@pytest.fixture
+def stack():
+    made = Stack()
+    yield made
+    made.items.clear()
+@pytest.fixture(scope="function")
+def full(stack):
+    stack.push(1)
+    return stack
+def test_full(full, stack): assert full is stack and stack.items == [1]
+class TestStack:
+    def setup_method(self, method): self.name = method.__name__
+    @pytest.fixture
+    def three(self): return 3
+    def test_push(self, stack, three, tmp_path):
+        stack.push(three)
+        (tmp_path / "a").write_text(self.name)
+        assert stack.items == [3] and (tmp_path / "a").read_text() == "test_push"
+""",
+    ),
+    "skipped": (
+        ADD,
+        """
+@pytest.mark.skip(reason="later")
+def test_one(): assert False
+@pytest.mark.skipif(True, reason="later")
+def test_two(): assert False
+def test_three(): pytest.skip("later")
+@pytest.mark.asyncio
+async def test_four(): assert add(1, 1) == 2
+pytest.main([__file__])
+""",
+    ),
+}
+
+
+@pytest.mark.anyio
+@ON_ASYNCIO
+@pytest.mark.parametrize(("code", "tests"), PYTEST.values(), ids=PYTEST)
+async def test_right_code_passes_tests_that_use_pytest(box, code, tests):
+    result = await decided(passes_tests(f"import pytest\n{tests}", sandbox=box), python(code))
+    assert result.passed, result.reason
 
 
 @pytest.mark.anyio
@@ -390,7 +496,28 @@ async def test_right_code_passes_the_tests_that_people_write(box, code, tests):
                 "import unittest\nclass T(unittest.TestCase):\n"
                 "    def test_a(self): self.assertEqual(add(1, 1), 3)\n"
             ),
-            "T.test_a: 2 != 3",
+            "`T.test_a`: 2 != 3",
+            0,
+        ),
+        (
+            ADD.replace("+", "*"),
+            (
+                "import pytest\n@pytest.mark.parametrize('a', [2, 3])\n"
+                "def test_a(a):\n    if add(a, 2) != a + 2: pytest.fail('no sum')\n"
+            ),
+            "it passes 1 of 2 tests: `test_a` with a=3: no sum",
+            1 / 2,
+        ),
+        (
+            ADD,
+            "import pytest\ndef test_a():\n    with pytest.raises(TypeError): add(1, 1)",
+            "`test_a`: did not raise <class 'TypeError'>",
+            0,
+        ),
+        (
+            ADD,
+            "import unittest\nclass T(unittest.TestCase):\n    def setUpClass(): add()",
+            "`T.setUpClass` raised TypeError: add() missing 2",
             0,
         ),
         (ADD, "assert add(1, 1) == 3\n" * 5, "\nand 2 more tests failed", 0),
@@ -453,7 +580,7 @@ DATA = st.recursive(
 def test_plain_data_comes_back_as_it_is(value):
     found = decode(json.loads(json.dumps(encode(value))))
     assert (type(found), found) == (type(value), value)
-    assert same(found, value, 0)
+    assert same(found, value, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -480,7 +607,7 @@ def test_plain_data_comes_back_as_it_is(value):
     ],
 )
 def test_answers_are_equal_as_in_python_and_floats_nearly(found, wanted, equal):
-    assert same(decode(encode(found)), decode(encode(wanted)), 1e-9) is equal
+    assert same(decode(encode(found)), decode(encode(wanted)), 1e-9, 1e-9) is equal
 
 
 @pytest.mark.parametrize(
@@ -545,7 +672,18 @@ async def test_answers_are_compared_outside_the_sandbox(check, code, reason):
         (returns("f", [(1, 1)]), "def f(x): return object()", "of the type object"),
         (returns("f", [(1, 1)]), "def f(x): a = []; a.append(a); return a", "contains itself"),
         (passes_tests("import no_such_module\nassert f"), "def f(): pass", "no_such_module"),
-        (passes_tests("def test_f(tmp_path): assert f"), "def f(): pass", "no fixtures"),
+        (passes_tests("def test_f(capsys): assert f"), "def f(): pass", "no such fixture"),
+        (passes_tests("import pytest\nwith pytest.warns(): f()"), "f = 1", r"pytest\.warns"),
+        (
+            passes_tests("import pytest\n@pytest.fixture(autouse=True)\ndef g(): f()"),
+            "def f(): pass",
+            "autouse",
+        ),
+        (
+            passes_tests("import pytest\n@pytest.mark.skip\ndef test_f(): assert f"),
+            "f = 1",
+            "no test among them",
+        ),
         (passes_tests("assert f"), "import anyio\ndef f(): pass", r"Sandbox\(path="),
     ],
 )
@@ -633,7 +771,7 @@ def test_other_tests_make_it_another_check_for_a_run_that_is_resumed():
 @pytest.mark.anyio
 async def test_a_server_that_can_t_be_started_is_no_verdict_on_the_code():
     nowhere = Sandbox(python=["/nonexistent/python"])
-    with pytest.raises(RequirementError, match="could not start its template"):
+    with pytest.raises(RequirementError, match="could not start"):
         await decided(runs(sandbox=nowhere), "x = 1")
     strategy = RejectionSamplingStrategy(ScriptedBackend(["x = 1"]), loop_budget=1)
     with pytest.raises(RequirementError, match="could not start"):

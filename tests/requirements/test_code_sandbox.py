@@ -29,7 +29,7 @@ pytestmark = [
 
 
 # Hostile programs run in namespaces only: without, they reach the processes of whoever runs them.
-@pytest.fixture(scope="module", params=["namespaces", "bubblewrap"])
+@pytest.fixture(scope="module", params=["unshare", "bubblewrap"])
 def box(request):
     if request.param == "bubblewrap" and not shutil.which("bwrap"):
         pytest.skip("bubblewrap is not installed")
@@ -120,7 +120,7 @@ async def test_what_misbehaves_is_ended_and_nothing_is_left(box, hostile):
     )
     assert failure in report.failure
     assert bool(failure) is bool(report.failure)
-    assert len(report.stdout) + len(report.stderr) <= 10**5
+    assert max(len(report.stdout), len(report.stderr)) <= 10**5
     assert box._servers == [server]
     assert below(server.process.pid) == before
 
@@ -322,7 +322,7 @@ async def test_limits_alone_warn_and_never_run_a_program_as_root():
             said = await box.describe()
         except RequirementError as exc:  # Nobody else may read this Python.
             assert os.getuid() == 0
-            assert "no other user may run the Python in" in str(exc)  # noqa: PT017
+            assert "no unprivileged user may read" in str(exc)  # noqa: PT017
             return
         assert "Only these limits hold" in said
         report = await run(box, "import os; print(os.getuid())")
@@ -330,8 +330,9 @@ async def test_limits_alone_warn_and_never_run_a_program_as_root():
 
 
 async def test_without_namespaces_nothing_runs_unless_limits_are_asked_for(monkeypatch):
-    monkeypatch.setattr(module, "_ways", lambda _: ["none"])
-    monkeypatch.setattr(module, "PARTS", ("plain", "harness"))  # The template can't start.
+    monkeypatch.setattr(
+        module, "PARTS", ("plain", "pytest_parts", "harness")
+    )  # The template can't start.
     with pytest.raises(RequirementError, match=r"could not start.*isolation='limits'"):
         await Sandbox().describe()
 
@@ -409,6 +410,9 @@ async def test_a_sandbox_says_what_holds(box):
     assert "for at most 5 s of processor time and 21 s by the clock, with 512 MiB" in said
     assert ("no network" in said) is ("Only these limits" not in said)
     assert said.endswith("A container is a boundary; this is a seat belt.")
+    assert "seccomp" not in said
+    unfiltered = module._described(box._config, box._way, {"seccomp": False})
+    assert "No filter of system calls (seccomp)" in unfiltered
 
 
 @pytest.mark.parametrize(
@@ -430,11 +434,11 @@ def test_what_a_sandbox_can_t_be_is_refused(settings, error, says):
 
 def test_windows_is_told_what_to_do_instead(monkeypatch):
     monkeypatch.delattr(os, "fork")
-    with pytest.raises(NotImplementedError, match="Linux and macOS"):
+    with pytest.raises(NotImplementedError, match="needs Linux"):
         Sandbox()
 
 
 async def test_a_command_that_is_no_python_is_said(monkeypatch):
     monkeypatch.setattr(module, "SECONDS_TO_START", 5.0)
-    with pytest.raises(RequirementError, match=r"is no Python 3\.11 or newer"):
+    with pytest.raises(RequirementError, match=r"starts no Python 3\.11 or newer"):
         await Sandbox(python=["true"]).describe()

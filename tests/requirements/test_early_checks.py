@@ -336,6 +336,16 @@ SCHEMAS = [
         | {"definitions": {"p": {"type": "integer"}}, "items": [{"const": 1}], "prefixItems": 1}
         for draft in DRAFTS
     ),
+    {
+        "$schema": DRAFTS[1],
+        "$id": "http://example.org/base/",
+        "definitions": {
+            "not this": {"$id": "http://example.org/it.json", "type": "string"},
+            "but this": {"$id": "it.json", "type": "number"},
+        },
+        # Beside a reference, draft 7 has no other keywords.
+        "allOf": [{"$id": "http://example.org/", "$ref": "it.json"}],
+    },
     {"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveAnchor": True}
     | {"items": [{"$recursiveRef": "#"}], "additionalItems": {"type": "integer"}},
 ]
@@ -354,6 +364,7 @@ values = st.recursive(
 @given(values)
 @example([[1, 2], 3])
 @example({"a": 1})
+@example(1)
 def test_no_value_of_a_schema_is_rejected_early(schema, ours, value):
     check = json_schema(schema, early=True)
     if not ours:

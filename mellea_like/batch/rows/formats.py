@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 __all__ = [
+    "HALVES",
     "RESULT_FIELDS",
     "BadRow",
     "Row",
@@ -26,6 +27,7 @@ __all__ = [
     "free_names",
     "input_of",
     "of_results",
+    "whole",
 ]
 
 RESULT_FIELDS = (
@@ -126,6 +128,25 @@ def as_json(value: Any) -> str:
     """Write a value as JSON on one line for any reader of lines, and safe for a terminal."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+HALVES = "rows with halves of characters, replaced by U+FFFD"
+"""How a notice counts the rows that `whole` has changed."""
+
+
+def whole(value: Any) -> Any:
+    """Replace halves of characters, which UTF-8 lacks; two that belong together become one."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    elif isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {whole(name): whole(part) for name, part in fields.items()}
+    elif isinstance(value, list):
+        return [whole(part) for part in cast("Sequence[Any]", value)]
+    return value
 
 
 def of_results(names: Sequence[str]) -> bool:

@@ -284,6 +284,10 @@ class _Batch:
             warn(summary(progress, self._backends.price, left_out=self._source.bad))
         if self._filtered and not self._options.quiet:
             warn(f"Left out of the results by their length or end: {plural(self._filtered, 'row')}")
+        if (halves := sum(output.halves for output in self._outputs)) and not self._options.quiet:
+            from mellea_like.batch.rows.formats import HALVES  # noqa: PLC0415 (with the batch)
+
+            warn(f"Changed: {HALVES} ({halves})")
         if not good and progress.errored == progress.done:
             return Exit.SETUP
         return Exit.PASSED if good else Exit.NOTHING_PASSED

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.files import begins_results, row_writer
-from mellea_like.batch.rows.formats import RowFormat, format_of
+from mellea_like.batch.rows.formats import RowFormat, format_of, whole
 from mellea_like.cli.batch.options import STANDARD
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import is_terminal, printable, silence
@@ -47,6 +47,8 @@ class Output:
         self._beside: Path | None = None
         self._at_once = False
         self.rows = 0
+        self.halves = 0
+        """How many rows had halves of characters, for which readers may refuse a whole file."""
         if self.path is None or (self.path.exists() and not self.path.is_file()):
             if self.path is not None and self.path.is_dir():
                 msg = f"{option}: {given} is a directory: name a file"
@@ -94,8 +96,10 @@ class Output:
         """Write a result."""
         assert self._writer is not None  # noqa: S101 (it was begun)
         with self._trouble():
-            self._writer.write(record)
+            written = whole(record)
+            self._writer.write(written)
             self.rows += 1
+            self.halves += written != record
             await self._flush()
         if self._at_once:
             self.publish()

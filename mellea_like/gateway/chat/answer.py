@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
@@ -20,10 +21,11 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.gateway.chat.caller_checks import TooCostly
-from mellea_like.gateway.chat.fields import is_kept_back
+from mellea_like.gateway.chat.fields import CHAT_FIELDS, is_kept_back
 from mellea_like.gateway.chat.served_model import CALL
 from mellea_like.gateway.redaction import disclosure_of
 from mellea_like.gateway.refusal import NO_RETRY, Refusal, budget_spent, retry_after, too_many
+from mellea_like.gateway.upstream_codes import CONTEXT_LENGTH, known_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +45,8 @@ __all__ = [
     "told",
     "usage_of",
 ]
+
+logger = logging.getLogger("mellea_like.gateway")
 
 PASSED = "x-mellea-like-passed"
 """The header that says whether all replies of an answer have passed."""
@@ -74,7 +78,7 @@ class Answer(ABC):
             for choice in outcome.choices(most, failures=prepared.best)
         ]
         if not self.shown:
-            raise refusal_of(outcomes, retried=prepared.retried)
+            raise refusal_of(model, prepared, outcomes)
         self.carries = prepared.carries
         self.model = model
         self.created = int(time.time())
@@ -198,7 +202,7 @@ def _problems(reply: Slice) -> list[str]:
 # --- why there is no reply -----------------------------------------------------------------------
 
 
-def refusal_of(outcomes: Sequence[ReplyOutcome], *, retried: bool) -> Refusal:
+def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> Refusal:
     """Say why there is no reply: 422 where replies were judged, else what the first error says."""
     judged = [
         outcome.result
@@ -207,7 +211,7 @@ def refusal_of(outcomes: Sequence[ReplyOutcome], *, retried: bool) -> Refusal:
     ]
     if not judged:
         error = next(outcome.error for outcome in outcomes if outcome.error is not None)
-        return _of_error(error, retried=retried)
+        return _of_error(model, prepared, error)
     result = judged[0]
     failure = {
         **_summary(outcomes),
@@ -226,10 +230,10 @@ def _said(reply: Slice) -> dict[str, Any]:
     return {name: said for name, said in message_of(reply).items() if name != "role"}
 
 
-def _of_error(error: Exception, *, retried: bool) -> Refusal:
+def _of_error(model: str, prepared: PreparedRequest, error: Exception) -> Refusal:
     match error:
         case BackendError():
-            return _of_upstream(error, retried=retried)
+            return _of_upstream(model, prepared, error)
         case ReplyBroken():
             message = "the reply failed after a part of it was sent: what was sent is incomplete"
             return Refusal(502, message, kind="upstream_error", code="reply_broken")
@@ -248,25 +252,59 @@ def _of_error(error: Exception, *, retried: bool) -> Refusal:
             status, code, message = 502, "not_judged", "the replies could not be judged"
         case _:
             raise error  # A mistake in the gateway: its guard logs where.
-    headers = NO_RETRY if retried else {}
+    headers = NO_RETRY if prepared.retried else {}
     return Refusal(status, message, kind="upstream_error", code=code, headers=headers)
 
 
-def _of_upstream(error: BackendError, *, retried: bool) -> Refusal:
+def _of_upstream(model: str, prepared: PreparedRequest, error: BackendError) -> Refusal:
     words, status, code = disclosure_of(error)
-    message = f"the upstream {words}"
+    message, known = f"the upstream {words}", known_of(error)
     if isinstance(error, RateLimited):
-        refusal = too_many(f"{message}: try again later", error.retry_after or 1.0, code)
+        refusal = too_many(
+            f"{message}: try again later", error.retry_after or 1.0, known.code or code
+        )
+        refusal.error["type"] = known.kind or refusal.error["type"]
         refusal.headers |= {} if error.retryable else NO_RETRY
         return refusal
     if isinstance(error, InvalidRequest) and error.status in CALLERS_FAULT:
-        why = "is it too long, or has it a field or a part that the upstream does not take?"
-        message = f"the upstream refuses the request (HTTP {error.status}): {why}"
-        return Refusal(400, message, code=code)
+        return _of_refused_request(model, prepared, error)
     headers: dict[str, str] = {}
     if isinstance(error, CircuitOpen):
         headers = retry_after(error.retry_after or 1.0)
-    elif retried or not error.retryable:
+    elif prepared.retried or not error.retryable:
         # Where the gateway has tried again by itself, clients needn't: their tries would multiply.
         headers = NO_RETRY
     return Refusal(status, message, kind="upstream_error", code=code, headers=headers)
+
+
+WHY = {
+    CONTEXT_LENGTH: "it is longer than the model's context length: send less",
+    "content_filter": "its content filter withholds it: ask in other words",
+    "content_policy_violation": "it is against its policy: ask in other words",
+    "unknown_parameter": "it has a field that the upstream does not know",
+    "unsupported_parameter": "it has a field that the model does not take",
+    "unsupported_value": "a field has a value that the model does not take",
+}
+WHY_ELSE = "is it too long, or has it a field or a part that the upstream does not take?"
+
+
+def _of_refused_request(model: str, prepared: PreparedRequest, error: InvalidRequest) -> Refusal:
+    """Blame who said what the upstream refuses: the caller, or the configuration."""
+    code, param, kind, about_format = known_of(error)
+    field = (param or "").replace("[", ".").partition(".")[0]
+    if about_format and not prepared.tools:
+        field = "response_format"
+    if place := prepared.configured.get(field):
+        logger.warning(
+            "the model %r: its upstream refuses %s (HTTP %s), which no caller has sent: change"
+            " models.%s.%s in the configuration (server.log_upstream_errors shows the words)",
+            *(model, field, error.status, model, place),
+        )
+        message = "this model is configured in a way that its upstream refuses: the log says how"
+        kind, code = "upstream_error", "upstream_misconfigured"
+        return Refusal(502, message, kind=kind, code=code, headers=NO_RETRY)
+    message = f"the upstream refuses the request (HTTP {error.status}): "
+    message += WHY.get(code or "", WHY_ELSE)
+    named = param if field in CHAT_FIELDS or field in prepared.options.extra else None
+    kind = kind or "invalid_request_error"
+    return Refusal(400, message, kind=kind, code=code or "upstream_refused", param=named)

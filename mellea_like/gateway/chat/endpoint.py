@@ -111,7 +111,7 @@ class Endpoint(ABC):
     async def _whole(
         self, name: str, prepared: PreparedRequest, reading: Reading, send: Send
     ) -> None:
-        answer = reading.write(name, prepared, await self._sample(name, prepared))
+        answer = _written(reading, name, prepared, await self._sample(name, prepared))
         body = json.dumps(answer.whole()).encode("ascii")
         fields = {"content-type": "application/json", "content-length": str(len(body))}
         await _start(send, {**fields, **answer.headers})
@@ -139,7 +139,7 @@ class Endpoint(ABC):
             async with events.kept_alive(self._streaming.keep_alive):
                 outcomes = await self._sample(name, prepared)
         try:
-            answer = reading.write(name, prepared, outcomes)
+            answer = _written(reading, name, prepared, outcomes)
         except Refusal as refusal:
             if not events.begun:
                 raise
@@ -183,6 +183,16 @@ class Endpoint(ABC):
             current = CURRENT.get()
             if current is not None and result is not None:
                 current.sampling_ids.append(result.sampling_id)
+
+
+def _written(
+    reading: Reading, name: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]
+) -> Answer:
+    try:
+        return reading.write(name, prepared, outcomes)
+    except Refusal as refusal:
+        refusal.rename(reading.named)
+        raise
 
 
 def unknown_model() -> Refusal:

@@ -205,6 +205,8 @@ def _refuse_inside(name: str, message: str, code: LiteralString) -> NoReturn:
 class _Called(_Open):
     name: NotBlank
     arguments: str
+    # What OpenAI's SDK makes of a reply, and sends back with it; no server knows it.
+    parsed_arguments: Any = None
 
 
 class _Call(_Open):
@@ -318,6 +320,7 @@ class _Message(_Open):
     name: NotBlank | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    parsed: Any = None  # As `parsed_arguments`.
 
     @field_validator("tool_calls", "refusal")
     @classmethod
@@ -333,6 +336,12 @@ class _Message(_Open):
         if role is not None and (given is not None) != (role == "tool"):
             reject("this goes with role: tool, and that needs it")
         return given
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _beside_calls(cls, given: Any, info: ValidationInfo) -> Any:
+        """Take no parts for no text, as some clients write it in a message of calls."""
+        return None if given == [] and info.data.get("tool_calls") else given
 
     @field_validator("content")
     @classmethod

@@ -18,6 +18,7 @@ from mellea_like.core.validation import Candidate
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.gateway.chat.caller_checks import CallersChecks
 from mellea_like.gateway.chat.fields import FieldRules
+from mellea_like.gateway.chat.last_try import LastTry
 from mellea_like.gateway.chat.tools import check_calls, tools_of
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema, unless_it_calls
@@ -153,6 +154,8 @@ class PreparedRequest:
     """Whether a request that fails is sent again, by retries or as another draw."""
     carries: bool
     """Whether a reply's further fields come back, as those of requests go forward."""
+    configured: Mapping[str, str]
+    """The fields that the configuration sends and the caller did not, and where it says so."""
 
     @property
     def may_stream(self) -> bool:
@@ -254,6 +257,10 @@ class ServedModel:
         self.config = config
         self._upstreams = [upstreams[place.upstream] for _, place in config.places]
         self._judges = [upstreams[config.judge_of(place)] for _, place in config.places]
+        self._backends, self._judge_backends = (
+            [LastTry(upstream.backend, config.retries) for upstream in each]
+            for each in (self._upstreams, self._judges)
+        )
         self._constrains = all(upstream.constrains for upstream in self._upstreams)
         # Shared by all calls: a schedule learns from one call for the next.
         self._schedule = config.make_schedule()
@@ -318,6 +325,7 @@ class ServedModel:
             best=(asked.when_nothing_passed or config.when_nothing_passed) == "best",
             retried=loop * concurrency * (config.retries + 1) > 1 or bool(config.escalate),
             carries=self.rules.deep == "forward",
+            configured=self._configured(request),
         )
 
     def _asked(self, request: ChatRequest) -> tuple[Context, Action[Any]]:
@@ -347,10 +355,10 @@ class ServedModel:
         elif config.escalate:
             several = {"after": self._after}
         return config.make_strategy(
-            self._upstreams[0].backend,
+            self._backends[0],
             self._stages(most, tools=shape.tools),
             first=self._own_options(config, most) if config.escalate else None,
-            judge=self._judges[0].backend,
+            judge=self._judge_backends[0],
             requirements=_for_texts(self._requirements, tools=shape.tools),
             schedule=self._schedule,
             accept_incomplete=incomplete,
@@ -359,11 +367,12 @@ class ServedModel:
 
     def _stages(self, most: int | None, *, tools: bool) -> list[Stage]:
         """Make the further stages, whose replies have at most so many tokens."""
-        further = zip(self.config.escalate, self._upstreams[1:], self._judges[1:], strict=True)
+        backends, judges = self._backends[1:], self._judge_backends[1:]
+        further = zip(self.config.escalate, backends, judges, strict=True)
         made = [
             stage.make(
-                upstream.backend,
-                judge=judge.backend,
+                upstream,
+                judge=judge,
                 options=self._own_options(stage, most),
                 early=self.config.early,
             )
@@ -418,6 +427,21 @@ class ServedModel:
             return replace(given, max_tokens=wanted)
         own = defaults.model_dump(exclude={"max_tokens"})
         return given.over(Options(model=self.config.upstream_model, **own))
+
+    def _configured(self, request: ChatRequest) -> dict[str, str]:
+        config, asked = self.config, request.model_fields_set
+        options = config.options.model_dump(exclude_unset=True, exclude={"extra"})
+        found = {name: f"options.{name}" for name in options}
+        if "max_tokens" in found:
+            found["max_completion_tokens"] = found["max_tokens"]
+        found |= {name: f"options.extra.{name}" for name in config.options.extra}
+        if config.json_schema is not None and request.format is None:
+            found["response_format"] = "json_schema"
+        if "max_tokens" in asked or "max_completion_tokens" in asked:
+            asked = asked | {"max_tokens", "max_completion_tokens"}
+        own = {"response_format"} if request.format is None else set[str]()
+        sent = (asked | request.forwarded.keys()) - own
+        return {name: place for name, place in found.items() if name not in sent}
 
     def _told_format(self, request: ChatRequest) -> dict[str, Any]:
         if not self._constrains:

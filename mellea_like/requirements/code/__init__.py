@@ -13,6 +13,7 @@ end. A reply without a fence is code if the whole of it parses.
 """
 
 from mellea_like.requirements.code.checks import (
+    CodeSettings,
     agrees_with,
     parses,
     passes_tests,
@@ -35,6 +36,7 @@ __all__ = [
     "CodeJob",
     "CodeReport",
     "CodeRunner",
+    "CodeSettings",
     "Sandbox",
     "agrees_with",
     "fenced",

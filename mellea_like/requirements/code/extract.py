@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Literal
 
 __all__ = ["Fence", "fenced"]
 
 Fence = Literal["longest", "first", "last"]
 
 LABELS = {
-    "python": frozenset({"python", "py", "python3", "py3", "ipython", "pycon"}),
-    "sql": frozenset(
-        {
-            "sql",
-            "sqlite",
-            "sqlite3",
-            "postgresql",
-            "postgres",
-            "mysql",
-            "tsql",
-            "duckdb",
-            "bigquery",
-        }
+    "python": ("python", "py", "python3", "py3", "ipython", "pycon"),
+    "sql": (
+        *("sql", "sqlite", "sqlite3", "postgresql", "postgres"),
+        *("mysql", "tsql", "duckdb", "bigquery"),
     ),
 }
 """What models write behind the fence of a language, in lower case."""
@@ -48,42 +36,21 @@ def fenced(text: str, language: str, which: Fence = "longest") -> str | None:
     Returns:
         The code, with a line break at its end.
     """
+    found: list[tuple[str, list[str]]] = []
+    indent, mark = "", ""
     # Not `splitlines`, which breaks at what may stand in a string of the code.
-    found = _fences(text.replace("\r\n", "\n").removesuffix("\n").split("\n"))
-    if not found:
-        return None
-    labels = LABELS[language]
-    for group in (
-        [code for label, code in found if label in labels],
-        [code for label, code in found if not label],
-        [code for _, code in found],
-    ):
-        if group:
-            return _chosen(group, which)
-    return None
-
-
-def _chosen(codes: Sequence[str], which: Fence) -> str:
-    if which == "longest":
-        return max(reversed(codes), key=lambda code: len(code.strip()))
-    return codes[0 if which == "first" else -1]
-
-
-def _fences(lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the label and the code of each fence."""
-    found: list[tuple[str, str]] = []
-    inside: list[str] | None = None
-    indent, mark, label = "", "", ""
-    for line in lines:
-        if inside is None:
+    for line in text.replace("\r\n", "\n").removesuffix("\n").split("\n"):
+        if not mark:
             if opens := _OPENS.match(line):
-                indent, mark, label = opens[1], opens[2], opens[3].lower()
-                inside = []
+                indent, mark = opens[1], opens[2]
+                found.append((opens[3].lower(), []))
         elif line.strip().startswith(mark) and not line.strip().strip(mark[0]):
-            found.append((label, "\n".join(inside) + "\n"))
-            inside = None
+            mark = ""
         else:
-            inside.append(line.removeprefix(indent))
-    if inside is not None:
-        found.append((label, "\n".join(inside) + "\n"))
-    return found
+            found[-1][1].append(line.removeprefix(indent))
+    for labels in (LABELS[language], ("",), [label for label, _ in found]):
+        if codes := ["\n".join(lines) + "\n" for label, lines in found if label in labels]:
+            if which == "longest":
+                return max(reversed(codes), key=lambda code: len(code.strip()))
+            return codes[0 if which == "first" else -1]
+    return None

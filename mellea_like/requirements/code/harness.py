@@ -13,19 +13,26 @@ import builtins
 import gc
 import linecache
 import math
-import operator
 import sys
 import threading
 import types
 import unittest
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import groupby
 from json import dumps
 from os import _exit, write
-from traceback import TracebackException
+from traceback import TracebackException, walk_tb
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from mellea_like.requirements.code.plain import decode, encode
+from mellea_like.requirements.code.pytest_parts import (
+    Unrunnable,
+    arguments,
+    is_skipped,
+    nothing,
+    parameters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -41,14 +48,10 @@ FRAMES = 3
 LONGEST = 4000
 """Characters of one failure."""
 
-GUARDED = (builtins, math, asyncio, unittest, unittest.TestCase)
-"""Where a program might replace what tests rely on."""
 
-
-def work(job: Mapping[str, Any], saying: int) -> NoReturn:
+def work(job: dict[str, Any], saying: int) -> NoReturn:
     """Do a job in this process, say on a descriptor what came of it, and end the process."""
     sys.setrecursionlimit(sys.getrecursionlimit() + 60)  # The frames from here to the program.
-    job = dict(job)
     secret: str = job.pop("secret")
 
     def say(message: dict[str, Any]) -> None:
@@ -58,13 +61,15 @@ def work(job: Mapping[str, Any], saying: int) -> NoReturn:
 
     try:
         if job["tests"]:
-            said = _Tests(job, secret, say).run()
+            said = _Tests(job, say).run()
         elif job["function"] is not None:
             said = _call(job, say)
         else:
             _run(job["program"], say)
+    except Unrunnable as exc:
+        said = {"trouble": f"the tests could not be run: {exc}"}
     except BaseException as exc:  # noqa: BLE001 (a fault of ours is no verdict on the program)
-        said = {"wrong": f"the harness failed: {type(exc).__name__}: {exc}"}
+        said = {"trouble": f"the harness failed: {type(exc).__name__}: {exc}"}
     say(said | {"secret": secret})
     _exit(0)
 
@@ -122,11 +127,11 @@ def _told(exc: BaseException) -> str:
         if again:  # As Python shortens them: an endless recursion has a thousand.
             line += f"  [Previous line repeated {len(again)} more times]\n"
         lines.append(line)
-    return _clipped("".join([*said.format_exception_only(), *lines[-FRAMES:]]), LONGEST)
+    return _clipped("".join([*said.format_exception_only(), *lines[-FRAMES:]]), LONGEST).strip()
 
 
 def _missing(exc: BaseException) -> str:
-    """Return the name of the module that a program could not import."""
+    """Return the name of the module that could not be imported."""
     return str(exc.name or "") if isinstance(exc, ModuleNotFoundError) else ""
 
 
@@ -138,59 +143,62 @@ def _clipped(text: str, limit: int = 200) -> str:
 # --- calls ----------------------------------------------------------------------------------------
 
 
+def _awaited(found: Any) -> Any:
+    return asyncio.run(cast("Any", found)) if isinstance(found, types.CoroutineType) else found
+
+
 def _call(job: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Call a function of the program with each input, and say what it answers."""
     try:
         names = _execute(job["program"], "solution")
         function = eval(job["function"], names)  # noqa: S307 (the user's words)
     except BaseException as exc:  # noqa: BLE001 (the program's)
-        return {"failed": f"the program raised {_told(exc).strip()}", "missing": _missing(exc)}
+        return {"failed": f"the program raised {_told(exc)}", "missing": _missing(exc)}
     for given in job["inputs"]:
         arguments = decode(given)
         try:
-            found = function(*arguments)
-            if isinstance(found, types.CoroutineType):
-                found = asyncio.run(cast("Any", found))
+            found = _awaited(function(*arguments))
         except BaseException as exc:  # noqa: BLE001 (the program's)
-            kinds = [kind.__name__ for kind in type(exc).__mro__]
-            say({"raised": kinds, "told": _told(exc).strip()})
+            say({"raised": [kind.__name__ for kind in type(exc).__mro__], "told": _told(exc)})
             continue
         try:
-            say({"value": encode(found)})
+            answer = {"value": encode(found)}
         except RecursionError:
-            say({"odd": "data that is nested too deeply, or contains itself"})
+            answer = {"odd": "data that is nested too deeply, or contains itself"}
         except BaseException:  # noqa: BLE001 (of an object's own methods, or it is no plain data)
-            say({"odd": f"an object of the type {type(found).__name__}, which has no plain data"})
+            kind = type(found).__name__
+            answer = {"odd": f"an object of the type {kind}, which has no plain data"}
+        say(answer)
     return {}
 
 
 # --- tests ----------------------------------------------------------------------------------------
 
 
-class _Unrunnable(Exception):
-    """The tests can't be run, whatever the program is like."""
-
-
 class _Tests:
     """The tests of one program, in its own process."""
 
-    def __init__(
-        self, job: Mapping[str, Any], secret: str, say: Callable[[dict[str, Any]], None]
-    ) -> None:
+    def __init__(self, job: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
         self.job = job
         self.say = say
-        self.tags = f"@compared {secret}", f"@failed {secret}"
         self.passed = 0
         self.total = 0
         self.failures: list[str] = []
-        setattr(unittest, "main", _nothing)  # noqa: B010 (cases are run here)
+        setattr(unittest, "main", nothing)  # noqa: B010 (cases are run here)
+        guarded = builtins, math, asyncio, unittest, unittest.TestCase, sys.modules["pytest"]
         self.guarded: list[tuple[Any, str, object]] = [
             (owner, name, value)
-            for owner in GUARDED
+            for owner in guarded
             for name, value in vars(owner).items()
             if callable(value) or isinstance(value, classmethod | staticmethod)
         ]
-        self.modules = dict(sys.modules)
+
+    def restore(self, wrong: Callable[[object], bool]) -> None:
+        """Put back what a program has replaced; what tests replace is theirs."""
+        for owner, name, value in self.guarded:
+            now = owner.__dict__.get(name)
+            if now is not value and wrong(now):
+                setattr(owner, name, value)
 
     def run(self) -> dict[str, Any]:
         """Run them all, and return the verdict."""
@@ -198,192 +206,139 @@ class _Tests:
         for tree in trees:
             tree.body = [part for part in tree.body if not _is_runner(part)]
         self.total = sum(_is_unit(statement) for tree in trees for statement in tree.body)
-        try:
-            given = self._load()
-            if given is not None:
+        modules, names = dict(sys.modules), dict[str, Any]()
+
+        def load() -> None:
+            names.update(_execute(self.job["program"], "solution"))
+
+        if self._unit("the program", load, counted=False):
+            sys.modules.update(modules)
+            self.restore(lambda _: True)
+            if missing := [name for name in self.job["names"] or () if name not in names]:
+                self.failures.append(f"the program defines no {' and no '.join(missing)}")
+            else:
                 for source, tree in zip(self.job["tests"], trees, strict=True):
-                    self._module(source, tree, given)
+                    self._module(source, tree, names)
                 self._doubt()
-        except _Unrunnable as exc:
-            return {"wrong": str(exc)}
-        except ModuleNotFoundError as exc:
-            return {"failed": f"the program raised {_told(exc).strip()}", "missing": _missing(exc)}
+        if not (self.total or self.failures):
+            msg = "there is no test among them that isn't skipped"
+            raise Unrunnable(msg)
         return {"passed": self.passed, "total": self.total, "failures": self.failures}
-
-    def _load(self) -> dict[str, Any] | None:
-        """Run the program, and return those of its names that its tests see."""
-        try:
-            names = _execute(self.job["program"], "solution")
-        except ModuleNotFoundError:
-            raise
-        except BaseException as exc:  # noqa: BLE001 (the program's)
-            self._failed(f"the program raised {_told(exc).strip()}")
-            return None
-        sys.modules.update(self.modules)
-        for owner, name, value in self.guarded:
-            if owner.__dict__.get(name) is not value:
-                setattr(owner, name, value)
-        wanted = self.job["names"]
-        missing = [name for name in wanted or () if name not in names]
-        if missing:
-            self._failed(f"the program defines no {' and no '.join(missing)}")
-            return None
-        shown = {key: value for key, value in names.items() if not key.startswith(("__", "@"))}
-        return shown if wanted is None else {name: names[name] for name in wanted}
-
-    def guard(self) -> None:
-        """Put back what the program has replaced; what tests replace is theirs."""
-        for owner, name, value in self.guarded:
-            now = owner.__dict__.get(name)
-            if now is not value and getattr(now, "__module__", "") == "solution":
-                setattr(owner, name, value)
 
     def _doubt(self) -> None:
         """Fail a program whose objects are equal to anything, since no comparison tests them."""
         for kind in [one for one in gc.get_objects() if isinstance(one, type)]:
             if kind.__module__ == "solution" and "__eq__" in vars(kind):
                 base: Any = next(one for one in kind.__mro__ if one.__module__ != "solution")
-                try:
-                    equal = cast("Any", kind).__eq__(base.__new__(kind), object())
-                except BaseException:  # noqa: BLE001, S112 (of an object that was never made)
-                    continue
-                if equal is True:
-                    self.passed = 0
-                    self._failed(f"objects of the program's {kind.__name__} are equal to anything")
+                with suppress(BaseException):  # Of an object that was never made.
+                    if cast("Any", kind).__eq__(base.__new__(kind), object()) is True:
+                        self.passed = 0
+                        said = f"objects of the program's {kind.__name__} are equal to anything"
+                        self.failures.append(said)
 
-    def _module(self, source: str, tree: ast.Module, given: dict[str, Any]) -> None:
+    def _module(self, source: str, tree: ast.Module, names: dict[str, Any]) -> None:
+        """Run the statements of a source, and then the functions and classes that they define."""
         _show_lines(TESTS, source)
-        module = types.ModuleType("__main__")
-        sys.modules["__main__"] = module
+        module = sys.modules["__main__"] = types.ModuleType("__main__")
+        given = {name: names[name] for name in self.job["names"] or _seen(names, tree)}
         space = vars(module)
-        if self.job["names"] is None:
-            given = _not_hiding(given, tree)
-        space.update(given)
-        space.update(zip(self.tags, (_compared, _failure), strict=True))
-        before = dict(space)
+        space.update({**given, "@failure": _failure})
         for statement in tree.body:
             unit = _is_unit(statement)
-            worked = self._unit(ast.unparse(statement), self._compiled(statement, space), unit)
-            if not unit and not worked:
+            test = partial(_executed, statement, space)
+            if not self._unit(f"`{_clipped(ast.unparse(statement))}`", test, unit) and not unit:
                 self.total += 1
-                return  # What follows would fail for want of it.
+                return  # The rest would fail for want of it.
         used = _names(part for part in tree.body if not isinstance(part, _DEFINITIONS))
         for name, thing in list(space.items()):
-            if before.get(name) is thing or getattr(thing, "__module__", "") != "__main__":
+            if thing is given.get(name) or getattr(thing, "__module__", "") != "__main__":
                 continue
-            if isinstance(thing, type) and issubclass(thing, unittest.TestCase):
-                self._cases(thing)
-            elif isinstance(thing, type) and name.startswith("Test"):
-                self._methods(thing)
+            if isinstance(thing, type):
+                if issubclass(thing, unittest.TestCase) or name.startswith("Test"):
+                    self._methods(thing, space)
             elif callable(thing) and name.startswith("test") and name not in used:
-                self._function(name, thing)
+                self._function(name, thing, space)
 
-    def _compiled(self, statement: ast.stmt, space: dict[str, Any]) -> Callable[[], object]:
-        """Return a function that does a statement, and returns the result of a call."""
-        explained = ast.fix_missing_locations(_Explained(*self.tags).visit(statement))
-        if isinstance(explained, ast.Expr):
-            called = compile(ast.Expression(explained.value), TESTS, "eval", dont_inherit=True)
-            return lambda: eval(called, space)  # noqa: S307
-        code = compile(ast.Module([explained], []), TESTS, "exec", dont_inherit=True)
-        return lambda: exec(code, space)  # noqa: S102
+    def _methods(self, kind: Any, space: dict[str, Any]) -> None:
+        """Run the methods of a class of tests, each on an object of its own."""
+        case = issubclass(kind, unittest.TestCase)
+        steps = ("setUpClass", "tearDownClass") if case else ("setup_class", "teardown_class")
+        before, after = (getattr(kind, name, lambda: None) for name in steps)
+        tests = [name for name in dir(kind) if name.startswith("test")]
+        if is_skipped(kind) or not self._step(f"`{kind.__name__}.{steps[0]}`", before):
+            return
+        for name in tests:
+            self._function(f"{kind.__name__}.{name}", getattr(kind, name), space, kind)
+        self._step(f"`{kind.__name__}.{steps[1]}`", after)
 
-    def _methods(self, kind: type) -> None:
-        """Run the methods of a plain class of tests, each on an object of its own."""
-        for name in [name for name in dir(kind) if name.startswith("test")]:
-            made = kind()
-            if hasattr(made, "setup_method"):
-                made.setup_method(None)
-            self._function(f"{kind.__name__}.{name}", getattr(made, name))
+    def _step(self, name: str, step: Callable[[], object]) -> bool:
+        """Run what comes before or after tests, which is one more of them if it fails."""
+        worked = self._unit(name, step, counted=False)
+        self.total += not worked
+        return worked
 
-    def _function(self, name: str, test: Any) -> None:
-        code = getattr(test, "__code__", None)
-        given = hasattr(test, "__self__") + len(getattr(test, "__defaults__", None) or ())
-        if code is not None and code.co_argcount > given:
-            msg = f"{name} takes arguments, and there are no fixtures here"
-            raise _Unrunnable(msg)
-        self.total += 1
-        self._unit(name, test)
-
-    def _cases(self, kind: type[unittest.TestCase]) -> None:
-        suite = unittest.TestSuite(
-            case
-            for case in unittest.defaultTestLoader.loadTestsFromTestCase(kind)
-            if not any(
-                getattr(part, "__unittest_skip__", False)
-                for part in (kind, getattr(case, getattr(case, "_testMethodName")))  # noqa: B009
-            )
-        )
-        count = suite.countTestCases()
-        result = _Result(self)
-        self.total += count
-        try:
-            suite.run(result)
-        except BaseException as exc:  # noqa: BLE001 (such as KeyboardInterrupt)
-            result.note(kind.__name__, exc)
-        self.guard()
-        whole = [name for name in result.wrong if name.partition(".")[0] != kind.__name__]
-        self.passed += 0 if whole else max(0, result.testsRun - len(result.wrong))
-        for name, said in result.wrong.items():
-            self._failed(f"{name}: {said}")
-
-    def _failed(self, what: str) -> None:
-        self.failures.append(_clipped(what, LONGEST))
+    def _function(self, name: str, test: Any, space: dict[str, Any], kind: Any = None) -> None:
+        """Run a function, or a method of a new object, once for each set of its parameters."""
+        for given in [] if is_skipped(test) else parameters(test, kind):
+            shown = ", ".join(f"{key}={_shown(value)}" for key, value in given.items())
+            self.total += 1
+            label = f"`{name}`" if not shown else f"`{name}` with {shown}"
+            self._unit(label, partial(_tested, name.rpartition(".")[2], test, given, space, kind))
 
     def _unit(self, name: str, test: Callable[[], object], counted: bool = True) -> bool:  # noqa: FBT001, FBT002
-        name = _clipped(name)
+        """Run one test, and note how it ended; whether it passed."""
         self.say({"at": name})
-        self.guard()
+        self.restore(lambda now: getattr(now, "__module__", "") == "solution")
         try:
-            found = test()
-            if isinstance(found, types.CoroutineType):
-                asyncio.run(cast("Any", found))
+            _awaited(test())
+        except Unrunnable:
+            raise
         except BaseException as exc:
+            frames = walk_tb(exc.__traceback__)
+            own = any(frame.f_code.co_filename == PROGRAM for frame, _ in frames)
             missing = _missing(exc)
-            if missing and missing.partition(".")[0] != "solution" and PROGRAM not in _files(exc):
+            if missing and not own and missing.partition(".")[0] != "solution":
                 msg = f"they import {missing}, which the sandbox hasn't"
-                raise _Unrunnable(msg) from exc
-            what = str(exc) if isinstance(exc, AssertionError) else f"raised {_told(exc).strip()}"
-            what = what or "an assertion failed"
-            self._failed(what if what.startswith("`") else f"`{name}` {what}")
+                raise Unrunnable(msg) from exc
+            if isinstance(exc, unittest.SkipTest) and not own:
+                self.total -= counted
+                return True
+            what = f" raised {_told(exc)}"
+            if isinstance(exc, AssertionError) and not own:
+                what = f": {str(exc) or 'an assertion failed'}"
+            what = what[2:] if what.startswith(": `assert ") else name + what
+            self.failures.append(_clipped(what, LONGEST))
+            self.say({"missing": missing})
             return False
         self.passed += counted
         return True
 
 
-class _Result(unittest.TestResult):
-    """Notes what failed in the cases of a class, in their own words."""
+def _executed(statement: ast.stmt, space: dict[str, Any]) -> Any:
+    """Execute a statement of tests, and return the value of an expression: it may be awaited."""
+    if isinstance(statement, ast.Expr):
+        statement = ast.Assign([ast.Name("@value", ast.Store())], statement.value)
+    tree = ast.fix_missing_locations(_Explained().visit(ast.Module([statement], [])))
+    exec(compile(tree, TESTS, "exec", dont_inherit=True), space)  # noqa: S102
+    return space.pop("@value", None)
 
-    def __init__(self, tests: _Tests) -> None:
-        super().__init__()
-        self.tests = tests
-        self.wrong: dict[str, str] = {}
 
-    def note(self, name: str, what: BaseException | str) -> None:
-        if isinstance(what, AssertionError):
-            what = str(what) or "an assertion failed"
-        elif isinstance(what, BaseException):
-            what = f"raised {_told(what).strip()}"
-        self.wrong.setdefault(name, what)
-
-    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802
-        super().startTest(test)
-        self.tests.guard()
-        self.tests.say({"at": _clipped(test.id().partition(".")[2])})
-
-    def addError(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
-        self.note(test.id().partition(".")[2], err[1])
-
-    addFailure = addError  # noqa: N815
-
-    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: Any) -> None:  # noqa: N802
-        if err is not None:
-            self.note(test.id().partition(".")[2], f"{subtest.id().rpartition(' ')[2]} {err[1]}")
-
-    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
-        self.note(test.id().partition(".")[2], f"it was skipped while it ran: {reason}")
-
-    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
-        self.note(test.id().partition(".")[2], "it passes, and should not")
+def _tested(name: str, test: Any, given: dict[str, Any], space: dict[str, Any], kind: Any) -> None:
+    """Call a test with what it asks for."""
+    if kind is not None and issubclass(kind, unittest.TestCase):
+        kind(name).debug()
+        return
+    with ExitStack() as stack:
+        if kind is not None:
+            made = kind()
+            space = {**space, **{name: getattr(made, name) for name in dir(made)}}
+            before, after = (
+                getattr(made, name, nothing) for name in ("setup_method", "teardown_method")
+            )
+            before(**arguments(before, {"method": test}, space, stack))
+            stack.callback(lambda: after(**arguments(after, {"method": test}, space, stack)))
+            test = getattr(made, name)
+        _awaited(test(**arguments(test, dict(given), space, stack)))
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -401,11 +356,8 @@ def _is_runner(statement: ast.stmt) -> bool:
 def _is_unit(statement: ast.stmt) -> bool:
     """Whether a statement is a test by itself: an assertion, a call, or a block that has one."""
     if isinstance(statement, ast.For | ast.While | ast.With | ast.Try | ast.If):
-        return any(
-            isinstance(part, ast.stmt) and _is_unit(part)
-            for part in ast.walk(statement)
-            if part is not statement
-        )
+        parts = [part for part in ast.walk(statement) if part is not statement]
+        return any(isinstance(part, ast.stmt) and _is_unit(part) for part in parts)
     called = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
     return called or isinstance(statement, ast.Assert)
 
@@ -414,83 +366,50 @@ def _names(parts: Iterable[ast.AST]) -> set[str]:
     return {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
 
 
-def _not_hiding(given: dict[str, Any], tree: ast.Module) -> dict[str, Any]:
-    """Leave out names that hide builtins, unless the tests use no other: then they are tested."""
-    others = {name: value for name, value in given.items() if not hasattr(builtins, name)}
-    return others if others.keys() & _names([tree]) else given
-
-
-def _files(exc: BaseException) -> set[str]:
-    files: set[str] = set()
-    trace = exc.__traceback__
-    while trace is not None:
-        files.add(trace.tb_frame.f_code.co_filename)
-        trace = trace.tb_next
-    return files
+def _seen(names: Mapping[str, Any], tree: ast.Module) -> list[str]:
+    """Return the names that tests see: those that hide builtins only if they use no other."""
+    public = [name for name in names if not name.startswith(("__", "@"))]
+    others = [name for name in public if not hasattr(builtins, name)]
+    return others if _names([tree]).intersection(others) else public
 
 
 class _Explained(ast.NodeTransformer):
-    """Makes a failed assertion show the values that it compared."""
+    """Has a failed assertion show the values that it compared."""
 
-    def __init__(self, compared: str, failure: str) -> None:
-        self.compared = compared
-        self.failure = failure
+    def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
+        """Note the values of both sides, and forget them if it holds: others may count them."""
+        source, test = _clipped(ast.unparse(node)), node.test
+        noted: list[tuple[str, str]] = []
 
-    def visit_Assert(self, node: ast.Assert) -> ast.Assert:
-        """Let a call that remembers the values do the comparison."""
-        test = node.test
-        sides, sign = [test], ""
+        def note(side: ast.expr) -> ast.expr:
+            if isinstance(side, ast.Constant):
+                return side
+            noted.append((f"@{len(noted)}", _clipped(ast.unparse(side))))
+            return ast.NamedExpr(ast.Name(noted[-1][0], ast.Store()), side)
+
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            sides, sign = [test.left, test.comparators[0]], type(test.ops[0]).__name__
+            test.left, test.comparators = note(test.left), [note(test.comparators[0])]
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            sides, sign = [test.operand], "Not"
-        texts = ["" if isinstance(side, ast.Constant) else ast.unparse(side) for side in sides]
-        details = [ast.Constant(sign), ast.Constant(cast("Any", tuple(texts))), *sides]
-        said = [ast.Constant(_clipped(ast.unparse(node))), *([node.msg] if node.msg else [])]
-        compared = ast.Call(ast.Name(self.compared, ast.Load()), details, [])
-        failure = ast.Call(ast.Name(self.failure, ast.Load()), cast("Any", said), [])
-        return ast.copy_location(ast.Assert(compared, failure), node)
+            test.operand = note(test.operand)
+        else:
+            node.test = note(test)
+        values = ast.Tuple([ast.Name(name, ast.Load()) for name, _ in noted], ast.Load())
+        said = [
+            ast.Constant(source),
+            ast.Constant(cast("Any", tuple(text for _, text in noted))),
+            values,
+        ]
+        message = [*said, *([node.msg] if node.msg else [])]
+        node.msg = ast.Call(ast.Name("@failure", ast.Load()), message, [])
+        names = [ast.Name(name, ast.Store()) for name, _ in noted]
+        return [node, *([ast.Assign([name], ast.Constant(None)) for name in names])]
 
 
-def _nothing(*_: object, **__: object) -> None:
-    pass
-
-
-def _is_in(one: Any, other: Any) -> bool:
-    return one in other
-
-
-def _is_not_in(one: Any, other: Any) -> bool:
-    return one not in other
-
-
-_SIGNS: dict[str, Callable[..., Any]] = {
-    "Not": operator.not_,
-    "Eq": operator.eq,
-    "NotEq": operator.ne,
-    "Lt": operator.lt,
-    "LtE": operator.le,
-    "Gt": operator.gt,
-    "GtE": operator.ge,
-    "Is": operator.is_,
-    "IsNot": operator.is_not,
-    "In": _is_in,
-    "NotIn": _is_not_in,
-}
-_values: list[str] = []
-
-
-def _compared(sign: str, texts: tuple[str, ...], *sides: Any) -> bool:
-    """Do what an assertion asks for, and remember the values of a failure."""
-    holds = bool(_SIGNS[sign](*sides) if sign else sides[0])
-    if not holds:
-        found = zip(texts, sides, strict=True)
-        _values[:] = [f"{_clipped(text)} is {_shown(value)}" for text, value in found if text]
-    return holds
-
-
-def _failure(source: str, message: object = "") -> str:
-    said = f"`{source}` failed: {' and '.join(_values)}"
+def _failure(
+    source: str, texts: Iterable[str], values: Iterable[object], message: object = ""
+) -> str:
+    found = [f"{text} is {_shown(value)}" for text, value in zip(texts, values, strict=True)]
+    said = f"`{source}` failed: {' and '.join(found)}"
     return f"{said} ({message})" if message else said
 
 

@@ -11,6 +11,7 @@ import cmath
 from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from numbers import Number
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -92,33 +93,23 @@ def decode(data: Any) -> Any:
         raise ValueError(str(exc)) from exc
 
 
-def same(found: Any, wanted: Any, tolerance: float) -> bool:
+def same(found: Any, wanted: Any, relative: float, absolute: float) -> bool:
     """Whether two values are equal as Python's ``==`` has it, floats as nearly as that."""
     if isinstance(found, Array) or isinstance(wanted, Array):
         found, wanted = (one.values if isinstance(one, Array) else one for one in (found, wanted))
-        return same(found, wanted, tolerance)
     if isinstance(found, float | complex) or isinstance(wanted, float | complex):
-        return _close(found, wanted, tolerance)
+        if not (isinstance(found, Number) and isinstance(wanted, Number)):
+            return False
+        try:
+            one, other = complex(cast("Any", found)), complex(cast("Any", wanted))
+        except (OverflowError, ValueError):
+            return False
+        nan = cmath.isnan(one) and cmath.isnan(other)
+        return nan or cmath.isclose(one, other, rel_tol=relative, abs_tol=absolute)
+    near = partial(same, relative=relative, absolute=absolute)
     if isinstance(found, list | tuple) and type(found) is type(wanted):
-        ours, theirs = cast("list[Any]", found), cast("list[Any]", wanted)
-        return len(ours) == len(theirs) and all(
-            same(one, other, tolerance) for one, other in zip(ours, theirs, strict=True)
-        )
+        return len(found) == len(wanted) and all(map(near, found, wanted))
     if isinstance(found, dict) and isinstance(wanted, dict):
-        mine, other = found, wanted
-        return mine.keys() == other.keys() and all(
-            same(mine[key], other[key], tolerance) for key in mine
-        )
+        both = found.keys() == wanted.keys()
+        return both and all(near(found[key], wanted[key]) for key in wanted)
     return bool(found == wanted)
-
-
-def _close(found: Any, wanted: Any, tolerance: float) -> bool:
-    if not (isinstance(found, Number) and isinstance(wanted, Number)):
-        return False
-    try:
-        one, other = complex(cast("Any", found)), complex(cast("Any", wanted))
-    except (OverflowError, ValueError):
-        return False
-    if cmath.isnan(other):
-        return cmath.isnan(one)
-    return cmath.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -27,30 +26,24 @@ from mellea_like.requirements.code.plain import decode, encode
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["CodeAnswer", "CodeJob", "CodeReport", "CodeRunner", "Sandbox"]
 
+T = TypeVar("T")
+
 BOOT = """\
-import builtins, json, os, sys, types
-def exactly(size):
-    data = b""
-    while len(data) < size:
-        more = os.read(0, size - len(data))
-        if not more:
-            os._exit(0)
-        data += more
-    return data
-given = json.loads(exactly(int.from_bytes(exactly(4), "big")))
+import builtins, json, sys, types
+given = json.loads(sys.stdin.buffer.readline())
 for name, source in given["modules"]:
     module = sys.modules[name] = types.ModuleType(name)
     module.__builtins__ = dict(vars(builtins))
     exec(compile(source, name, "exec", dont_inherit=True), vars(module))
 module.serve(given["settings"])
 """
-"""The program with which an interpreter starts; it reads the rest of the template's source."""
+"""The program with which an interpreter starts; it reads the template's source."""
 
-PARTS = ("plain", "harness", "zygote")
+PARTS = ("plain", "pytest_parts", "harness", "template")
 
 SHOWN = (
     *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime"),
@@ -58,19 +51,16 @@ SHOWN = (
 )
 """The part of the file system that programs see with namespaces, besides Python."""
 
-SECONDS_TO_START = 30.0
+WAYS = {"auto": ("bubblewrap", "unshare"), "limits": ("limits",)}
+"""How programs may be kept apart; the first that works is taken."""
 
+SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 30.0
 """How long after a program's time its template may be silent: a program may have stopped it."""
-
-SECONDS_TO_CANCEL = 2.0
-"""How long a template may take to end a run; past that, the template is ended."""
-
-SECONDS_TO_END = 10.0
+SECONDS_TO_END = 5.0
 
 CLIPPED = 2000
 """The most characters of a program's output in a reason."""
-
 
 ENDED = ", and was ended"
 """The last words of a failure of a program that came to no end by itself."""
@@ -146,13 +136,13 @@ class CodeRunner(Protocol):
     """Runs programs: a `Sandbox`, or anything of yours with this method, as a service's client."""
 
     async def run(self, job: CodeJob) -> CodeReport:
-        """Run a program, and end it when cancelled.
+        """Run a program, and end it when cancelled; raise only if it could not be run.
 
         Args:
             job: the program, and its tests.
 
         Returns:
-            How it ended; it raises only if the program could not be run.
+            How it ended.
         """
         ...
 
@@ -163,12 +153,12 @@ class Sandbox:
     A template process, started at the first run, forks a process for each program: that takes a few
     milliseconds. Programs of one template see the same seed of hashes, and nothing of each other.
 
-    On Linux, namespaces hold: a program has no network, sees no other process and no files but
-    Python's and ``/usr``, read-only. They are made with bubblewrap (``bwrap``) if it is installed
-    and works, otherwise by the template itself. If neither works, no program runs: the check has
-    errored, and says why. **It is a seat belt, not a wall**: the kernel is shared. The boundary for
-    code of people who mean harm is a container or a virtual machine; put one there with
-    ``python=``, or give the checks a `CodeRunner` of yours.
+    In namespaces, a program has no network, sees no other process and no files but Python's and
+    ``/usr``, read-only. They are made with bubblewrap (``bwrap``) if it is installed and works, or
+    with util-linux's ``unshare``. If neither works, no program runs: the check has errored, and
+    says why. **It is a seat belt, not a wall**: the kernel is shared. The boundary for code of
+    people who mean harm is a container or a virtual machine; put one there with ``python=``, or
+    give the checks a `CodeRunner` of yours.
 
     Use it with ``async with``, or call `aclose`; templates also end with this process.
 
@@ -178,8 +168,7 @@ class Sandbox:
             time and a second, for programs that wait for their turn.
         memory: bytes of address space for each process of a program; at least 64 MiB.
         processes: how many processes and threads a program may start, at least 0.
-        output: bytes that a program may write to each of its outputs; one that writes more is
-            ended.
+        output: bytes that a program may write to each of its outputs.
         files: bytes that a program may write to files: in all with namespaces, else to each.
         concurrency: how many programs run at a time, in each event loop; by default as many as
             this machine has processors.
@@ -188,16 +177,16 @@ class Sandbox:
         isolation: ``"auto"``, or ``"limits"`` to do without namespaces: a program then reaches the
             network, and all files and processes that its user may reach. It never runs as root: as
             root, it becomes an unprivileged user, or is refused.
-        python: the command that starts an interpreter of Python 3.11 or newer, this one by default.
-            ``("docker", "run", "-i", "--rm", "--network=none", "--user=65534",
-            "python:3.13-slim", "python3")`` puts the template into a container, with
-            ``isolation="limits"``; nothing need be installed in it.
+        python: the command that starts an interpreter of Python 3.11 or newer, this one by default;
+            with namespaces, one in ``/usr``. ``("docker", "run", "-i", "--rm", "--network=none",
+            "--user=65534", "python:3.13-slim", "python3")`` puts the template into a container,
+            with ``isolation="limits"``; nothing need be installed in it.
 
     Warns:
         RuntimeWarning: ``isolation="limits"`` without a ``python`` that may be a container.
 
     Raises:
-        NotImplementedError: this system can't fork processes (Windows).
+        NotImplementedError: this is Windows.
         TypeError: an argument is of the wrong type.
         ValueError: an argument is out of its range.
     """
@@ -218,10 +207,7 @@ class Sandbox:
         python: Sequence[str] = (),
     ) -> None:
         if not hasattr(os, "fork"):
-            msg = (
-                "a Sandbox runs on Linux and macOS; on this system, give the check a CodeRunner of"
-                " yours: sandbox=... is anything with an async method run(job)"
-            )
+            msg = "a Sandbox needs Linux; elsewhere, give the check a CodeRunner of yours: sandbox="
             raise NotImplementedError(msg)
         if isolation not in ("auto", "limits"):
             msg = f"Sandbox: isolation is 'auto' or 'limits', not {isolation!r}"
@@ -236,23 +222,24 @@ class Sandbox:
                 " processes of their user; namespaces, or a container by python=, keep them apart"
             )
             warnings.warn(msg, RuntimeWarning, stacklevel=2)
+        seconds = real_number("Sandbox: seconds", seconds, over=0, most=86400, unit="seconds")
+        if wall_seconds is not None:
+            real_number("Sandbox: wall_seconds", wall_seconds, over=0, most=86400)
         self._config: dict[str, Any] = {
-            "seconds": real_number("Sandbox: seconds", seconds, over=0, most=86400, unit="seconds"),
-            "wall_seconds": None
-            if wall_seconds is None
-            else real_number("Sandbox: wall_seconds", wall_seconds, over=0, most=86400),
+            "seconds": seconds,
+            "wall_seconds": wall_seconds,
             "memory": whole_number("Sandbox: memory", memory, least=2**26),
             "processes": whole_number("Sandbox: processes", processes, least=0),
             "output": whole_number("Sandbox: output", output),
             "files": whole_number("Sandbox: files", files, least=4096),
-            "concurrency": None
-            if concurrency is None
-            else whole_number("Sandbox: concurrency", concurrency),
+            "concurrency": concurrency,
             "path": tuple(os.fspath(place) for place in path),
             "preload": tuple(preload),
             "isolation": isolation,
             "python": tuple(python),
         }
+        if concurrency is not None:
+            whole_number("Sandbox: concurrency", concurrency)
         self._way = ""
         self._servers: list[_Server] = []
         self._turns: RunVar[anyio.Semaphore] = RunVar("the programs of a Sandbox")
@@ -261,9 +248,6 @@ class Sandbox:
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self._config,)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._config['seconds']:g} s>"
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -271,22 +255,21 @@ class Sandbox:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the servers; another run starts new ones."""
-        with anyio.CancelScope(shield=True):
-            await run_in_thread(_end_all, self._servers)
+        """End the templates; another run starts new ones."""
+        await _to_its_end(_end_all, self._servers)
 
     async def describe(self) -> str:
-        """Say what holds here: which limits, and what a program can still reach.
+        """Describe what holds here: which limits, and what a program can still reach.
 
         Returns:
             Sentences for people.
 
         Raises:
-            RequirementError: the server could not be started.
+            RequirementError: the template could not be started.
         """
         server = await self._server()
         self._servers.append(server)
-        return _described(self._config, server.holds)
+        return _described(self._config, self._way, server.holds)
 
     async def run(self, job: CodeJob) -> CodeReport:
         """Run a program, and end it when cancelled; see `CodeRunner.run`.
@@ -298,113 +281,113 @@ class Sandbox:
             How it ended.
 
         Raises:
-            RequirementError: the server could not be started, or could not start the program.
+            RequirementError: the template could not be started, or could not start the program.
         """
         seconds = self._config["seconds"] if job.seconds is None else job.seconds
         real_number("CodeJob: seconds", seconds, over=0, most=86400, unit="seconds")
-        asked: dict[str, Any] = {
-            **{name: getattr(job, name) for name in ("program", "stdin", "tests", "names")},
-            "function": job.function,
+        names = ("program", "stdin", "tests", "names", "function")
+        asked: dict[str, Any] = {name: getattr(job, name) for name in names} | {
             "inputs": [encode(given) for given in job.inputs],
             "secret": secrets.token_hex(16),
             "seconds": seconds,
             "wall": self._config["wall_seconds"] or 4 * seconds + 1,
         }
-        async with self._turn():
+        try:
+            turns = self._turns.get()
+        except LookupError:
+            turns = anyio.Semaphore(self._config["concurrency"] or os.cpu_count() or 1)
+            self._turns.set(turns)
+        async with turns:
             for _ in range(2):
                 # A server that was killed is replaced, once: its program may have killed it.
                 with anyio.move_on_after(asked["wall"] + SECONDS_TO_ANSWER) as waited:
-                    found = await self._asked(asked)
-                    if found is not None:
+                    server = await self._server()
+                    if found := await self._asked(server, asked):
                         return await run_in_thread(_report, job, found, asked, self._config)
                 if waited.cancelled_caught:
                     break
         msg = "the program, or the system, ended or stopped the process that watches programs"
         raise RequirementError(msg)
 
-    def _turn(self) -> anyio.Semaphore:
-        try:
-            return self._turns.get()
-        except LookupError:
-            turns = anyio.Semaphore(self._config["concurrency"] or os.cpu_count() or 1)
-            self._turns.set(turns)
-            return turns
-
-    async def _asked(self, job: dict[str, Any]) -> dict[str, Any] | None:
+    async def _asked(self, server: _Server, asked: dict[str, Any]) -> dict[str, Any] | None:
         """Have a server run a program; None if the server has ended."""
-        server = await self._server()
-        sent = answered = False
+        found = None
         try:
-            await server.send(job)
-            sent = True
-            found = await server.receive()
-            answered = found is not None
+            await server.send(asked)
+            try:
+                found = await server.receive()
+            except anyio.get_cancelled_exc_class():
+                with anyio.move_on_after(SECONDS_TO_END, shield=True):
+                    await server.send(None)  # It ends the program.
+                    found = await server.receive()
+                raise
             return found
         finally:
-            if not answered:
-                with anyio.CancelScope(shield=True):
-                    if sent:
-                        with anyio.move_on_after(SECONDS_TO_CANCEL):
-                            answered = await server.cancel()
-                    if not answered:
-                        await run_in_thread(server.end)
-            if answered:
+            if found:
                 self._servers.append(server)
+            else:
+                await _to_its_end(server.end)
 
     async def _server(self) -> _Server:
         """Take a server that is idle, or start one."""
         while self._servers:
             server = self._servers.pop()
-            if server.owner == os.getpid() and server.alive():
+            if server.owner == os.getpid() and server.process.poll() is None:
                 return server
-            with anyio.CancelScope(shield=True):
-                await run_in_thread(server.end)
+            await _to_its_end(server.end)
         trouble: list[str] = []
-        for way in (self._way,) if self._way else await run_in_thread(_ways, self._config):
-            server = await _started(self._config, way)
+        for way in (self._way,) if self._way else WAYS[self._config["isolation"]]:
+            try:
+                server = await _to_its_end(_Server, self._config, way)
+            except OSError as exc:
+                trouble.append(str(exc))
+                continue
             try:
                 with anyio.move_on_after(SECONDS_TO_START):
                     await server.begin()
             finally:
                 if not server.holds:
-                    with anyio.CancelScope(shield=True):
-                        await run_in_thread(server.end)
+                    await _to_its_end(server.end)
             if server.holds:
                 self._way = way
                 return server
             trouble.append(f"{way}: {server.trouble}")
-        advice = (
-            "Install bubblewrap (bwrap) or let users make namespaces; or run programs in a"
-            " container of yours, with python=[...]; or do without, with isolation='limits'."
-        )
         msg = f"a Sandbox could not start. {'; '.join(trouble)}."
-        raise RequirementError(msg if self._config["isolation"] == "limits" else f"{msg} {advice}")
+        if self._config["isolation"] == "auto":
+            msg += (
+                " Install bubblewrap (bwrap) or let users make namespaces; or run programs in a"
+                " container of yours, with python=[...]; or do without, with isolation='limits'."
+            )
+        raise RequirementError(msg)
 
 
 class _Server:
-    """A server process, and the connection to it; anybody's but one task's at a time."""
+    """A template process, and the connection to it; anybody's but one task's at a time."""
 
     def __init__(self, config: dict[str, Any], way: str) -> None:
         """Start it; blocks."""
-        ours, theirs = socket.socketpair()
-        kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-        kept["MALLOC_ARENA_MAX"] = "1"  # Else each thread takes 64 MiB of address space.
         path = [os.path.abspath(place) for place in config["path"]]  # noqa: PTH100
-        bases = [sys.base_prefix, sys.base_exec_prefix]
-        shown = sorted({*SHOWN, *bases, *path} - {"/"})
+        shown = sorted({*SHOWN, sys.base_prefix, sys.base_exec_prefix, *path} - {"/"})
+        in_tmp = any(place.startswith("/tmp/") for place in shown)  # noqa: S108
+        links = ["/dev/shm", *(() if in_tmp else ("/tmp",))]  # noqa: S108
         # Not a virtual environment's: programs don't see that.
         base: str = getattr(sys, "_base_executable", sys.executable)
-        command = config["python"] or (os.path.realpath(base),)
-        if way == "bubblewrap":
-            command = [*_bubblewrap(shown), *command]
+        command = [
+            *_wrapped(way, shown, links),
+            *(config["python"] or (os.path.realpath(base),)),
+            *("-I", "-S", "-X", "utf8", "-c", BOOT),
+        ]
+        kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        kept["MALLOC_ARENA_MAX"] = "1"  # Else each thread takes 64 MiB of address space.
+        ours, theirs = socket.socketpair()
         try:
             with theirs:
                 self.process = subprocess.Popen(  # noqa: S603 (the caller's own words)
-                    [*command, "-I", "-S", "-X", "utf8", "-c", BOOT],
+                    command,
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=subprocess.DEVNULL,
-                    env=None if config["python"] else kept,
+                    env=None if way == "limits" and config["python"] else kept,
                     start_new_session=True,
                 )
         except BaseException:
@@ -413,29 +396,26 @@ class _Server:
         ours.setblocking(False)
         self.connection = ours
         self.owner = os.getpid()
-        self.local = not config["python"]
         self.holds: dict[str, Any] = {}
-        self.trouble = f"{command[0]} is no Python 3.11 or newer, or may not be run"
-        self._read = bytearray()
-        self._settings = config | {"path": path, "way": way, "shown": shown}
+        self.trouble = f"{command[0]} can't be run here, or starts no Python 3.11 or newer"
+        self._settings = config | {"path": path, "way": way, "shown": shown, "links": links}
 
     async def begin(self) -> None:
         """Send it its own program, and hear what holds."""
-        here = Path(__file__)
+        here = anyio.Path(__file__)
         modules = [
-            [f"{__package__}.{part}", await anyio.Path(here.with_name(f"{part}.py")).read_text()]
+            (f"{__package__}.{part}", await here.with_name(f"{part}.py").read_text("utf-8"))
             for part in PARTS
         ]
         await self.send({"modules": modules, "settings": self._settings})
         said = await self.receive() or {"trouble": self.trouble}
         self.trouble = said["trouble"]
         if not self.trouble:
-            self.holds = said | {"way": self._settings["way"]}
+            self.holds = said
 
-    async def send(self, message: dict[str, Any]) -> None:
-        """Send it a message; whether it is there shows when it answers."""
-        text = json.dumps(message).encode("ascii")
-        data = bytearray(len(text).to_bytes(4, "big") + text)
+    async def send(self, message: dict[str, Any] | None) -> None:
+        """Send it a message, or, with None, end its run; if it is gone, `receive` tells."""
+        data = bytearray(b"" if message is None else json.dumps(message).encode("ascii")) + b"\n"
         with suppress(OSError):
             while data:
                 try:
@@ -444,95 +424,62 @@ class _Server:
                     await anyio.wait_writable(self.connection)
 
     async def receive(self) -> dict[str, Any] | None:
-        """Wait for a message; None if it has ended."""
-        while True:
-            size = int.from_bytes(self._read[:4], "big")
-            if len(self._read) >= 4 + size > 4:  # noqa: PLR2004
-                message: dict[str, Any] = json.loads(self._read[4 : 4 + size])
-                del self._read[: 4 + size]
-                return message
+        """Wait for its answer; None if it has ended."""
+        data = bytearray()
+        while not data.endswith(b"\n"):
             try:
-                data = self.connection.recv(2**16)
+                more = self.connection.recv(2**20)
             except BlockingIOError:
                 await anyio.wait_readable(self.connection)
                 continue
             except OSError:
                 return None
-            if not data:
+            if not more:
                 return None
-            self._read += data
-
-    async def cancel(self) -> bool:
-        """End the run; whether the server can be used again."""
-        await self.send({})
-        return await self.receive() is not None
-
-    def alive(self) -> bool:
-        """Whether it runs, and says nothing unasked."""
-        try:
-            self.connection.recv(1)
-        except BlockingIOError:
-            return self.process.poll() is None
-        except OSError:
-            pass
-        return False
+            data += more
+        found: dict[str, Any] = json.loads(data)
+        return found
 
     def end(self) -> None:
         """End it, and all that it has started; blocks, for a moment."""
-        self.connection.close()
+        self.connection.close()  # It ends its program, and itself.
         if self.owner != os.getpid():
             return  # A fork of the process that started it.
-        if (
-            self.local and self.process.poll() is None
-        ):  # One that its program has stopped could clear nothing away.
-            with suppress(OSError):
-                os.killpg(self.process.pid, signal.SIGCONT)
+        with suppress(OSError):  # Without namespaces, a program may have stopped it.
+            os.kill(self.process.pid, signal.SIGCONT)
         try:
             self.process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        if self.local and (place := self.holds.get("place")):
-            shutil.rmtree(place, ignore_errors=True)
 
 
-async def _started(config: dict[str, Any], way: str) -> _Server:
-    try:
-        with anyio.CancelScope(shield=True):
-            return await run_in_thread(_Server, config, way)
-    except OSError as exc:
-        msg = f"a Sandbox could not start its template: {exc}"
-        raise RequirementError(msg) from exc
-    raise AssertionError  # For the type checkers: a scope may swallow what is raised in it.
-
-
-def _ways(config: dict[str, Any]) -> list[str]:
-    """Return the ways to keep programs apart, the best one first."""
-    if config["isolation"] == "limits":
-        return ["limits"]
-    found = not config["python"] and sys.platform == "linux" and shutil.which("bwrap")
-    return ["bubblewrap", "namespaces"] if found else ["namespaces"]
-
-
-def _bubblewrap(shown: Sequence[str]) -> list[str]:
-    """Return the command that shows a program nothing but some paths, and those read-only."""
+def _wrapped(way: str, shown: Sequence[str], links: Sequence[str]) -> list[str]:
+    """Return the command that runs another one in namespaces."""
     kinds = ["pid", "net", "ipc", "uts", *(["user"] if os.geteuid() else [])]
-    command = [
-        shutil.which("bwrap") or "bwrap",
-        "--as-pid-1",
-        "--cap-add",
-        "ALL",
-    ]
-    command += [f"--unshare-{kind}" for kind in kinds]
-    for place in sorted(
-        {os.fspath(above) for path in shown for above in Path(path).parents} - {"/"}
-    ):
-        if place not in shown:  # Else programs of an unprivileged user can't get past it.
-            command += ["--perms", "0755", "--dir", place]
+    unshared = [f"--{'unshare-' * (way == 'bubblewrap')}{kind}" for kind in kinds]
+    if way == "unshare":
+        mapped = ["--map-current-user", "--keep-caps"] if os.geteuid() else []
+        return ["unshare", "--mount", "--fork", "--kill-child", *unshared, *mapped]
+    if way == "limits":
+        return []
+    command = ["bwrap", "--as-pid-1", "--cap-add", "ALL", *unshared]
+    above = {os.fspath(one) for path in shown for one in Path(path).parents}
+    for place in sorted(above - {"/", *shown}):  # Unprivileged users have to get past them.
+        command += ["--perms", "0755", "--dir", place]
     for path in shown:
-        bind = "--dev-bind-try" if path.startswith("/dev/") else "--ro-bind-try"
-        command += [bind, path, path]
-    return [*command, "--dir", "/tmp", "--symlink", "/tmp", "/dev/shm", "--remount-ro", "/"]  # noqa: S108
+        command += ["--dev-bind-try" if path.startswith("/dev/") else "--ro-bind-try", path, path]
+    command += ["--dir", "/box"]
+    for link in links:
+        command += ["--symlink", "/box", link]
+    return [*command, "--remount-ro", "/"]
+
+
+async def _to_its_end(function: Callable[..., T], *given: object) -> T:
+    """Call a function in a thread, and don't leave it."""
+    with anyio.CancelScope(shield=True):
+        return await run_in_thread(function, *given)
+    raise AssertionError  # For the type checkers: a scope may swallow what is raised in it.
 
 
 def _made(config: dict[str, Any]) -> Sandbox:
@@ -546,7 +493,7 @@ def _end_all(servers: list[_Server]) -> None:
         servers.pop().end()
 
 
-# --- in words ------------------------------------------------------------------------------------
+# --- in words -------------------------------------------------------------------------------------
 
 
 def _size(count: int) -> str:
@@ -556,7 +503,7 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _described(config: dict[str, Any], holds: dict[str, Any]) -> str:
+def _described(config: dict[str, Any], way: str, holds: dict[str, Any]) -> str:
     wall = config["wall_seconds"] or 4 * config["seconds"] + 1
     limits = (
         f"Each program runs in a process of its own, for at most {config['seconds']:g} s of"
@@ -564,68 +511,64 @@ def _described(config: dict[str, Any], holds: dict[str, Any]) -> str:
         f" process, {config['processes']} more processes, {_size(config['output'])} of output and"
         f" {_size(config['files'])} of files, in an empty environment and a fresh directory."
     )
-    if holds["way"] == "limits":
+    reach = (
+        f"Namespaces hold here, made by {way}: no network, no other processes, no files but"
+        " Python's and /usr, read-only; all that a program starts ends with it."
+    )
+    if way == "limits":
         reach = (
             "Only these limits hold, as was asked for: a program reaches the network, and the files"
             f" and the processes that user {holds['user']} may reach."
         )
-    else:
-        made = "made by bubblewrap" if holds["way"] == "bubblewrap" else "made by the template"
-        reach = (
-            f"Namespaces hold here, {made}: no network, no other processes, no files but Python's"
-            " and /usr, read-only; all that a program starts ends with it."
-        )
+    if not holds["seccomp"]:
+        reach += " No filter of system calls (seccomp) is known for this kind of machine."
     return f"{limits} {reach} A container is a boundary; this is a seat belt."
 
 
-def _report(  # noqa: C901 (one branch for each end)
+def _report(
     job: CodeJob, found: dict[str, Any], asked: dict[str, Any], config: dict[str, Any]
 ) -> CodeReport:
     """Tell how a run ended; it raises if that says nothing about the program."""
-    if found["trouble"]:
-        msg = f"the sandbox could not start a program: {found['trouble']}"
-        raise RequirementError(msg)
-    said = [one for line in found["said"].splitlines() if (one := _parsed(line))]
-    none: dict[str, Any] = {}
-    last = next((one for one in said if one.get("secret") == asked["secret"]), none)
-    if "wrong" in last:
-        msg = f"the tests could not be run: {last['wrong']}"
-        raise RequirementError(msg)
+    said, last = _said(found["said"]), dict[str, Any]()
+    for one in said:
+        last = one if one.get("secret") == asked["secret"] else last
+    wrong = str(last.get("trouble", ""))
+    ended, status = found["ended"], found["status"]
+    if ended == "itself" and status == -signal.SIGKILL:
+        wrong = "the program was killed from outside: there may be too little memory here"
+    if len(found["said"]) >= max(config["files"], config["output"] + 1):
+        wrong = "what the program answered is too large to be compared"
     missing = next((str(one["missing"]) for one in said if one.get("missing")), "").split(".")[0]
     if missing.isidentifier() and find_spec(missing) is not None:
-        msg = (
+        wrong = (
             f"the program imports {missing}, which is installed here and which the sandbox doesn't"
             " have: name its directory in Sandbox(path=[...])"
         )
-        raise RequirementError(msg)
-    places = [str(one["at"]) for one in said if "at" in one]
-    during = f" in `{places[-1]}`" if places and not last else ""
-    failure = ""
-    if found["ended"] == "processor":
-        failure = f"it took more than {asked['seconds']:g} s of processor time{during}"
-    elif found["ended"] == "time":
-        failure = f"it was not done after {asked['wall']:g} s{during}"
-    elif found["ended"] == "said":
-        msg = "what the program answered is too large to be compared"
-        raise RequirementError(msg)
-    elif found["ended"] in ("stdout", "stderr"):
+    if wrong:
+        raise RequirementError(wrong)
+    places = [] if last else [f" in {one['at']}" for one in said if "at" in one]
+    during = places[-1] if places else ""
+    long = not last and max(len(found["stdout"]), len(found["stderr"])) > config["output"]
+    tested = job.tests or job.function is not None
+    failure, more = str(last.get("failed", "")), ""
+    if ended == "processor":
+        failure = f"it took more than {asked['seconds']:g} s of processor time{during}{ENDED}"
+    elif ended == "time":
+        failure = f"it was not done after {asked['wall']:g} s{during}{ENDED}"
+    elif long:
         failure = f"it printed more than {_size(config['output'])}{during}"
-    elif found["status"] == -signal.SIGKILL:
-        msg = "the program was killed from outside: there may be too little memory here"
-        raise RequirementError(msg)
-    elif not last and (job.tests or job.function is not None):
-        failure = f"the program {_status(found['status'])} before its tests were done{during}"
-    elif found["status"] != 0:
-        failure = f"it {_status(found['status'])}"
-    if found["ended"] != "itself":
-        failure += ENDED
-    tail = found["stderr"].strip()[-CLIPPED:]
-    if failure and tail and not failure.endswith(ENDED):
-        failure += f":\n{tail}"
+    elif not last and (tested or status != 0):
+        tail = found["stderr"].strip()[-CLIPPED:]
+        more = f":\n{tail}" if tail else ""
+        failure = (
+            f"the program {_status(status)} before its tests were done{during}"
+            if tested
+            else f"it {_status(status)}"
+        )
     return CodeReport(
-        failure=failure or str(last.get("failed", "")),
-        stdout=found["stdout"],
-        stderr=found["stderr"],
+        failure=failure + more,
+        stdout=found["stdout"][: config["output"]],
+        stderr=found["stderr"][: config["output"]],
         passed=last.get("passed", 0),
         total=last.get("total", 0),
         failures=tuple(last.get("failures", ())),
@@ -634,12 +577,13 @@ def _report(  # noqa: C901 (one branch for each end)
     )
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    """Read a line that a program may have written."""
-    with suppress(ValueError, RecursionError):
-        said: Any = json.loads(line)
-        return cast("dict[str, Any]", said) if isinstance(said, dict) else {}
-    return {}
+def _said(text: str) -> list[dict[str, Any]]:
+    """Read lines that a program may have written."""
+    found: list[Any] = []
+    for line in text.splitlines():
+        with suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return [one for one in found if isinstance(one, dict)]
 
 
 def _answer(said: dict[str, Any]) -> CodeAnswer:
@@ -656,8 +600,5 @@ def _answer(said: dict[str, Any]) -> CodeAnswer:
 def _status(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"was ended by {name}"
+    names = [one.name for one in signal.Signals if one == -status]
+    return f"was ended by {names[0] if names else f'signal {-status}'}"

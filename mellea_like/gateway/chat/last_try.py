@@ -1,0 +1,53 @@
+"""No more tries than a model's configuration says, and no new draw after a 429."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from mellea_like.core.backend import BackendWrapper
+from mellea_like.errors import BackendError, RateLimited
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Generation
+
+__all__ = ["LastTry"]
+
+
+class LastTry(BackendWrapper):
+    """An upstream whose errors are final after so many retries of a request.
+
+    A strategy waits longer for a server that answers 429, and then draws again. Behind a gateway
+    that would multiply what an overloaded server gets: clients try again as well.
+    """
+
+    def __init__(self, inner: Backend, retries: int) -> None:
+        super().__init__(inner)
+        self._retries = retries
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request."""
+        try:
+            return await self.inner.generate(request)
+        except BackendError as exc:
+            self._settle(request, exc)
+            raise
+
+    @asynccontextmanager
+    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        try:
+            async with super()._stream(request) as pieces:
+                yield pieces
+        except BackendError as exc:
+            self._settle(request, exc)
+            raise
+
+    def _settle(self, request: Request, error: BackendError) -> None:
+        if request.meta.retry < self._retries:
+            return
+        error.retried = True
+        if isinstance(error, RateLimited):
+            error.retryable = False

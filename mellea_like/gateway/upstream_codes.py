@@ -1,0 +1,121 @@
+"""The words of an upstream's error that a caller gets: code, field and type, if they are known.
+
+Clients decide by them whether to shorten a conversation, ask another model, or come back later.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from mellea_like.backends.output_mode import names
+from mellea_like.backends.server_errors import said_in
+
+if TYPE_CHECKING:
+    from mellea_like.errors import BackendError
+
+__all__ = ["CODES", "CONTEXT_LENGTH", "TYPES", "Known", "keep_known", "known_of"]
+
+CONTEXT_LENGTH = "context_length_exceeded"
+
+CODES = frozenset(
+    {
+        # OpenAI's reference: "Error codes", and the errors of chat completions' own parameters.
+        "array_above_max_length",
+        "array_below_min_length",
+        "content_policy_violation",
+        CONTEXT_LENGTH,
+        "decimal_above_max_value",
+        "decimal_below_min_value",
+        "empty_array",
+        "insufficient_quota",
+        "integer_above_max_value",
+        "integer_below_min_value",
+        "invalid_function_parameters",
+        "invalid_json_schema",
+        "invalid_type",
+        "invalid_value",
+        "missing_required_parameter",
+        "rate_limit_exceeded",
+        "string_above_max_length",
+        "string_below_min_length",
+        "unknown_parameter",
+        "unsupported_parameter",
+        "unsupported_value",
+        # ResponseError in the official SDK (openai.types.responses), but for servers' own faults.
+        "bio_policy",
+        "empty_image_file",
+        "failed_to_download_image",
+        "image_content_policy_violation",
+        "image_file_not_found",
+        "image_file_too_large",
+        "image_parse_error",
+        "image_too_large",
+        "image_too_small",
+        "invalid_base64_image",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_image_mode",
+        "invalid_image_url",
+        "invalid_prompt",
+        "misalignment_policy_violation",
+        "unsupported_image_media_type",
+        # Azure ("Content filtering", the errors of prompts).
+        "content_filter",
+    }
+)
+"""Codes that name what is wrong with a request, or that there were too many."""
+
+TYPES = frozenset(
+    {
+        # OpenAI; the kind of limit is the type of its 429.
+        "insufficient_quota",
+        "invalid_request_error",
+        "rate_limit_error",
+        "requests",
+        "tokens",
+        # vLLM (`ErrorResponse` of its OpenAI-compatible server), which has few codes.
+        "BadRequestError",
+        # llama.cpp (`format_error_response` of its server).
+        "exceed_context_size_error",
+    }
+)
+"""Types of such errors."""
+
+_TOO_LONG = re.compile(
+    # vLLM, SGLang and OpenAI's older models; llama.cpp; Anthropic; Gemini.
+    r"maximum context length|model's context length|exceeds the available context size"
+    r"|prompt is too long|input token count .{0,40}exceeds",
+    re.IGNORECASE,
+)
+"""What servers without a code for it say of a prompt that is too long."""
+
+_PLACE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,199}", re.ASCII)
+
+
+class Known(NamedTuple):
+    """What a caller may get of an upstream's error; None for what is no known word."""
+
+    code: str | None = None
+    param: str | None = None
+    kind: str | None = None
+    about_format: bool = False
+    """Whether it is about the JSON Schema that the reply should meet."""
+
+
+def known_of(error: BackendError) -> Known:
+    """Return what may be handed on of an error that `keep_known` has seen."""
+    known = vars(error).get("known")
+    return known if isinstance(known, Known) else Known()
+
+
+def keep_known(error: BackendError, of: BackendError) -> None:
+    """Have an error in our words keep the known words of an upstream's."""
+    said = said_in(of)
+    code = of.code if of.code in CODES else None
+    if code is None and of.status in (400, 413, 422) and _TOO_LONG.search(said):
+        code = CONTEXT_LENGTH
+    param = of.param if of.param is not None and _PLACE.fullmatch(of.param) else None
+    kind = of.kind if of.kind in TYPES else None
+    about_format = param is None and names("json_schema", of.status, said)
+    vars(error)["known"] = Known(code, param, kind, about_format)

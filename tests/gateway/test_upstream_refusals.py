@@ -1,0 +1,259 @@
+"""An upstream's refusals: the words that clients decide by are kept, and tries don't multiply."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import get_args
+
+import pytest
+from gateway_kit import Caller, calling
+from http_server import Answer, OpenAIServer
+from openai.types.responses.response_error import ResponseError
+
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.core.backend import Request
+from mellea_like.errors import BackendUnavailable, RateLimited
+from mellea_like.gateway import GatewayConfig
+from mellea_like.gateway.http.app import Gateway
+from mellea_like.gateway.upstream_codes import CODES
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "the-upstream-said-this"
+OWN_FAULT = {
+    "server_error",
+    "rate_limit_exceeded",
+    "data_residency_mismatch",
+    "vector_store_timeout",
+}
+"""Codes of the SDK that name no fault of a request's."""
+
+
+def refusing(status: int, /, **error: object) -> Answer:
+    told = {"message": SECRET, "type": None, "param": None, "code": None, **error}
+    return Answer(status=status, body=json.dumps({"error": told}).encode())
+
+
+def test_the_sdks_codes_of_faulty_requests_are_known():
+    codes = set(get_args(ResponseError.model_fields["code"].annotation))
+    assert codes - OWN_FAULT <= CODES
+
+
+LENGTH = "context_length_exceeded"
+INVALID = "invalid_request_error"
+VLLM = f"This model's maximum context length is 8192 tokens. However, {SECRET}"
+LLAMA = f"request (9412 tokens) exceeds the available context size (8192 tokens), {SECRET}"
+
+REFUSALS = {
+    "openai": (
+        refusing(400, code=LENGTH, param="messages", type=INVALID),
+        (400, LENGTH, "messages", INVALID),
+    ),
+    "openai's value": (
+        refusing(400, code="unsupported_value", param="temperature", type=INVALID),
+        (400, "unsupported_value", "temperature", INVALID),
+    ),
+    "azure": (
+        refusing(400, code="content_filter", param="prompt", type=None),
+        (400, "content_filter", None, INVALID),
+    ),
+    "vllm": (
+        refusing(400, message=VLLM, type="BadRequestError", code=400),
+        (400, LENGTH, None, "BadRequestError"),
+    ),
+    "vllm of old": (
+        Answer(
+            status=400,
+            body=json.dumps({"object": "error", "message": VLLM, "code": 400}).encode(),
+        ),
+        (400, LENGTH, None, INVALID),
+    ),
+    "llama.cpp": (
+        refusing(400, message=LLAMA, type="exceed_context_size_error", code=400),
+        (400, LENGTH, None, "exceed_context_size_error"),
+    ),
+    "no known words": (
+        refusing(400, code=SECRET, param=f"{SECRET} said", type=SECRET),
+        (400, "upstream_refused", None, INVALID),
+    ),
+    "a field of nobody's": (
+        refusing(400, code="unknown_parameter", param="the_system_prompt", type=INVALID),
+        (400, "unknown_parameter", None, INVALID),
+    ),
+    "load": (
+        refusing(429, code="rate_limit_exceeded", type="tokens"),
+        (429, "rate_limit_exceeded", None, "tokens"),
+    ),
+    "quota": (
+        refusing(429, code="insufficient_quota", type="insufficient_quota"),
+        (429, "insufficient_quota", None, "insufficient_quota"),
+    ),
+    "the gateway's key": (
+        refusing(401, code="invalid_api_key", type=INVALID),
+        (502, "upstream_authentication", None, "upstream_error"),
+    ),
+    "the gateway's model": (
+        refusing(404, code="model_not_found", param="model", type=INVALID),
+        (502, "upstream_refused", None, "upstream_error"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("answer", "told"), REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_code_param_and_type_are_kept_if_they_are_known_and_nothing_else(
+    answer, told, stream
+):
+    with OpenAIServer(answer) as upstream:
+        async with calling(url=upstream.url, loop=1) as caller:
+            refused = await caller.chat(stream=stream)
+    error = refused.error
+    assert (refused.status, error["code"], error["param"], error["type"]) == told
+    assert SECRET.encode() not in refused.body
+
+
+async def test_what_a_stream_is_broken_off_with_is_told_in_the_same_words():
+    error = json.dumps({"error": {"message": SECRET, "code": LENGTH, "type": INVALID}})
+    with OpenAIServer(Answer(events=(error,))) as upstream:
+        async with calling(url=upstream.url, loop=1) as caller:
+            refused = await caller.chat()
+    assert (refused.status, refused.error["code"]) == (400, LENGTH)
+    assert SECRET.encode() not in refused.body
+
+
+async def test_a_field_is_named_as_the_caller_of_responses_knows_it():
+    answer = refusing(400, code="invalid_value", param="max_completion_tokens", type=INVALID)
+    with OpenAIServer(answer) as upstream:
+        async with calling(url=upstream.url, loop=1) as caller:
+            given = {"model": "mine", "input": "Hi.", "max_output_tokens": 5}
+            refused = await caller.ask("/v1/responses", given)
+    assert (refused.status, refused.error["param"]) == (400, "max_output_tokens")
+    assert refused.error["message"].startswith("the upstream refuses the request")
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+OTHER = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+BAD_FORMAT = refusing(400, param="response_format", message=f"Invalid schema: {SECRET}")
+NO_PARAM = refusing(400, message=f"failed to parse grammar: {SECRET}")
+
+FAULTS = {
+    "the model's schema": (BAD_FORMAT, {"json_schema": SCHEMA}, {}, "json_schema"),
+    "the model's schema, unnamed": (NO_PARAM, {"json_schema": SCHEMA}, {}, "json_schema"),
+    "the caller's schema": (
+        BAD_FORMAT,
+        {"json_schema": SCHEMA},
+        {"response_format": OTHER},
+        None,
+    ),
+    "the model's option": (
+        refusing(400, param="temperature"),
+        {"options": {"temperature": 0.3}},
+        {},
+        "options.temperature",
+    ),
+    "the caller's option": (
+        refusing(400, param="temperature"),
+        {"options": {"temperature": 0.3}},
+        {"temperature": 0.4},
+        None,
+    ),
+    "the model's field": (
+        refusing(400, param="top_k"),
+        {"options": {"extra": {"top_k": 3}}},
+        {},
+        "options.extra.top_k",
+    ),
+}
+
+
+@pytest.mark.parametrize(("answer", "model", "asked", "place"), FAULTS.values(), ids=FAULTS)
+async def test_a_refusal_that_the_configuration_caused_is_told_to_the_operator(
+    answer, model, asked, place, caplog
+):
+    caplog.set_level(logging.WARNING, "mellea_like.gateway")
+    with OpenAIServer(answer) as upstream:
+        async with calling(url=upstream.url, loop=1, **model) as caller:
+            refused = await caller.chat(**asked)
+    [*said] = (r.getMessage() for r in caplog.records if r.name == "mellea_like.gateway")
+    if place is None:
+        assert (refused.status, said) == (400, [])
+        return
+    assert (refused.status, refused.error["code"]) == (502, "upstream_misconfigured")
+    assert refused.headers["x-should-retry"] == "false"
+    assert place not in refused.error["message"]
+    assert any(f"change models.mine.{place} in the configuration" in line for line in said)
+    assert SECRET not in "".join(said)
+
+
+# --- load ---------------------------------------------------------------------------------------
+
+
+class Failing(FunctionBackend):
+    """An upstream that fails in turn, the last again and again."""
+
+    def __init__(self, *answers: Exception | str) -> None:
+        self.requests = 0
+        self._answers = answers
+        super().__init__(self._answer, inline=True)
+
+    def _answer(self, request: Request) -> str:
+        self.requests += 1
+        answer = self._answers[min(self.requests, len(self._answers)) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("config", "requests"),
+    [
+        ({"retries": 2}, 3),  # As in a bare {upstream: main}, with three draws.
+        ({"retries": 0}, 1),
+        ({"retries": 2, "concurrency": 2}, 6),
+        ({"retries": 1, "strategy": "repair", "checks": ["excludes:x"]}, 2),
+    ],
+)
+async def test_an_upstream_that_answers_429_gets_no_more_than_the_retries_of_each_draw(
+    config, requests, virtual_clock
+):
+    upstream = Failing(RateLimited("no", status=429, retry_after=1.0))
+    async with calling(upstream, loop=3, **config) as caller:
+        refused = await caller.chat()
+    assert upstream.requests == requests
+    assert (refused.status, refused.error["code"]) == (429, "upstream_rate_limit")
+    assert refused.headers["x-should-retry"] == "false"
+    assert refused.headers["retry-after"] == "1"
+
+
+async def test_other_faults_are_tried_as_often_and_the_next_draw_goes_on(virtual_clock):
+    refused, failed = RateLimited("no", status=429), BackendUnavailable("no", status=500)
+    upstream = Failing(refused, refused, failed, "a b")
+    async with calling(upstream, loop=2, retries=2) as caller:
+        reply = await caller.chat()
+    assert (reply.status, upstream.requests) == (200, 4)
+    assert reply.json["mellea_like"]["iterations"] == 2
+
+
+async def test_after_a_429_the_bigger_model_goes_on():
+    small, big = Failing(RateLimited("no", status=429)), Failing("a b")
+    python = {"kind": "python"}
+    model = {"upstream": "main", "retries": 0, "escalate": [{"upstream": "big"}]}
+    config = GatewayConfig.model_validate(
+        {"upstreams": {"main": python, "big": python}, "models": {"mine": model}}
+    )
+    gateway = Gateway(config, {"main": small, "big": big})
+    async with gateway.open():
+        reply = await Caller(gateway).chat()
+    assert (reply.status, small.requests, big.requests) == (200, 1, 1)
+
+
+async def test_a_real_servers_429_says_so_and_when_to_come_back():
+    answer = Answer.error(429, code="rate_limit_exceeded", retry_after="7")
+    with OpenAIServer(answer) as upstream:
+        async with calling(url=upstream.url, loop=3, retries=0) as caller:
+            refused = await caller.chat()
+    assert upstream.started == 1
+    assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+    assert refused.headers["retry-after"] == "7"
+    assert refused.headers["x-should-retry"] == "false"
