@@ -62,7 +62,7 @@ def serve(port) -> None:
 
 
 def rate(folder: Path, url: str, rows: int, processes: int, parallel: int) -> tuple[float, float]:
-    """Return rows a second without the start, and seconds of CPU of all of them, without the start."""
+    """Return rows a second and seconds of CPU of all rows, both without the start."""
     took, cpu = [], []
     for count in (processes, rows):
         source = folder / f"{count}.jsonl"
