@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
+    from mellea_like.batch.batch_run import BatchRun
     from mellea_like.batch.processes import Sender
 
 __all__ = ["ProcessRun", "ProcessedItem", "sample_in_processes"]
@@ -191,14 +192,18 @@ class ProcessRun:
 async def _sample(part: _Part, sender: Sender) -> None:
     """Sample a share of the items, in a process."""
     try:
-        strategy = part.make_strategy()
+        strategy: object = part.make_strategy()
         if not isinstance(strategy, BaseSamplingStrategy):
             msg = f"make_strategy returned {strategy!r}, which isn't a strategy"
             raise TypeError(msg)
-        settings = {**(part.arguments.get("settings") or {}), "shard": f"{part.number}/{part.of}"}
-        arguments = part.arguments | {"settings": settings}
+        settings: dict[str, Any] = {
+            **(part.arguments.get("settings") or {}),
+            "shard": f"{part.number}/{part.of}",
+        }
+        arguments: dict[str, Any] = {**part.arguments, "settings": settings}
         parsed = arguments.get("format") is not None
-        async with sample_many(strategy, part.items, **arguments) as results:
+        run: BatchRun[Any] = sample_many(strategy, part.items, **arguments)
+        async with run as results:
             async for item in results:
                 sender.post((item.id, outcome_of(item, parsed=parsed)))
                 await sender.drain()
