@@ -470,7 +470,8 @@ def _asking(
     by_format = (
         inputs.format is not None and not every and (tools is None or tools.choice == "none")
     )
-    watched = streams and bool(checked_early or by_format)
+    calls = tools.watches(every=every) if streams and tools is not None else None
+    watched = streams and bool(checked_early or by_format or calls)
     # A user's `render` may depend on anything; for these two classes it can run once, now.
     known = type(inputs.action) in (Instruction, Message)
     return (
@@ -482,6 +483,7 @@ def _asking(
             checked_early if streams else (),
             stage,
             by_format=by_format and streams,
+            calls=calls,
         ),
         StagedValidation(inputs.requirements),
         watched,
