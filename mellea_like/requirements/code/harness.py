@@ -7,16 +7,16 @@ program can't replace, and looks nothing up in other modules that it may have ch
 from __future__ import annotations
 
 import ast
-import asyncio  # noqa: TID251 (this process is the program's own)
 import atexit
 import builtins
 import gc
 import linecache
-import math
+import re
 import sys
 import threading
 import types
 import unittest
+from asyncio import run  # noqa: TID251 (this process is the program's own)
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import groupby
@@ -47,6 +47,11 @@ FRAMES = 3
 
 LONGEST = 4000
 """Characters of one failure."""
+
+NAMES = re.compile(r"[\w.]+")
+
+GUARDED = {"asyncio", "math", "pytest", "unittest"}
+"""Modules, besides builtins, in which a program might replace what tests rely on."""
 
 
 def work(job: dict[str, Any], saying: int) -> NoReturn:
@@ -144,7 +149,7 @@ def _clipped(text: str, limit: int = 200) -> str:
 
 
 def _awaited(found: Any) -> Any:
-    return asyncio.run(cast("Any", found)) if isinstance(found, types.CoroutineType) else found
+    return run(cast("Any", found)) if isinstance(found, types.CoroutineType) else found
 
 
 def _call(job: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -185,11 +190,18 @@ class _Tests:
         self.total = 0
         self.failures: list[str] = []
         setattr(unittest, "main", nothing)  # noqa: B010 (cases are run here)
-        guarded = builtins, math, asyncio, unittest, unittest.TestCase, sys.modules["pytest"]
+        # Only what they name: to look at a thing is to copy its page of memory in this process.
+        words = NAMES.findall(" ".join(job["tests"]))
+        self.modules = {word: sys.modules[word] for word in words if word in sys.modules}
+        guarded: list[Any] = [
+            builtins,
+            *(self.modules[one] for one in GUARDED & self.modules.keys()),
+        ]
+        guarded += [unittest.TestCase] if unittest in guarded else []
         self.guarded: list[tuple[Any, str, object]] = [
             (owner, name, value)
             for owner in guarded
-            for name, value in vars(owner).items()
+            for name, value in cast("dict[str, Any]", vars(owner)).items()
             if callable(value) or isinstance(value, classmethod | staticmethod)
         ]
 
@@ -206,13 +218,13 @@ class _Tests:
         for tree in trees:
             tree.body = [part for part in tree.body if not _is_runner(part)]
         self.total = sum(_is_unit(statement) for tree in trees for statement in tree.body)
-        modules, names = dict(sys.modules), dict[str, Any]()
+        names: dict[str, Any] = {}
 
         def load() -> None:
             names.update(_execute(self.job["program"], "solution"))
 
         if self._unit("the program", load, counted=False):
-            sys.modules.update(modules)
+            sys.modules.update(self.modules)
             self.restore(lambda _: True)
             if missing := [name for name in self.job["names"] or () if name not in names]:
                 self.failures.append(f"the program defines no {' and no '.join(missing)}")

@@ -397,6 +397,7 @@ class _Server:
         self.connection = ours
         self.owner = os.getpid()
         self.holds: dict[str, Any] = {}
+        self._read = bytearray()
         self.trouble = f"{command[0]} can't be run here, or starts no Python 3.11 or newer"
         self._settings = config | {"path": path, "way": way, "shown": shown, "links": links}
 
@@ -425,7 +426,7 @@ class _Server:
 
     async def receive(self) -> dict[str, Any] | None:
         """Wait for its answer; None if it has ended."""
-        data = bytearray()
+        data = self._read  # It is kept if the wait is cancelled.
         while not data.endswith(b"\n"):
             try:
                 more = self.connection.recv(2**20)
@@ -438,6 +439,7 @@ class _Server:
                 return None
             data += more
         found: dict[str, Any] = json.loads(data)
+        data.clear()
         return found
 
     def end(self) -> None:
