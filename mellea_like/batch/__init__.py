@@ -19,15 +19,19 @@ if TYPE_CHECKING:
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.batch.journal.reader import read_items, read_run
+    from mellea_like.batch.process_run import ProcessedItem, ProcessRun, sample_in_processes
     from mellea_like.batch.progress import Progress
 
 __all__ = [
     "BatchRun",
     "ItemResult",
     "Journal",
+    "ProcessRun",
+    "ProcessedItem",
     "Progress",
     "read_items",
     "read_run",
+    "sample_in_processes",
     "sample_many",
 ]
 
@@ -36,6 +40,9 @@ __getattr__, __dir__ = lazy_exports(
         "BatchRun": "mellea_like.batch.batch_run",
         "ItemResult": "mellea_like.batch.item",
         "Journal": "mellea_like.batch.journal.journal",
+        "ProcessRun": "mellea_like.batch.process_run",
+        "ProcessedItem": "mellea_like.batch.process_run",
+        "sample_in_processes": "mellea_like.batch.process_run",
         "Progress": "mellea_like.batch.progress",
         "read_items": "mellea_like.batch.journal.reader",
         "read_run": "mellea_like.batch.journal.reader",

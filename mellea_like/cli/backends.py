@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.limits.backoff_gate import BackoffGate
     from mellea_like.limits.budget import Budget
+    from mellea_like.limits.store import Store
     from mellea_like.sampling.base import BaseSamplingStrategy
 
 __all__ = ["Backends"]
@@ -49,8 +50,15 @@ class Backends:
     The models, the budget and the strategy are known while it is open.
     """
 
-    def __init__(self, options: DrawOptions, *, default: BackendName | None = None) -> None:
+    def __init__(
+        self,
+        options: DrawOptions,
+        *,
+        default: BackendName | None = None,
+        store: Store | None = None,
+    ) -> None:
         self._options = options
+        self._store = store  # Of the budget and the rates, if several processes share them.
         self.named = _named(options)
         self.kind = self.named or default
         if self.kind is None:
@@ -121,7 +129,7 @@ class Backends:
             further = (f"Then {one.model} at {one.base_url}." for one in places)
             self.description = " ".join([self._describe(opened[0]), *further])
             self.models = [getattr(one, "model", None) for one in opened]
-            limits = self._spec.make_limits()
+            limits = self._spec.make_limits(self._store, "this run")
             self._opened = [LimitedBackend(one, *limits) if limits else one for one in opened]
             if options.cache is not None:
                 self._opened = [
@@ -153,7 +161,7 @@ class Backends:
                 " (--judge-model NAME for a judge)"
             )
             raise Problem(msg, Exit.USAGE)
-        return spec.make_budget(self.prices(self.models), name=whose)
+        return spec.make_budget(self.prices(self.models), name=whose, store=self._store)
 
     def make_strategy(self, **settings: Any) -> BaseSamplingStrategy:
         """Make the strategy that was asked for."""

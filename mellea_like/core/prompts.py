@@ -78,7 +78,8 @@ class Prompts:
 
 def messages_in(entry: Any) -> list[dict[str, Any]]:
     """Return the messages that are written in a conversation itself."""
-    return cast("list[dict[str, Any]]", entry["then"] if isinstance(entry, dict) else entry)
+    written = cast("dict[str, Any]", entry)["then"] if isinstance(entry, dict) else entry
+    return cast("list[dict[str, Any]]", written)
 
 
 def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:

@@ -469,9 +469,18 @@ class Budget:
             raise LimitExceeded(msg)
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        state = {name: getattr(self, name) for name in Budget.__slots__ if name != "__weakref__"}
+        names = (name for name in Budget.__slots__ if name != "__weakref__")
+        state = {name: getattr(self, name) for name in names}
+        if self.store is not None:
+            del state["_account"]  # The copy finds it in the store.
         prices = None if self.prices is None else dict(self.prices)
         return None, {**state, "prices": prices, "_loop": None}
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        for name, value in state[1].items():
+            object.__setattr__(self, name, value)
+        if self.store is not None:
+            self._account = self.store.account(self.name, self._most)
 
     def _enter_loop(self) -> None:
         loop = current_token()

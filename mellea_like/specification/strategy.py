@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Options
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
+    from mellea_like.limits.store import Store
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.schedules.base import BaseSchedule
 
@@ -130,6 +131,7 @@ class BudgetSpec(Section):
         name: str,
         prices: Mapping[str, Price] | None = None,
         within: Budget | None = None,
+        store: Store | None = None,
     ) -> Budget:
         """Make the budget."""
         assumed = VERDICT_TOKENS
@@ -140,6 +142,7 @@ class BudgetSpec(Section):
             cancelled=self.cancelled,
             within=within,
             name=name,
+            store=store,
         )
 
 
@@ -380,12 +383,17 @@ class StrategySpec(Section):
         )
 
     def make_budget(
-        self, prices: Mapping[str, Price] | None, *, name: str, within: Budget | None = None
+        self,
+        prices: Mapping[str, Price] | None,
+        *,
+        name: str,
+        within: Budget | None = None,
+        store: Store | None = None,
     ) -> Budget | None:
         """Make what a call may spend, inside of what others may; None for no limit."""
         if self.budget is None:
             return within
-        return self.budget.make(name=name, prices=prices, within=within)
+        return self.budget.make(name=name, prices=prices, within=within, store=store)
 
     def make_strategy(
         self,

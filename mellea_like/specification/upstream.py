@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from mellea_like.limits.base import Limit
+    from mellea_like.limits.store import Store
 
 __all__ = [
     "MOST_MONEY",
@@ -108,14 +109,19 @@ class _Upstream(Section):
         """Whether it can decide requirements in words."""
         return bool(getattr(self, "can_judge", False))
 
-    def make_limits(self) -> list[Limit]:
-        """Make what its requests have to pass; all backends that share it share its limits."""
+    def make_limits(self, store: Store | None = None, name: str | None = None) -> list[Limit]:
+        """Make what its requests have to pass; all backends that share it share its limits.
+
+        With a store, those that are made of the same name in other processes share the rates, too.
+        """
         limits: list[Limit] = []
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:
             limits.append(
                 RateLimiter(
                     requests_per_minute=self.requests_per_minute,
                     tokens_per_minute=self.tokens_per_minute,
+                    store=store,
+                    name=name,
                 )
             )
         if self.concurrency is not None:

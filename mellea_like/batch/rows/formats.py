@@ -78,15 +78,17 @@ class Row(dict[str, Any]):
     """One row: its values by their names, all fit for JSON.
 
     Its ``number`` is the line on which it begins, from 1; in Parquet, which has no lines, the row.
-    ``id`` is its place in the run that it is from, where it is out of a file of results.
+    ``id`` is its place in the run that it is from, where it is out of a file of results; ``place``
+    is its place in the file, from 0, where several processes share the rows.
     """
 
-    __slots__ = ("id", "number")
+    __slots__ = ("id", "number", "place")
 
     def __init__(self, fields: dict[str, Any], number: int, id: int | None = None) -> None:  # noqa: A002 (the result's word)
         super().__init__(fields)
         self.number = number
         self.id = id
+        self.place: int | None = None
 
 
 class BadRow(ValueError):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.batch.api import sample_many
-from mellea_like.batch.differences import Difference
-from mellea_like.batch.journal.journal import Journal
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.together import AGAIN
 from mellea_like.cli.backends import Backends
@@ -22,50 +17,22 @@ from mellea_like.cli.batch.options import STANDARD, BatchOptions
 from mellea_like.cli.batch.output import Output, ReaderLeft
 from mellea_like.cli.batch.progress import BatchView, so_far, summary
 from mellea_like.cli.batch.prompt import PromptTemplate
+from mellea_like.cli.batch.results import row_results, with_options
+from mellea_like.cli.batch.shards import Shards, refuse_shards, shard_results
 from mellea_like.cli.batch.source import RowSource, digest_of
-from mellea_like.cli.errors import code_of, in_options, logs, problems_of, report, sentence
+from mellea_like.cli.errors import code_of, in_options, logs, report
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.option_fields import option_names
 from mellea_like.cli.standard_streams import is_terminal, warn
 from mellea_like.core.display import plural
-from mellea_like.core.format import strip_fence
-from mellea_like.core.generation import Usage
-from mellea_like.core.serialization import usage_to_dict
-from mellea_like.errors import AuthenticationFailed, JournalError, LimitExceeded
-from mellea_like.export.example_selection import ExampleRules
-from mellea_like.export.formats import with_thoughts
+from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.runtime.garbage_collector import relaxed_gc
-from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from mellea_like.batch.item import ItemResult
-    from mellea_like.batch.rows.formats import Row
+    from mellea_like.cli.batch.records import RowResult
+    from mellea_like.cli.batch.results import Results
     from mellea_like.cli.signals import SignalHandler
-    from mellea_like.core.slice import Slice
-    from mellea_like.export.example_selection import Drop
-    from mellea_like.limits.backoff_gate import BackoffGate
 
 __all__ = ["run_batch"]
-
-OPTIONS = {
-    "loop_budget": "--loop",
-    "concurrency_budget": "--concurrency",
-    "provider": "--backend",
-    "requirements": "--check, --require",
-    "judge": "--judge-model",
-    "format": "--schema",
-    "checks": "--check",
-    "input": "INPUT",
-}
-"""Parts of a run that the library calls otherwise than the options do."""
-
-LOOK_EVERY = 0.25
-"""Seconds between two looks at whether the servers can be reached."""
-
-GIVE_UP_AFTER = 4.0
-"""Seconds of an outage after which a server that has never answered isn't waited for."""
 
 MOST_ERRORS_TOLD = 5
 """How many different errors are told one by one."""
@@ -92,7 +59,7 @@ def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
         except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
             # Whether a journal's run can be resumed, and how, is what its error says.
             resumable = not isinstance(error, JournalError)
-            report(_with_options(error), debug=debug)
+            report(with_options(error), debug=debug)
             code = code_of(error)
         if batch is not None and batch.begun:
             warn(f"Stopped{batch.so_far(resumable=resumable)}")
@@ -105,7 +72,7 @@ class _Batch:
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
         self.begun = False
-        self._requirements = options.make_requirements()
+        options.make_requirements()  # It finds what is wrong with them.
         self._backends = Backends(options)
         self._template = PromptTemplate.given(
             options.prompt, options.system, options.row_checks, early=options.early
@@ -118,7 +85,8 @@ class _Batch:
             again=options.again,
         )
         self._earlier: dict[str, Any] = {}
-        self._finished = self._look_at_journal()
+        self._shards = Shards(options) if options.processes > 1 else None
+        self._finished = self._look_at_journals()
         self._outputs = self._make_outputs()
         self._check_places()
         self._source.look_through(quiet=options.quiet)
@@ -131,41 +99,42 @@ class _Batch:
             lines=options.debug,  # Log records would run into a live view.
         )
         self._handed_on = self._filtered = 0
-        self._filters = ExampleRules(
-            drop=cast("list[Drop]", options.drop),  # They were checked.
-            min_chars=options.min_chars,
-            max_chars=options.max_chars,
-        )
         self._errors_in_a_row = 0
         self._only_errors = True
         self._told: set[str] = set()
-        self._outage = ""
 
     def close(self) -> None:
         """Close the input."""
         self._source.close()
+        if self._shards is not None:
+            self._shards.close()
 
     # --- checks ----------------------------------------------------------------------------------
 
-    def _look_at_journal(self) -> int:
-        """Return how many rows the journal has finished."""
+    def _look_at_journals(self) -> int:
+        """Return how many rows the journals have finished."""
         options, path = self._options, self._options.journal
         if path is None or not path.exists():
             return 0
-        run = read_run(path, check=not options.resume)  # Resuming it checks it.
-        if not options.resume:
+        paths = [path] if self._shards is None else self._shards.begun()
+        if self._shards is None:
+            refuse_shards(path)
+        runs = [read_run(one, check=not options.resume) for one in paths]  # Resuming checks it.
+        if runs and not options.resume:
             msg = (
                 f"the journal {path} is there already: go on with its run by the same command and"
                 " --resume, or name another file"
             )
             raise Problem(msg)
-        self._earlier = run["identity"]
-        counts: dict[str, int] = run["counts"]
-        return sum(n for status, n in counts.items() if status != "unfinished")
+        for run in runs:
+            self._earlier = run["identity"]
+        return sum(
+            n for run in runs for status, n in run["counts"].items() if status != "unfinished"
+        )
 
     def _make_outputs(self) -> list[Output]:
         options = self._options
-        renew = options.resume and options.journal is not None and options.journal.exists()
+        renew = options.resume and bool(self._earlier)
         outputs = [Output("--output", options.output, replace=options.force, renew=renew)]
         if options.failed is not None:
             outputs.append(Output("--failed", options.failed, replace=options.force, renew=renew))
@@ -224,64 +193,16 @@ class _Batch:
 
     async def run(self) -> None:
         """Sample all rows and write what comes of them."""
-        async with self._backends.open():
-            if not self._options.quiet:
-                warn(f"Backend: {self._backends.description}")
-            async with task_scope() as tasks:
-                with anyio.CancelScope() as scope:
-                    tasks.start_soon(self._watch_servers, scope)
-                    await self._sample_rows()
-            if scope.cancelled_caught:
-                raise Problem(self._outage)
-
-    async def _watch_servers(self, run: anyio.CancelScope) -> None:
-        """Tell of each outage once; end the run where a server has never answered."""
-        began: dict[BackoffGate, float] = {}
-        while True:
-            for gate in self._backends.gates:
-                outage = gate.outage
-                if outage is None:
-                    began.pop(gate, None)
-                    continue
-                if gate not in began:
-                    began[gate] = anyio.current_time()
-                    place = outage.removeprefix("can't reach ")
-                    self._view.tell(
-                        f"Waiting for {place}" if place != outage else f"Waiting: {outage}"
-                    )
-                if not gate.reached and anyio.current_time() - began[gate] >= GIVE_UP_AFTER:
-                    self._outage = outage
-                    run.cancel("the server has never answered")
-                    return
-            await anyio.sleep(LOOK_EVERY)
-
-    async def _sample_rows(self) -> None:
-        options, backends = self._options, self._backends
-        async with sample_many(
-            backends.make_strategy(),
-            self._source.rows(often=options.order == "breadth"),
-            concurrency=options.parallel,
-            action=cast("Callable[[Row], str]", self._template.fill),
-            requirements=self._requirements,
-            format=backends.reply_type,
-            options=options.request_options,
-            budget=backends.make_budget("this run"),
-            ordered=options.ordered,
-            order=options.order,
-            journal=self._journal(),
-            unique=options.similarity,
-            keep_errors=False,  # The backend's say nothing about the row.
-            on_progress=self._view.update,
-            settings=self._settings,
-        ) as results:
+        async with AsyncExitStack() as stack:
+            results = await self._open_results(stack)
             self.begun = True
             ended = False
             try:
                 for output in self._outputs:
                     output.begin(self._source.columns, at_once=self._whole)
                 with self._view:
-                    async for item in results:
-                        await self._take(item)
+                    async for row in results:
+                        await self._take(row)
                 ended = True
             finally:
                 self._view.update(results.progress)
@@ -290,19 +211,25 @@ class _Batch:
                         kept = ended or (self._whole and output.rows > 0)
                         await output.close(keep=kept)
 
-    def _journal(self) -> Journal | None:
-        options, backends = self._options, self._backends
-        if options.journal is None:
-            return None
-        prices = backends.prices(backends.models)
-        text, resume = options.journal_text, options.resume
-        return Journal(options.journal, resume=resume, text=text, prices=prices)
+    async def _open_results(self, stack: AsyncExitStack) -> Results:
+        options, template, view = self._options, self._template, self._view
+        if self._shards is not None:
+            parts = self._shards.parts(template, self._settings)
+            return await stack.enter_async_context(
+                shard_results(parts, view, self._source.total, ordered=options.ordered)
+            )
+        await stack.enter_async_context(self._backends.open())
+        if not options.quiet:
+            warn(f"Backend: {self._backends.description}")
+        return await stack.enter_async_context(
+            row_results(options, self._backends, self._source, template, self._settings, view)
+        )
 
-    async def _take(self, item: ItemResult[Any]) -> None:
+    async def _take(self, row: RowResult) -> None:
         options = self._options
         self._handed_on += 1
         try:
-            for record, kept in self._records_of(item):
+            for record, kept in row.records:
                 if options.failed is not None and not record["success"]:
                     await self._outputs[1].write(record)
                 elif not kept:
@@ -312,7 +239,7 @@ class _Batch:
         except Problem:
             self._handed_on -= 1
             raise
-        if item.replayed:
+        if row.replayed:
             self._finished -= 1
             if self._finished == 0 and not self._whole:
                 self._whole = True
@@ -320,53 +247,24 @@ class _Batch:
                     if not output.whole_at_its_end:
                         output.publish()
         else:
-            self._note(item)
+            self._note(row)
 
-    def _records_of(self, item: ItemResult[Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Write a row's replies as plain data, and whether the filters let each pass."""
-        options, result = self._options, item.result
-        records = _records_of(item, as_value=options.json_schema is not None)
-        replies: list[Slice | None] = []
-        if result is not None:
-            best = () if result.best_index is None else (result.best,)
-            collected = result.decision is not None and result.decision.kind == "collect"
-            replies = list(result.winners if collected else best)
-        for record, reply in zip_longest(records, replies):
-            generation = None if reply is None else reply.generation
-            if generation is None:
-                yield record, True
-                continue
-            thoughts = generation.reasoning
-            if thoughts and options.reasoning == "inline":
-                record["output"] = with_thoughts(record["output"], thoughts)
-            elif thoughts and options.reasoning != "drop":
-                record["reasoning"] = thoughts  # Columns have no room for it.
-            yield (
-                record,
-                self._filters.allow(
-                    generation.text, generation.finish_reason, calls=bool(generation.tool_calls)
-                ),
-            )
-
-    def _note(self, item: ItemResult[Any]) -> None:
+    def _note(self, row: RowResult) -> None:
         """Tell of new errors, and stop where nothing else comes."""
-        if item.error is None:
+        if row.error is None:
             self._errors_in_a_row = 0
             self._only_errors = False
             return
-        row: Row = item.item
-        message = sentence(item.error, debug=self._options.debug)
         self._errors_in_a_row += 1
         most = self._options.max_errors
-        if most and self._only_errors and isinstance(item.error, AuthenticationFailed):
-            raise Problem(message)  # No row would fare better.
-        if message not in self._told and len(self._told) < MOST_ERRORS_TOLD:
-            self._told.add(message)
-            self._view.tell(f"line {row.number}: {message}")
+        if most and self._only_errors and row.key_refused:
+            raise Problem(row.error)  # No row would fare better.
+        if row.error not in self._told and len(self._told) < MOST_ERRORS_TOLD:
+            self._told.add(row.error)
+            self._view.tell(f"line {row.line}: {row.error}")
         if self._errors_in_a_row == most:
-            msg = (
-                f"{self._errors_in_a_row} rows in a row ended in an error, the last with: {message}"
-            )
+            in_a_row = f"{self._errors_in_a_row} rows in a row ended in an error"
+            msg = f"{in_a_row}, the last with: {row.error}"
             raise Problem(msg)
 
     def leave_at_once(self) -> None:
@@ -401,90 +299,3 @@ class _Batch:
         progress = replace(self._view.progress, done=self._handed_on)
         rest = so_far(progress, journal=journal, resumable=resumable)
         return rest if self.begun else "."
-
-
-def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[str, Any]]:
-    """Write what came of a row as plain data: a record, or one for each reply that it collected.
-
-    Where too few were collected, the last one says so. The first has what all of them cost.
-    """
-    whole = _record_of(item, as_value=as_value)
-    result = item.result
-    decision = None if result is None else result.decision
-    if result is None or decision is None or decision.kind != "collect" or not decision.winners:
-        return [whole]
-    passed: dict[str, Any] = {"success": True, "status": "passed", "reasons": [], "error": None}
-    outputs = (_output(winner.text, as_value=as_value) for winner in result.winners)
-    records = [whole | passed | {"output": output} for output in outputs]
-    if not item.success:
-        too_few = f"only {len(records)} passed"
-        records.append(whole | {"output": None, "reasons": [too_few]})
-    nothing: dict[str, Any] = {"iterations": 0, "elapsed": 0.0, "usage": usage_to_dict(Usage())}
-    return [records[0], *(record | nothing for record in records[1:])]
-
-
-def _record_of(item: ItemResult[Any], *, as_value: bool) -> dict[str, Any]:
-    row: Row = item.item
-    result = item.result
-    best = None if result is None or result.best_index is None else result.best
-    reasons = [] if item.success or best is None else problems_of(best)
-    output = None if best is None else _output(best.text, as_value=as_value)
-    return {
-        "id": item.id if row.id is None else row.id,
-        "line": row.number,
-        "input": dict(row),
-        "output": output,
-        "success": item.success,
-        "status": item.status,
-        "reasons": reasons,
-        "error": None if item.error is None else _error(item.error),
-        "iterations": 0 if result is None else len(result.slices),
-        "elapsed": 0.0 if result is None else round(result.elapsed, 6),
-        "usage": usage_to_dict(item.usage),
-    }
-
-
-def _error(error: Exception) -> dict[str, str]:
-    return {"type": type(error).__name__, "message": sentence(error, debug=True)}
-
-
-def _output(text: str, *, as_value: bool) -> Any:
-    if as_value:
-        try:
-            return json.loads(strip_fence(text), parse_constant=_no_number)
-        except (ValueError, RecursionError):
-            return text
-    return text
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError(text)
-
-
-def _with_options(error: Exception) -> Exception:
-    """Say in options how the run differs from the one that its journal has."""
-    if not isinstance(error, JournalError) or not error.differences:
-        return error
-    from mellea_like.batch.unique import UNIQUE  # noqa: PLC0415 (few runs need it)
-
-    message = str(error)
-    options = option_names(BatchOptions) | OPTIONS
-    for one in error.differences:
-        told = Difference(*one)
-        name = told.name.removeprefix("options.")
-        if (told.was or told.now or "").startswith(f'"{UNIQUE}'):
-            name = "unique"  # It is a requirement that no --check names.
-        if name in options:
-            message = message.replace(str(told), str(told._replace(name=options[name])))
-        elif name.partition(".")[0] == "selection":
-            message = message.replace(str(told), _of_selection(told))
-    worded = JournalError(message, error.differences)
-    worded.__cause__ = error
-    return worded
-
-
-def _of_selection(told: Difference) -> str:
-    part = told.name.rpartition(".")[2]
-    if part not in {"by", "k", "n"}:  # Its values are in the words of Python.
-        return "--select is not the same"
-    return str(told._replace(name="--n" if part == "n" else "--select"))

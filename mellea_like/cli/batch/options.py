@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003 (typer reads the annotations)
+from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
 from mellea_like.batch.batch_run import Order  # noqa: TC001 (typer reads the annotations)
@@ -160,6 +160,15 @@ class BatchOptions(DrawOptions):
         panel=RUN,
     )
     parallel: int = option(8, "Rows at a time.", metavar="N", min=1, max=10_000, panel=RUN)
+    processes: int = option(
+        1,
+        "Share the rows out to so many processes, for a server that is quicker than one of them."
+        " --parallel, the budget and the rates are for all together; the journal is a folder.",
+        metavar="N",
+        min=1,
+        max=256,
+        panel=RUN,
+    )
     ordered: bool = option(
         False, "Results in the order of the rows; by default as they come.", panel=RUN
     )
@@ -222,7 +231,29 @@ class BatchOptions(DrawOptions):
             raise Problem(msg, Exit.USAGE)
         if self.order == "breadth":
             self._check_rounds()
+        if self.processes > 1:
+            self._check_processes()
         _ = self.similarity
+
+    def _check_processes(self) -> None:
+        """Make sure that processes need to know nothing of each other's rows."""
+        piped = self.source == STANDARD or (
+            Path(self.source).exists() and not Path(self.source).is_file()
+        )
+        for wrong, given, why in (
+            (piped, f"INPUT {self.source}", "reads the rows in each process: name a file"),
+            (self.unique, "--unique", "compares no rows of two processes"),
+            (self.order == "breadth", "--order breadth", "has no rounds over all rows"),
+            (self.gguf, "--gguf", "is for a server: start one, and name it by --base-url"),
+            (
+                self.parallel < self.processes,
+                f"--parallel {self.parallel}",
+                "takes a row in each process at least",
+            ),
+        ):
+            if wrong:
+                msg = f"--processes {self.processes} {why}, and does not go with {given}"
+                raise Problem(msg, Exit.USAGE)
 
     def _check_rounds(self) -> None:
         """Make sure that a row can be left after each draw."""

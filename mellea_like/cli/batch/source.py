@@ -92,6 +92,7 @@ class RowSource:
         on_bad: OnBadLine = "stop",
         most: int | None = None,
         again: bool = False,
+        share: tuple[int, int] | None = None,
     ) -> None:
         self.path = None if given == STANDARD else Path(given)
         self.columns: Mapping[str, str] | None = None
@@ -101,6 +102,7 @@ class RowSource:
         self._on_bad = on_bad
         self._most = most
         self._again = again
+        self._share = share  # Which of how many processes; None for all rows.
         self._name = "standard input" if self.path is None else str(self.path)
         self._piped = self.path is None or (self.path.exists() and not self.path.is_file())
         self._format = RowFormat.JSONL
@@ -197,16 +199,25 @@ class RowSource:
             self._name_columns(dict.fromkeys(names, "string"))
 
         def fitting() -> Iterator[Row]:
-            for row in read_rows(file, self._format, bad, named):
+            for place, row in enumerate(read_rows(file, self._format, bad, named)):
+                if self._most is None and not self._has(place):
+                    continue
                 try:
                     asked = input_of(row, self._place) if self._again else row
+                    if asked is not None and self._share is not None:
+                        asked.place = place
                     if asked is not None:
                         self._template.fill(asked, self._place)
                         yield asked
                 except BadRow as exc:
                     bad(exc)
 
-        return islice(fitting(), self._most)
+        rows = islice(fitting(), self._most)
+        return rows if self._share is None else (row for row in rows if self._has(row.place or 0))
+
+    def _has(self, place: int) -> bool:
+        """Tell whether a row is one of this process's."""
+        return self._share is None or place % self._share[1] == self._share[0]
 
     def _name_columns(self, columns: Mapping[str, str]) -> None:
         """Take note of the columns of the rows; those of results aren't theirs."""

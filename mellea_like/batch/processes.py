@@ -1,0 +1,234 @@
+"""Child processes that each do a part of a run, and send what comes of it to the one they are of.
+
+A child is started anew, with a function and its argument, which are pickled. It ends with its
+parent: when its standard input ends, its function is cancelled. What it prints goes to the parent
+as lines, and what it sends as messages, in order.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from contextlib import AsyncExitStack, suppress
+from subprocess import PIPE
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import anyio
+from anyio.lowlevel import current_token
+
+from mellea_like.runtime.event_loops import call_soon
+from mellea_like.runtime.task_scope import task_scope
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from anyio.abc import Process
+    from anyio.streams.memory import MemoryObjectSendStream
+
+__all__ = ["Gone", "Processes", "Sender"]
+
+LENGTH = 4
+"""Bytes before each message that say how long it is."""
+
+FULL = 2**20
+"""Bytes that a child keeps until its parent reads on."""
+
+GRACE = 15.0
+"""Seconds that a child has to end when it is told to."""
+
+COMMAND = (
+    sys.executable,
+    "-P",  # The folder where the command was given is no place for our modules.
+    "-c",
+    "from mellea_like.batch.processes import main; main()",
+)
+
+
+class Gone(NamedTuple):
+    """A child has ended.
+
+    Attributes:
+        code: its exit code; negative for the signal that ended it.
+    """
+
+    code: int
+
+    def __str__(self) -> str:
+        if self.code < 0:
+            with suppress(ValueError):
+                return f"was killed ({signal.Signals(-self.code).name})"
+        return f"ended with the exit code {self.code}"
+
+
+class Processes:
+    """Runs parts of a run in processes of their own: to be entered, then iterated for messages.
+
+    Args:
+        function: what each does: an async function of its part and a `Sender`, which can be
+            imported.
+        parts: what each gets; can be pickled.
+        printed: is given each line that a child prints.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any, Sender], Awaitable[None]],
+        parts: Sequence[Any],
+        printed: Callable[[str], object],
+    ) -> None:
+        self._work = [_pickled(function, part) for part in parts]
+        self._printed = printed
+        self._stack = AsyncExitStack()
+        self._children: list[Process] = []
+        self._send, self._messages = anyio.create_memory_object_stream[tuple[int, Any]](64)
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(task_scope())
+            stack.push_async_callback(self._end)
+            stack.enter_context(self._messages)
+            with self._send:
+                for number, work in enumerate(self._work):
+                    child = await anyio.open_process(
+                        COMMAND, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+                    )
+                    self._children.append(child)
+                    tasks.start_soon(self._read, number, child, self._send.clone())
+                    tasks.start_soon(self._read_lines, child)
+                    with suppress(anyio.BrokenResourceError):  # It is gone, which is told.
+                        await child.stdin.send(len(work).to_bytes(LENGTH) + work)  # type: ignore[union-attr]
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[int, Any]:
+        """Wait for the next message: the number of its part, and what was sent, or `Gone`."""
+        try:
+            return await self._messages.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def _read(
+        self, number: int, child: Process, send: MemoryObjectSendStream[tuple[int, Any]]
+    ) -> None:
+        received = bytearray()
+        with send:
+            async for piece in child.stdout:  # type: ignore[union-attr]
+                received += piece
+                at = 0
+                while len(received) - at >= LENGTH:
+                    end = at + LENGTH + int.from_bytes(received[at : at + LENGTH])
+                    if len(received) < end:
+                        break
+                    message = pickle.loads(received[at + LENGTH : end])  # noqa: S301 (our own child's)
+                    with suppress(anyio.BrokenResourceError):  # It ends, and nobody wants it.
+                        await send.send((number, message))
+                    at = end
+                del received[:at]
+            with suppress(anyio.BrokenResourceError):
+                await send.send((number, Gone(await child.wait())))
+
+    async def _read_lines(self, child: Process) -> None:
+        received = b""
+        async for piece in child.stderr:  # type: ignore[union-attr]
+            *lines, received = (received + piece).split(b"\n")
+            for line in lines:
+                self._printed(line.decode("utf-8", "replace"))
+
+    async def _end(self) -> None:
+        """Tell those that are left to end, and wait for them."""
+        with anyio.CancelScope(shield=True):
+            for child in self._children:
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await child.stdin.aclose()  # type: ignore[union-attr]
+            with anyio.move_on_after(GRACE):
+                for child in self._children:
+                    await child.wait()
+            for child in self._children:
+                with suppress(ProcessLookupError):
+                    if child.returncode is None:
+                        child.kill()
+                await child.aclose()
+
+
+class Sender:
+    """The way from a child to its parent."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._kept = bytearray()
+
+    def post(self, message: object) -> None:
+        """Send a message, as soon as the parent reads it; can be pickled."""
+        data = pickle.dumps(message)
+        self._kept += len(data).to_bytes(LENGTH) + data
+        self._write()
+
+    async def drain(self, most: int = FULL) -> None:
+        """Wait until no more than so many bytes are left to be sent."""
+        while len(self._kept) > most:
+            await anyio.wait_writable(self._descriptor)
+            self._write()
+
+    def _write(self) -> None:
+        with suppress(BlockingIOError):
+            while self._kept:
+                del self._kept[: os.write(self._descriptor, self._kept)]
+
+
+def main() -> None:
+    """Do a part of a run, in a child."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # What is printed is no message.
+    length = int.from_bytes(_read(LENGTH))
+    work = _read(length)
+    if len(work) < max(1, length):
+        return  # The parent is gone.
+    function, part = _unpickled(work)
+
+    async def run() -> None:
+        with anyio.CancelScope() as scope:
+            token = current_token()
+
+            def end() -> None:
+                os.read(0, 1)
+                with suppress(RuntimeError):
+                    call_soon(token, scope.cancel)
+                time.sleep(GRACE)
+                os._exit(1)
+
+            threading.Thread(target=end, daemon=True).start()
+            sender = Sender(out)
+            await function(part, sender)
+            await sender.drain(0)
+
+    with suppress(BrokenPipeError):
+        anyio.run(run)
+
+
+def _read(size: int) -> bytes:
+    """Read from standard input, without a buffer that a thread could hold at the end."""
+    received = b""
+    while len(received) < size and (piece := os.read(0, size - len(received))):
+        received += piece
+    return received
+
+
+def _pickled(function: Callable[..., Any], part: object) -> bytes:
+    return pickle.dumps((sys.path, pickle.dumps((function, part))))
+
+
+def _unpickled(work: bytes) -> tuple[Callable[..., Any], Any]:
+    sys.path, work = pickle.loads(work)  # noqa: S301 (our own parent's)
+    function, part = pickle.loads(work)  # noqa: S301 (our own parent's)
+    return function, part

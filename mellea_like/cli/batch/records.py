@@ -1,0 +1,150 @@
+"""What came of a row, as plain data: the records of its results, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from mellea_like.cli.errors import problems_of, sentence
+from mellea_like.core.format import strip_fence
+from mellea_like.core.generation import Usage
+from mellea_like.core.serialization import usage_to_dict
+from mellea_like.errors import AuthenticationFailed
+from mellea_like.export.example_selection import ExampleRules
+from mellea_like.export.formats import with_thoughts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mellea_like.batch.item import ItemResult
+    from mellea_like.batch.rows.formats import Row
+    from mellea_like.cli.batch.options import BatchOptions
+    from mellea_like.core.slice import Slice
+    from mellea_like.export.example_selection import Drop
+
+__all__ = ["RowRecords", "RowResult"]
+
+
+class RowResult(NamedTuple):
+    """What came of a row.
+
+    Attributes:
+        line: its line.
+        records: its results, and of each whether the filters let it pass.
+        replayed: whether it comes from the journal.
+        error: what its call raised, in a sentence; None if it raised nothing.
+        key_refused: whether that was that the server refuses the key.
+        place: its place among the rows of the file, if several processes share them.
+    """
+
+    line: int
+    records: list[tuple[dict[str, Any], bool]]
+    replayed: bool
+    error: str | None
+    key_refused: bool
+    place: int
+
+
+class RowRecords:
+    """Makes plain data of what came of rows."""
+
+    def __init__(self, options: BatchOptions) -> None:
+        self._options = options
+        self._filters = ExampleRules(
+            drop=cast("list[Drop]", options.drop),  # They were checked.
+            min_chars=options.min_chars,
+            max_chars=options.max_chars,
+        )
+
+    def of(self, item: ItemResult[Any]) -> RowResult:
+        """Make what came of a row."""
+        row: Row = item.item
+        error = None if item.error is None else sentence(item.error, debug=self._options.debug)
+        refused = isinstance(item.error, AuthenticationFailed)
+        records = list(self._records(item))
+        return RowResult(row.number, records, item.replayed, error, refused, row.place or 0)
+
+    def _records(self, item: ItemResult[Any]) -> Iterator[tuple[dict[str, Any], bool]]:
+        """Write a row's replies as plain data, and whether the filters let each pass."""
+        options, result = self._options, item.result
+        records = _records_of(item, as_value=options.json_schema is not None)
+        replies: list[Slice | None] = []
+        if result is not None:
+            best = () if result.best_index is None else (result.best,)
+            collected = result.decision is not None and result.decision.kind == "collect"
+            replies = list(result.winners if collected else best)
+        for record, reply in zip_longest(records, replies):
+            generation = None if reply is None else reply.generation
+            if generation is None:
+                yield record, True
+                continue
+            thoughts = generation.reasoning
+            if thoughts and options.reasoning == "inline":
+                record["output"] = with_thoughts(record["output"], thoughts)
+            elif thoughts and options.reasoning != "drop":
+                record["reasoning"] = thoughts  # Columns have no room for it.
+            yield (
+                record,
+                self._filters.allow(
+                    generation.text, generation.finish_reason, calls=bool(generation.tool_calls)
+                ),
+            )
+
+
+def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[str, Any]]:
+    """Write what came of a row as plain data: a record, or one for each reply that it collected.
+
+    Where too few were collected, the last one says so. The first has what all of them cost.
+    """
+    whole = _record_of(item, as_value=as_value)
+    result = item.result
+    decision = None if result is None else result.decision
+    if result is None or decision is None or decision.kind != "collect" or not decision.winners:
+        return [whole]
+    passed: dict[str, Any] = {"success": True, "status": "passed", "reasons": [], "error": None}
+    outputs = (_output(winner.text, as_value=as_value) for winner in result.winners)
+    records = [whole | passed | {"output": output} for output in outputs]
+    if not item.success:
+        too_few = f"only {len(records)} passed"
+        records.append(whole | {"output": None, "reasons": [too_few]})
+    nothing: dict[str, Any] = {"iterations": 0, "elapsed": 0.0, "usage": usage_to_dict(Usage())}
+    return [records[0], *(record | nothing for record in records[1:])]
+
+
+def _record_of(item: ItemResult[Any], *, as_value: bool) -> dict[str, Any]:
+    row: Row = item.item
+    result = item.result
+    best = None if result is None or result.best_index is None else result.best
+    reasons = [] if item.success or best is None else problems_of(best)
+    output = None if best is None else _output(best.text, as_value=as_value)
+    return {
+        "id": next(number for number in (row.id, row.place, item.id) if number is not None),
+        "line": row.number,
+        "input": dict(row),
+        "output": output,
+        "success": item.success,
+        "status": item.status,
+        "reasons": reasons,
+        "error": None if item.error is None else _error(item.error),
+        "iterations": 0 if result is None else len(result.slices),
+        "elapsed": 0.0 if result is None else round(result.elapsed, 6),
+        "usage": usage_to_dict(item.usage),
+    }
+
+
+def _error(error: Exception) -> dict[str, str]:
+    return {"type": type(error).__name__, "message": sentence(error, debug=True)}
+
+
+def _output(text: str, *, as_value: bool) -> Any:
+    if as_value:
+        try:
+            return json.loads(strip_fence(text), parse_constant=_no_number)
+        except (ValueError, RecursionError):
+            return text
+    return text
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(text)

@@ -1,0 +1,347 @@
+"""A batch in several processes: each has a share of the rows, with a journal of its own.
+
+The rows of a file are dealt out in turn. The processes share a budget and rates through a file; the
+one that started them writes the results, shows how far all are, and ends them.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from contextlib import asynccontextmanager
+from dataclasses import fields, replace
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from mellea_like.batch.processes import Gone, Processes
+from mellea_like.batch.progress import Progress
+from mellea_like.cli.backends import Backends
+from mellea_like.cli.batch.prompt import PromptTemplate
+from mellea_like.cli.batch.records import RowResult
+from mellea_like.cli.batch.results import row_results, with_options
+from mellea_like.cli.batch.source import RowSource
+from mellea_like.cli.errors import code_of, logs, sentence
+from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.errors import JournalError, LimitExceeded
+from mellea_like.limits import SQLiteStore
+from mellea_like.runtime.garbage_collector import relaxed_gc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from typing import Self
+
+    from mellea_like.batch.processes import Sender
+    from mellea_like.cli.batch.options import BatchOptions
+    from mellea_like.cli.batch.results import View
+
+__all__ = ["Shards", "refuse_shards", "sample_shard", "shard_results"]
+
+_NAME = re.compile(r"shard-(\d+)-of-(\d+)\.db")
+
+ACCOUNT = "this run"
+"""The name of the budget and the rates in their file."""
+
+TOLD_FOR = 10.0
+"""Seconds for which what one process has told isn't told again for another."""
+
+
+class Part(NamedTuple):
+    """What one of the processes does."""
+
+    number: int
+    of: int
+    options: BatchOptions
+    prompt: tuple[str | None, str | None]
+    settings: Mapping[str, Any]
+    store: Path | None
+
+
+class _Told(NamedTuple):
+    line: str
+
+
+class _Ended(NamedTuple):
+    """How a process ended, if it did by itself: why in a sentence, unless all was done."""
+
+    error: str | None = None
+    code: int = Exit.PASSED
+    kind: str = ""  # "limit" for a budget that is spent, "journal" for a journal at fault.
+
+
+# --- in the process that starts them -------------------------------------------------------------
+
+
+class Shards:
+    """The processes of a run, before they are started."""
+
+    def __init__(self, options: BatchOptions) -> None:
+        self._options = options
+        self._folder = folder = options.journal
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if folder is not None and folder.exists() and not folder.is_dir():
+            msg = (
+                f"--journal {folder} is a file, and a run with --processes has a journal for each:"
+                " name a folder"
+            )
+            raise Problem(msg)
+
+    def begun(self) -> list[Path]:
+        """Return the journals that are there; refuse those of a run with more or fewer of them."""
+        assert self._folder is not None  # noqa: S101 (it is there)
+        count = _count(self._folder)
+        if count not in {0, self._options.processes}:
+            msg = (
+                f"the run in {self._folder} was begun with --processes {count}: go on with as many,"
+                " for each process has rows of its own"
+            )
+            raise Problem(msg)
+        return [path for path in self._journals() if path.exists()]
+
+    def close(self) -> None:
+        """Remove what only this run needs."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def parts(self, template: PromptTemplate, settings: Mapping[str, Any]) -> list[Part]:
+        """Share the run out; the folder of the journals is made."""
+        options, count = self._options, self._options.processes
+        journals: Sequence[Path | None] = [None] * count
+        if self._folder is not None:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as exc:
+                msg = f"--journal: can't make the folder {self._folder}: {exc.strerror}"
+                raise Problem(msg) from exc
+            journals = self._journals()
+        store, prompt = self._store(), (template.text, template.system)
+        each, more = divmod(options.parallel, count)
+        return [
+            Part(
+                number,
+                count,
+                replace(options, journal=journal, parallel=each + (number < more), processes=1),
+                prompt,
+                settings if journal is None else {**settings, "shard": f"{number + 1} of {count}"},
+                store,
+            )
+            for number, journal in enumerate(journals)
+        ]
+
+    def _journals(self) -> list[Path]:
+        assert self._folder is not None  # noqa: S101 (it was given)
+        count = self._options.processes
+        return [self._folder / f"shard-{n}-of-{count}.db" for n in range(1, count + 1)]
+
+    def _store(self) -> Path | None:
+        """Return where the budget and the rates are; each run begins with a budget of its own."""
+        options = self._options
+        rates = options.requests_per_minute, options.tokens_per_minute
+        if options.spec.budget is None and rates == (None, None):
+            return None
+        folder = self._folder
+        if folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="mellea-like-")
+            folder = Path(self._temporary.name)
+        store = SQLiteStore(folder / "limits.sqlite")
+        store.forget(ACCOUNT)
+        store.close()
+        return store.path
+
+
+def refuse_shards(path: Path) -> None:
+    """Refuse the folder of a run in several processes, where one is to go on."""
+    if path.is_dir() and (count := _count(path)):
+        msg = f"the run in {path} was begun with --processes {count}: go on with as many"
+        raise Problem(msg)
+
+
+def _count(folder: Path) -> int:
+    """Return how many processes a folder's run was begun with; 0 for none."""
+    found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
+    return max((int(name[2]) for name in found if name is not None), default=0)
+
+
+@asynccontextmanager
+async def shard_results(
+    parts: Sequence[Part], view: View, total: int | None, *, ordered: bool
+) -> AsyncGenerator[_ShardResults]:
+    """Start the processes, and give what comes of their rows."""
+    async with Processes(sample_shard, parts, view.tell) as processes:
+        yield _ShardResults(processes, len(parts), view, total, ordered=ordered)
+
+
+class _ShardResults:
+    """What came of the rows of all processes."""
+
+    def __init__(
+        self, processes: Processes, count: int, view: View, total: int | None, *, ordered: bool
+    ) -> None:
+        self._processes = processes
+        self._count = count
+        self._view = view
+        self._total = total
+        self._began = anyio.current_time()
+        self._of: dict[int, Progress] = {}
+        self._ends: dict[int, _Ended] = {}
+        self._left = set(range(count))
+        self._told: dict[str, float] = {}
+        self._lost: list[str] = []
+        self._spent: str | None = None
+        # Of those that are still at work, what came first of each is known before one is given.
+        self._first: dict[int, list[tuple[int, RowResult]]] | None = None
+        if ordered:
+            self._first = {number: [] for number in range(count)}
+
+    @property
+    def progress(self) -> Progress:
+        """How far all of them are."""
+        total = Progress(total=self._total, elapsed=anyio.current_time() - self._began)
+        for one in self._of.values():
+            total = replace(
+                total,
+                **{name: getattr(total, name) + getattr(one, name) for name in _SUMS},
+            )
+        return total
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RowResult:
+        while True:
+            row = self._in_order()
+            if row is not None:
+                return row
+            if not self._left:
+                self._finish()
+            try:
+                number, message = await anext(self._processes)
+            except StopAsyncIteration:
+                self._left.clear()
+                continue
+            row = self._take(number, message)
+            if row is not None:
+                return row
+
+    def _in_order(self) -> RowResult | None:
+        """Return the row that comes next, if it is known which does."""
+        if self._first is None:
+            return None
+        if any(not rows for number, rows in self._first.items() if number in self._left):
+            return None
+        heads = [(rows[0][0], number) for number, rows in self._first.items() if rows]
+        return heappop(self._first[min(heads)[1]])[1] if heads else None
+
+    def _take(self, number: int, message: object) -> RowResult | None:
+        match message:
+            case RowResult():
+                if self._first is None:
+                    return message
+                heappush(self._first[number], (message.place, message))
+            case Progress():
+                self._of[number] = message
+                self._view.update(self.progress)
+            case _Told():
+                self._tell(message.line)
+            case _Ended():
+                self._ends[number] = message
+                self._end(message)
+            case Gone():
+                self._left.discard(number)
+                self._lose(number, message)
+            case _:
+                pass
+        return None
+
+    def _tell(self, line: str) -> None:
+        now = anyio.current_time()
+        if now - self._told.get(line, -TOLD_FOR) >= TOLD_FOR:
+            self._told[line] = now
+            self._view.tell(line)
+
+    def _end(self, ended: _Ended) -> None:
+        """Go on to the end of all, unless what has ended one would end the others, too."""
+        if ended.kind == "limit":
+            self._spent = ended.error
+        elif ended.kind == "journal":
+            raise JournalError(ended.error or "")
+        elif ended.error is not None:
+            raise Problem(ended.error, ended.code)
+
+    def _lose(self, number: int, gone: Gone) -> None:
+        """Tell of a process that has ended without a word."""
+        if number not in self._ends:
+            lost = f"process {number + 1} of {self._count} {gone}"
+            self._lost.append(lost)
+            self._view.tell(f"{lost}: what it had not finished is left")
+
+    def _finish(self) -> None:
+        if self._lost:
+            msg = f"{'; '.join(self._lost)}: not all rows are done"
+            raise Problem(msg)
+        if self._spent is not None:
+            raise LimitExceeded(self._spent)
+        raise StopAsyncIteration
+
+
+_SUMS = tuple(one.name for one in fields(Progress) if one.name not in {"total", "elapsed"})
+
+
+# --- in each of them -----------------------------------------------------------------------------
+
+
+class _View:
+    """Shows what there is to show by way of the process that started this one."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    def update(self, progress: Progress) -> None:
+        self._sender.post(progress)
+
+    def tell(self, line: str) -> None:
+        self._sender.post(_Told(line))
+
+
+async def sample_shard(part: Part, sender: Sender) -> None:
+    """Sample a share of the rows."""
+    options = part.options
+    with logs(debug=options.debug), relaxed_gc():
+        try:
+            await _sample(part, sender)
+            ended = _Ended()
+        except LimitExceeded as error:
+            ended = _Ended(str(error), Exit.NOTHING_PASSED, "limit")
+        except Exception as error:  # noqa: BLE001 (said by the process that started this one)
+            worded = with_options(error)
+            kind = "journal" if isinstance(error, JournalError) else ""
+            ended = _Ended(sentence(worded, debug=options.debug), code_of(error), kind)
+    sender.post(ended)
+
+
+async def _sample(part: Part, sender: Sender) -> None:
+    options, view = part.options, _View(sender)
+    store = None if part.store is None else SQLiteStore(part.store)
+    backends = Backends(options, store=store)
+    template = PromptTemplate(*part.prompt, options.row_checks, early=options.early)
+    source = RowSource(
+        options.source,
+        template,
+        on_bad=options.on_bad_line,
+        most=options.first,
+        again=options.again,
+        share=(part.number, part.of),
+    )
+    async with backends.open():
+        if not options.quiet:
+            view.tell(f"Backend: {backends.description}")
+        settings = part.settings
+        async with row_results(options, backends, source, template, settings, view) as results:
+            try:
+                async for row in results:
+                    sender.post(row)
+                    await sender.drain()
+            finally:
+                view.update(results.progress)

@@ -1,0 +1,80 @@
+"""`sample_in_processes`: a list that several processes share."""
+
+from __future__ import annotations
+
+import anyio
+import process_kit
+import pytest
+
+from mellea_like.batch import read_run, sample_in_processes
+from mellea_like.errors import JournalError, LimitExceeded, MelleaError
+from mellea_like.limits import Budget, SQLiteStore
+
+ITEMS = [{"text": f"number {n}"} for n in range(11)]
+
+
+def outcomes(items=ITEMS, make=process_kit.make, library="asyncio", **arguments):
+    arguments = {"processes": 2, "concurrency": 4, "action": process_kit.ask} | arguments
+
+    async def main():
+        found = {}
+        async with sample_in_processes(make, items, **arguments) as results:
+            async for id_, item, outcome in results:
+                assert item == items[id_]
+                found[id_] = outcome
+        return found
+
+    return anyio.run(main, backend=library)
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_each_item_is_done_once_and_a_run_goes_on_with_its_journals(tmp_path, library, capfd):
+    folder = tmp_path / "run"
+    found = outcomes(library=library, journal=folder)
+    assert sorted(found) == list(range(11))
+    assert {n: one.output for n, one in found.items()} == {n: f"re number {n}" for n in range(11)}
+    assert [read_run(path)["counts"]["passed"] for path in sorted(folder.glob("*.db"))] == [6, 5]
+    again = outcomes(library=library, journal=folder)
+    assert sorted(again) == list(range(11))
+    assert all(one.replayed for one in again.values())
+    assert capfd.readouterr() == ("", "made\n" * 4)
+    with pytest.raises(ValueError, match="begun with another number of processes"):
+        outcomes(journal=folder, processes=3)
+    with pytest.raises(JournalError, match="items"):
+        outcomes([{"text": "else"}] * 11, journal=folder)
+
+
+def test_a_budget_in_a_store_is_for_all(tmp_path):
+    store = SQLiteStore(tmp_path / "limits")
+    with pytest.raises(LimitExceeded, match="'all': 5 of 5"):
+        outcomes(budget=Budget(requests=5, store=store, name="all"))
+    assert Budget(requests=5, store=store, name="all").spent.requests == 5
+    store.close()
+
+
+def test_a_process_that_dies_is_told_of_when_the_others_have_ended(tmp_path):
+    items = [{"text": "die" if n == 3 else f"number {n}"} for n in range(11)]
+    with pytest.raises(MelleaError, match=r"process 2 of 2 was killed \(SIGKILL\)"):
+        outcomes(items, journal=tmp_path)
+    passed = [read_run(path)["counts"]["passed"] for path in sorted(tmp_path.glob("*.db"))]
+    assert passed[0] == 6
+    assert passed[1] < 5
+
+
+def test_a_function_that_fails_ends_all():
+    with pytest.raises(MelleaError, match="TypeError: make_strategy returned 'no strategy'"):
+        outcomes(make=process_kit.make_badly)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "says"),
+    [
+        ({"processes": 0}, ValueError, "processes"),
+        ({"concurrency": 1}, ValueError, "at least 2"),
+        ({"unique": True}, TypeError, "takes no unique"),
+        ({"action": lambda item: item}, TypeError, "has to be pickled"),
+    ],
+)
+def test_wrong_arguments_are_told_before_a_process_starts(more, error, says):
+    with pytest.raises(error, match=says):
+        outcomes(**more)

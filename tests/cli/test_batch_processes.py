@@ -1,0 +1,276 @@
+"""``mellea-like batch --processes N``: several processes, and one run to look at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from command_line import start
+from http_server import Answer, OpenAIServer
+from rows_kit import asked, echo, records, write_rows
+
+from mellea_like.batch import read_run
+
+ROWS = 40
+QUICK = 12
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    """The arguments of a run of two processes, 8 rows at a time, for a server's address."""
+    write_rows(tmp_path / "in.jsonl", ROWS)
+
+    def of(server, *more, processes=2, out="out.jsonl"):
+        return (
+            *("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}"),
+            *("-o", str(tmp_path / out), "--parallel", "8", "--processes", str(processes)),
+            *("--base-url", server.url, "--model", "m", "--journal", str(tmp_path / "run")),
+            *more,
+        )
+
+    return of
+
+
+def half(number, body):
+    return echo(number, body) if number < QUICK else Answer("late", wait=60.0)
+
+
+def wait_until(condition, seconds=30.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"not within {seconds} s"
+        time.sleep(0.01)
+
+
+def lines(path):
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def children(process):
+    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
+    return [int(one) for one in found]
+
+
+def is_gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def begun(*arguments):
+    return start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def counts(tmp_path):
+    return [read_run(path)["counts"] for path in sorted((tmp_path / "run").glob("*.db"))]
+
+
+# --- the whole run --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [(), ("--ordered",)], ids=["as they come", "ordered"])
+def test_all_rows_are_in_one_file_and_the_run_is_one_to_report_and_export(
+    arguments, command, tmp_path, more
+):
+    with OpenAIServer(choose=echo) as server:
+        code, out, err = command(*arguments(server, *more))
+        assert code == 0, err
+        found = records(tmp_path / "out.jsonl")
+        assert sorted(record["id"] for record in found) == list(range(ROWS))
+        assert all(record["output"] == f"re Say {record['input']['text']}" for record in found)
+        if more:
+            assert [record["line"] for record in found] == list(range(1, ROWS + 1))
+        assert [one["passed"] for one in counts(tmp_path)] == [ROWS // 2] * 2
+        assert f"{ROWS} rows: {ROWS} passed; {ROWS} requests" in err
+        assert err.count("Backend: openai") == 1
+        assert not out
+        before = len(server.requests)
+        code, _, err = command(*arguments(server, "--resume", *more))
+        assert (code, len(server.requests)) == (0, before)
+        assert f"{ROWS} came from the journal" in err
+        again = records(tmp_path / "out.jsonl")
+        assert sorted(again, key=lambda r: r["id"]) == sorted(found, key=lambda r: r["id"])
+    run = str(tmp_path / "run")
+    assert f"Run of {ROWS} items" in command("report", run)[1]
+    assert command("export", run, "--format", "sft", "-o", str(tmp_path / "sft.jsonl"))[0] == 0
+    assert lines(tmp_path / "sft.jsonl") == ROWS
+    assert f"{ROWS} items" in command("plan", run)[1]
+
+
+def test_rows_that_failed_go_where_they_belong_and_bad_lines_are_left_out(
+    arguments, command, tmp_path
+):
+    rows = (tmp_path / "in.jsonl").read_text().splitlines()
+    rows[3:3] = ["no json", '{"other": 1}']
+    (tmp_path / "in.jsonl").write_text("\n".join(rows))
+
+    def some(number, body):
+        return Answer("") if asked(body).endswith("7") else echo(number, body)
+
+    with OpenAIServer(choose=some) as server:
+        code, _, err = command(
+            *arguments(server, "--failed", str(tmp_path / "failed.csv"), "--check", "words<=9"),
+            *("--on-bad-line", "skip", "--loop", "1"),
+        )
+    assert code == 1, err
+    assert err.count("Left out:") == 2
+    failed = lines(tmp_path / "failed.csv") - 1
+    assert failed == sum('7"' in row for row in rows)
+    assert lines(tmp_path / "out.jsonl") == ROWS - failed
+
+
+def test_one_budget_and_one_rate_are_for_all(arguments, command, tmp_path):
+    with OpenAIServer(choose=echo) as server:
+        code, _, err = command(*arguments(server, "--budget", "requests=15"))
+        assert code == 1
+        assert "the budget of this run: 15 of 15 requests are made" in err
+        assert f"Stopped after 15 of {ROWS} rows. The same command with --resume goes on." in err
+        assert len(server.requests) == 15 == lines(tmp_path / "out.jsonl")
+        began = time.monotonic()
+        code, _, err = command(*arguments(server, "--rpm", "600", "--resume"))
+        assert code == 0, err
+        assert len(server.requests) == ROWS
+        # A second's quota of 10 may go at once; 15 more take 1.5 s.
+        assert time.monotonic() - began >= (ROWS - 15 - 10) / 10
+        assert lines(tmp_path / "out.jsonl") == ROWS
+
+
+# --- how it ends ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_no_process_and_goes_on_with_the_same_command(
+    arguments, command, tmp_path, number
+):
+    out = tmp_path / "out.jsonl"
+    with OpenAIServer(choose=half) as server:
+        with begun(*arguments(server)) as process:
+            wait_until(lambda: lines(out) == QUICK and server.in_flight == 8)
+            pids = children(process)
+            assert len(pids) == 2
+            os.kill(process.pid, number)
+            _, err = process.communicate(timeout=30)
+            wait_until(lambda: all(map(is_gone, pids)))
+        if number != signal.SIGKILL:
+            assert process.returncode == 128 + number
+            assert f"Interrupted after {QUICK} of {ROWS} rows." in err
+            assert "The same command with --resume goes on." in err
+            assert (err.count("Interrupted"), "Traceback" in err) == (1, False), err
+        wait_until(lambda: server.in_flight == 0)
+        assert sum(one["passed"] for one in counts(tmp_path)) == QUICK
+        before = len(server.requests)
+        server._choose = echo
+        code, _, err = command(*arguments(server, "--resume"))
+        assert code == 0, err
+        assert len(server.requests) - before == ROWS - QUICK
+    assert lines(out) == ROWS
+
+
+def test_a_process_that_is_killed_is_told_of_and_its_rows_are_done_by_the_next_run(
+    arguments, command, tmp_path
+):
+    out, late = tmp_path / "out.jsonl", []
+
+    def some(number, body):
+        return echo(number, body) if number < QUICK else Answer("late", until=lambda: bool(late))
+
+    with OpenAIServer(choose=some) as server:
+        with begun(*arguments(server)) as process:
+            wait_until(lambda: lines(out) == QUICK and server.in_flight == 8)
+            os.kill(children(process)[0], signal.SIGKILL)
+            wait_until(lambda: server.in_flight == 4)
+            late.append(1)
+            _, err = process.communicate(timeout=30)
+        assert process.returncode == 3
+        assert "of 2 was killed (SIGKILL): what it had not finished is left" in err
+        assert "was killed (SIGKILL): not all rows are done" in err
+        assert "The same command with --resume goes on." in err
+        done = lines(out)
+        assert ROWS / 2 <= done < ROWS
+        before = len(server.requests)
+        code, _, err = command(*arguments(server, "--resume"))
+        assert code == 0, err
+        assert len(server.requests) - before == ROWS - done
+    assert lines(out) == ROWS
+
+
+def test_a_key_that_is_refused_stops_all_and_is_told_once(arguments, command):
+    refused = Answer(status=401, body=b'{"error": {"message": "no such key"}}')
+    with OpenAIServer(refused) as server:
+        code, _, err = command(*arguments(server))
+        assert code == 3
+        assert err.count("no such key") == 1
+        assert len(server.requests) < ROWS
+
+
+def test_a_server_that_can_not_be_reached_stops_all_and_is_told_once(arguments, command):
+    with OpenAIServer(choose=echo) as server:
+        pass
+    code, _, err = command(*arguments(server))
+    assert code == 3
+    assert err.count("Waiting for") == 1
+    assert err.count("can't reach") == 1
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_another_number_of_processes_is_refused_for_a_run_that_is_begun(
+    arguments, command, tmp_path
+):
+    with OpenAIServer(choose=echo) as server:
+        assert command(*arguments(server))[0] == 0
+        for processes in (3, 1):
+            code, _, err = command(*arguments(server, "--resume", processes=processes))
+            assert code == 3
+            assert f"{tmp_path / 'run'} was begun with --processes 2: go on with as many" in err
+        code, _, err = command(*arguments(server, "--force"))
+        assert code == 3
+        assert "is there already: go on with its run" in err
+        code, _, err = command(*arguments(server, "--resume", "--check", "words<=1"))
+        assert code == 3
+        assert "--check" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--unique", "exact"], "compares no rows of two processes"),
+        (["--order", "breadth"], "has no rounds over all rows"),
+        (["--parallel", "1"], "takes a row in each process at least"),
+    ],
+)
+def test_what_needs_all_rows_in_one_process_is_refused(arguments, command, more, says):
+    with OpenAIServer(choose=echo) as server:
+        code, _, err = command(*arguments(server, *more))
+    assert (code, "--processes 2" in err, says in err) == (2, True, True), err
+
+
+def test_rows_from_a_pipe_are_refused(command):
+    code, _, err = command("batch", "-", "-p", "x", "-o", "-", "--processes", "2", "--model", "m")
+    assert code == 2
+    assert "name a file" in err
+
+
+def test_a_journal_that_is_a_file_is_refused(arguments, command, tmp_path):
+    (tmp_path / "run").write_text("x")
+    with OpenAIServer(choose=echo) as server:
+        code, _, err = command(*arguments(server))
+    assert code == 3
+    assert "name a folder" in err
+
+
+def test_without_a_journal_nothing_is_left(arguments, command, tmp_path):
+    with OpenAIServer(choose=echo) as server:
+        given = [
+            one for one in arguments(server) if one not in {"--journal", str(tmp_path / "run")}
+        ]
+        code, _, err = command(*given, "--budget", "requests=100")
+    assert code == 0, err
+    assert lines(tmp_path / "out.jsonl") == ROWS
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
