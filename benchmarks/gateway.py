@@ -3,6 +3,7 @@
     python benchmarks/gateway.py                        print the table
     python benchmarks/gateway.py --litellm VENV/bin     ... with LiteLLM's proxy beside it
     python benchmarks/gateway.py --check                ... and exit 1 where a ratio is missed
+    python benchmarks/gateway.py --workers              one worker and two, in place of all that
 
 All on loopback, each server one process: an upstream that answers at once, with replies of 20
 chunks where they are streamed (the gateway always asks it for a stream), the gateway as its command
@@ -10,6 +11,11 @@ starts it, and LiteLLM's proxy (``pip install 'litellm[proxy]'`` into an environ
 The client keeps 32 or 200 connections busy, each with one request after the other, and reads every
 byte; it and the upstream cost little. The servers take turns, and the figures are medians of the
 runs; processor time is the server's own, from /proc.
+
+With ``--workers``, one worker and two take turns, with a key without limits and one that has a
+budget and a rate, which both workers keep in one SQLite file. The client and the upstream need the
+processors as well, so the rate does not show what two workers serve that have a processor each:
+that is as many requests as fit into the processor time of both.
 """
 
 from __future__ import annotations
@@ -38,12 +44,15 @@ if TYPE_CHECKING:
 CHUNKS = 20
 CONNECTIONS = (32, 200)
 ROUNDS = 3
-REQUESTS = {"gateway": 2000, "LiteLLM": 200}
+REQUESTS = {"gateway": 2000, "LiteLLM": 200, "worker": 500}
 """Of a run."""
 MANY = 10_000
 TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 FASTER = 4.0
+SCALES = 1.7
+COSTLIEST = 3.0
+"""Milliseconds of processor time of a request."""
 TAIL = 3.0
 GROWTH_MB = 4.0
 
@@ -56,6 +65,13 @@ models:
 keys:
   team: {{sha256: {digest}}}
 """
+LIMITED = """
+  limited:
+    sha256: {digest}
+    budget: {{requests: 100000000, output_tokens: 100000000000}}
+    max_tokens: 4096
+    requests_per_minute: 100000000
+"""
 LITELLM = """
 model_list:
   - model_name: plain
@@ -64,6 +80,7 @@ model_list:
 general_settings: {{master_key: {token}}}
 """
 TOKEN = f"sk-{secrets.token_hex(32)}"
+LIMITED_TOKEN = f"sk-{secrets.token_hex(32)}"
 
 
 # --- the upstream --------------------------------------------------------------------------------
@@ -193,7 +210,9 @@ class _Asker(asyncio.Protocol):
 class _Load:
     """A number of requests over so many connections."""
 
-    def __init__(self, port: int, requests: int, connections: int, *, stream: bool) -> None:
+    def __init__(
+        self, port: int, requests: int, connections: int, *, stream: bool, token: str = TOKEN
+    ) -> None:
         self.left = requests
         self.open = connections
         self.took: list[float] = []
@@ -206,7 +225,7 @@ class _Load:
             "POST /v1/chat/completions HTTP/1.1",
             f"host: 127.0.0.1:{port}",
             "content-type: application/json",
-            f"authorization: Bearer {TOKEN}",
+            f"authorization: Bearer {token}",
             f"content-length: {len(body)}",
         ]
         self.request = "\r\n".join([*lines, "", ""]).encode() + body
@@ -260,11 +279,13 @@ class Run(NamedTuple):
     p99: float
 
 
-def measure(server: Server, requests: int, connections: int, *, stream: bool) -> Run:
+def measure(
+    server: Server, requests: int, connections: int, *, stream: bool, token: str = TOKEN
+) -> Run:
     """Run a load, and measure."""
 
     async def load() -> tuple[float, list[float]]:
-        asked = _Load(server.port, requests, connections, stream=stream)
+        asked = _Load(server.port, requests, connections, stream=stream, token=token)
         return await asked.run(), sorted(asked.took)
 
     before = server.processor()
@@ -336,10 +357,16 @@ def main() -> int:
     parser.add_argument("--litellm", type=pathlib.Path, help="the bin of an environment with it")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs (default {ROUNDS})")
     parser.add_argument("--upstream", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--workers", action="store_true", help="compare one worker with two")
     arguments = parser.parse_args()
     if arguments.upstream:
         asyncio.run(upstream(arguments.upstream))
         return 0
+    if arguments.workers:
+        missed = compare_workers(arguments.rounds)
+        for line in missed:
+            print(f"missed: {line}", file=sys.stderr)
+        return 1 if missed and arguments.check else 0
     missed: list[str] = []
     print(f"Measured {machine()}.\n")
     print("| replies | connections | server | requests/s | CPU a request | p50 | p99 |")
@@ -362,6 +389,85 @@ def main() -> int:
     for line in missed:
         print(f"missed: {line}", file=sys.stderr)
     return 1 if missed and arguments.check else 0
+
+
+class Shared(NamedTuple):
+    """A run of a gateway with workers: processor time a request in ms, and the busiest one's."""
+
+    rate: float
+    cpu: float
+    busiest: float
+
+
+def compare_workers(rounds: int) -> list[str]:
+    """Measure one worker and two in turn, print a row for each, and return what missed."""
+    print(f"Measured {machine()}.\n")
+    print("| key | workers | requests/s | CPU a request | by the busiest | served, to one |")
+    print("|---|--:|--:|--:|--:|--:|")
+    missed: list[str] = []
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        first = _free_port()
+        source = [sys.executable, __file__, "--upstream", str(first)]
+        stack.enter_context(_process("upstream", source, first))
+        groups = {
+            count: stack.enter_context(_workers(pathlib.Path(directory), first, count))
+            for count in (1, 2)
+        }
+        for key, token in (("plain", TOKEN), ("limited", LIMITED_TOKEN)):
+            runs: dict[int, list[Shared]] = {count: [] for count in groups}
+            for number in range(rounds + 1):
+                for count, workers in groups.items():
+                    run = _measure_workers(workers, token)
+                    if number:  # The first one warms up.
+                        runs[count].append(run)
+            found: dict[int, Shared] = {}
+            for count, measured in runs.items():
+                found[count] = run = Shared(*map(statistics.median, zip(*measured, strict=True)))
+                scales = count * found[1].cpu / run.cpu
+                print(
+                    f"| {key} | {count} | {run.rate:.0f} | {run.cpu:.2f} ms"
+                    f" | {run.busiest / run.cpu:.0%} | {scales:.2f} |",
+                    flush=True,
+                )
+            if scales < SCALES:  # The last one's.
+                missed.append(f"{key}: two workers serve {scales:.2f} times as much as one")
+            missed += [
+                f"{key}, {count} workers: a request takes {run.cpu:.2f} ms"
+                for count, run in found.items()
+                if run.cpu > COSTLIEST
+            ]
+    return missed
+
+
+@contextlib.contextmanager
+def _workers(directory: pathlib.Path, upstream: int, count: int) -> Iterator[list[Server]]:
+    """Run a gateway with so many workers until the block is left."""
+    port = _free_port()
+    digests = [hashlib.sha256(token.encode()).hexdigest() for token in (TOKEN, LIMITED_TOKEN)]
+    config = directory / f"gateway{count}.yaml"
+    text = GATEWAY.format(port=port, upstream=upstream, digest=digests[0])
+    config.write_text(text + LIMITED.format(digest=digests[1]), encoding="utf-8")
+    command = [sys.executable, "-m", "mellea_like.cli.main", "serve", "--quiet"]
+    command += ["--config", str(config), "--workers", str(count)]
+    with _process("gateway", command, port) as parent:
+        pids = [parent.pid]
+        if count > 1:
+            listed = pathlib.Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+            while len(pids) < count:  # It listens before it starts them.
+                time.sleep(0.1)
+                pids = [int(pid) for pid in listed.read_text("ascii").split()]
+        yield [Server("worker", port, pid) for pid in pids]
+
+
+def _measure_workers(workers: list[Server], token: str) -> Shared:
+    requests = REQUESTS["worker"]
+    before = [worker.processor() for worker in workers]
+    run = measure(workers[0], requests, CONNECTIONS[0], stream=False, token=token)
+    took = [
+        (worker.processor() - since) * 1000 / requests
+        for worker, since in zip(workers, before, strict=True)
+    ]
+    return Shared(run.rate, sum(took), max(took))
 
 
 def compare(running: list[Server], connections: int, rounds: int, *, stream: bool) -> list[str]:

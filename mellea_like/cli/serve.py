@@ -17,15 +17,16 @@ from mellea_like.cli.exit_codes import Exit, Problem, needs_unix
 from mellea_like.cli.option_fields import REQUIRED, option
 from mellea_like.cli.standard_streams import one_line, warn, write
 from mellea_like.core.display import plural
-from mellea_like.errors import MelleaError
+from mellea_like.errors import MelleaError, StoreError
 
 if TYPE_CHECKING:
     from socket import socket
 
     from mellea_like.cli.signals import SignalHandler
-    from mellea_like.gateway.config.gateway_config import GatewayConfig
+    from mellea_like.gateway.config.gateway_config import GatewayConfig, KeyLimits
     from mellea_like.gateway.http.app import Gateway
     from mellea_like.gateway.http.worker_processes import Link
+    from mellea_like.limits.sqlite_store import SQLiteStore
 
 __all__ = ["EPILOG", "HELP", "ServeOptions", "run"]
 
@@ -42,6 +43,13 @@ The configuration says what each model's name stands for: a strategy, what repli
 mellea-like serve --config gateway.yaml --check
 mellea-like serve --config gateway.yaml --port 8080 --workers 2
 """
+
+logger = logging.getLogger("mellea_like.gateway")
+
+IN_MEMORY = "memory"
+
+SHARED = {"concurrency", "requests_per_minute", "tokens_per_minute"}
+"""What the workers of one gateway keep together, of keys and of upstreams."""
 
 LOGGED = "%(asctime)s %(levelname)s {who}%(message)s"
 
@@ -94,7 +102,8 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
         config = read_ready_config(options.config, **options.server)
     except ConfigError as exc:
         raise Problem(str(exc), Exit.USAGE) from exc
-    gateway = Gateway(config)
+    store = _store(options, config)
+    gateway = Gateway(config, store=store)
     has_keys, server = bool(config.keys), config.server
     if options.check:
         write(f"{options.config} can be used; its models: {_names(config)}\n", sys.stdout)
@@ -105,11 +114,45 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
         msg = f"can't listen on {server.host}, port {server.port}: {exc.strerror or exc}"
         raise Problem(msg) from exc
     with listening:
+        handler = _log(quiet=options.quiet)
+        if store is not None and _counts(config, options.workers):
+            try:
+                store.check()
+            except StoreError as exc:
+                msg = f"{exc}. It is for what keys spend: write store: PATH, or store: memory"
+                raise Problem(msg) from exc
+            logger.info("what keys spend is kept in %s", store.path)
+            store.close()
         if options.workers > 1:
-            return _serve_together(options, config, listening)
-        _log(quiet=options.quiet)
-        signals.run(_run, gateway, options, listening, _address(config, listening))
+            return _serve_together(options, config, listening, store, handler)
+        try:
+            signals.run(_run, gateway, options, listening, _address(config, listening))
+        finally:
+            if store is not None:
+                store.close()
     return Exit.PASSED
+
+
+def _store(options: ServeOptions, config: GatewayConfig) -> SQLiteStore | None:
+    """Return where it is kept what keys spend; None for in memory."""
+    from mellea_like.limits.sqlite_store import SQLiteStore  # noqa: PLC0415 (loads SQLite)
+
+    if config.store == IN_MEMORY:
+        return None
+    file = options.config.absolute()
+    return SQLiteStore(file.parent / (config.store or f"{file.stem}.spent.db"))
+
+
+def _counts(config: GatewayConfig, workers: int) -> bool:
+    """Tell whether something is kept in the store."""
+    limits: list[KeyLimits] = list(config.keys.values()) or [config.server.limits]
+    if any(key.budget is not None for key in limits):
+        return True
+    named = [
+        *(each.model_fields_set for each in limits),
+        *(each.model_fields_set for each in config.upstreams.values()),
+    ]
+    return workers > 1 and any(SHARED & names for names in named)
 
 
 def _log(*, quiet: bool) -> logging.Handler:
@@ -176,7 +219,13 @@ async def _run(
 # --- several processes ---------------------------------------------------------------------------
 
 
-def _serve_together(options: ServeOptions, config: GatewayConfig, listening: socket) -> int:
+def _serve_together(
+    options: ServeOptions,
+    config: GatewayConfig,
+    listening: socket,
+    store: SQLiteStore | None,
+    handler: logging.Handler,
+) -> int:
     """Serve in several processes; this one only starts and ends them."""
     from mellea_like.gateway.config.config_file import ConfigError  # noqa: PLC0415 (an extra)
     from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415
@@ -191,10 +240,14 @@ def _serve_together(options: ServeOptions, config: GatewayConfig, listening: soc
         handler.setFormatter(logging.Formatter(LOGGED.format(who=f"worker {number}: ")))
         share_metrics(directory, number)
         try:
-            anyio.run(_run, Gateway(current[0]), options, listening, "", link)
+            gateway = Gateway(current[0], store=store, together=store is not None)
+            anyio.run(_run, gateway, options, listening, "", link)
         except (ImportError, MelleaError, OSError, ValueError) as exc:
             warn(f"mellea-like: worker {number}: {exc}".splitlines())
             return Exit.SETUP
+        finally:
+            if store is not None:
+                store.close()
         return Exit.PASSED
 
     def reload() -> bool:
@@ -209,7 +262,8 @@ def _serve_together(options: ServeOptions, config: GatewayConfig, listening: soc
         seconds = f"{config.server.stop_seconds:g} s"
         warn(f"Stopping: requests under way have up to {seconds}; Ctrl-C again cuts them off.")
 
-    handler = _log(quiet=options.quiet)
+    if store is None:
+        logger.warning("store: memory: each worker counts by itself what keys spend")
     supervisor = Supervisor(
         options.workers,
         work,

@@ -26,6 +26,8 @@ class CurrentRequest:
     id: str
     key: str | None = None
     model: object = None
+    tokens: int = 0
+    """What it has cost so far, in tokens of upstreams."""
     sampling_ids: list[str] = field(default_factory=list[str])
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
+from mellea_like.limits.budget_accounts import Amounts
 from mellea_like.limits.fair_queue import QueuedLimit
 
 if TYPE_CHECKING:
+    from mellea_like.core.backend import Backend, Request
     from mellea_like.limits.base import RequestEnd
     from mellea_like.limits.fair_queue import QueuedPermit
+    from mellea_like.limits.store import Reservation, Store
 
-__all__ = ["AdaptiveLimiter", "ConcurrencyLimiter", "Window"]
+__all__ = ["AdaptiveLimiter", "ConcurrencyLimiter", "StoreConcurrency", "Window"]
 
 DECREASE = 0.7
 """What a 429 leaves of the window."""
@@ -56,6 +59,34 @@ class ConcurrencyLimiter(QueuedLimit):
 
     def _delay(self, now: float, permit: QueuedPermit) -> float:  # noqa: ARG002
         return 0.0 if self._queue.in_flight < self._concurrency else math.inf
+
+
+class StoreConcurrency:
+    """At most so many requests in flight, over all processes that use a name of a store.
+
+    Those that wait go in the order in which they came. What a process has in flight ends with it.
+
+    Args:
+        concurrency: requests in flight at most, at least 1.
+        store: the store.
+        name: the name.
+    """
+
+    def __init__(self, concurrency: int, *, store: Store, name: str) -> None:
+        most = whole_number("StoreConcurrency: concurrency", concurrency)
+        self._store = store
+        self._account = store.account(name, (most, math.inf, math.inf, math.inf))
+
+    async def acquire(self, request: Request, backend: Backend) -> _Place:  # noqa: ARG002
+        """Wait until a request may be sent; see `Limit`."""
+        return _Place(await self._store.reserve([(self._account, Amounts(requests=1))]))
+
+
+class _Place(NamedTuple):
+    held: Reservation
+
+    def release(self, end: RequestEnd) -> None:  # noqa: ARG002
+        self.held.settle([Amounts()])
 
 
 class Window:

@@ -72,7 +72,8 @@ class MemoryStore:
             bucket.take(now, amount)
             bucket.level.taken += amount
             taken.append((bucket, amount, bucket.level.taken))
-        return _Turn(self, seconds, taken)
+        left = [bucket.as_of(now).level(now) for bucket, *_ in taken]
+        return _Turn(self, seconds, left, taken)
 
     def correct(self, takes: Sequence[Take]) -> None:
         """Take more from buckets, or put some back; see `Store.correct`."""
@@ -121,6 +122,7 @@ class _Bucket(NamedTuple):
 class _Turn(NamedTuple):
     store: MemoryStore
     seconds: float
+    left: list[float]
     taken: list[tuple[_Bucket, float, float]]
 
     def give_back(self) -> None:

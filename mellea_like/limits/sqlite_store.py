@@ -208,7 +208,7 @@ class SQLiteStore:
         return await _patiently(lambda: self._take(wanted))
 
     def _take(self, takes: Sequence[tuple[_Bucket, float]]) -> _Turn:
-        seconds, taken = 0.0, list[tuple[_Bucket, float, float]]()
+        seconds, left, taken = 0.0, list[float](), list[tuple[_Bucket, float, float]]()
         with self._file.writing() as file:
             now = self._file.now()
             for bucket, amount in takes:
@@ -216,8 +216,9 @@ class SQLiteStore:
                 seconds = max(seconds, level.delay(now, amount))
                 level.take(now, amount)
                 file.fill(bucket.name, level.held, level.at, before + amount)
+                left.append(level.held)
                 taken.append((bucket, amount, before + amount))
-        return _Turn(self._file, seconds, taken)
+        return _Turn(self._file, seconds, left, taken)
 
     def correct(self, takes: Sequence[Take]) -> None:
         """Take more from buckets, or put some back; see `Store.correct`."""
@@ -374,6 +375,7 @@ class _Turn(NamedTuple):
 
     file: StoreFile
     seconds: float
+    left: list[float]
     taken: list[tuple[_Bucket, float, float]]
 
     def give_back(self) -> None:

@@ -72,6 +72,11 @@ class Turn(Protocol):
         """In how many seconds the request may go, counted from when it was taken; at least 0."""
         ...
 
+    @property
+    def left(self) -> Sequence[float]:
+        """What each of the buckets held after that; less than 0 is debt."""
+        ...
+
     def give_back(self) -> None:
         """Put back what was taken: the request never went.
 

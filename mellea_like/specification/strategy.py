@@ -114,13 +114,16 @@ class BudgetSpec(Section):
 
     @model_validator(mode="after")
     def _limits_something(self) -> BudgetSpec:
-        if not self._limits():
+        if not self._limited():
             *names, last = (
                 name for name in BudgetLimits._fields if name in type(self).model_fields
             )
             msg = f"a budget needs a limit: {', '.join(names)} or {last}"
             raise ValueError(msg)
         return self
+
+    def _limited(self) -> bool:
+        return bool(self._limits())
 
     def _limits(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True, include=set(BudgetLimits._fields))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
 import pytest
+from command_line import run
 from http_server import Answer, OpenAIServer
 from serve_kit import KEY, ask, serving
 
@@ -135,7 +138,8 @@ def test_workers_share_a_port_and_their_metrics_and_end_their_requests_at_a_stop
     assert (process.returncode, out) == (0, "")
     assert "Stopping: requests under way have up to 20 s; Ctrl-C again cuts them off.\n" in err
     who = set(re.findall(r"INFO (worker \d): POST", err))
-    assert who == {"worker 1", "worker 2"}
+    assert who  # Which of them takes a connection is up to the system.
+    assert who <= {"worker 1", "worker 2"}
     assert not any(is_there(pid) for pid in workers)
 
 
@@ -146,6 +150,9 @@ def test_a_worker_that_dies_is_started_again(config):
             before = children(process.pid)
             for _ in range(5):
                 assert ask(url).status_code == 200
+            # A caller has its answer a moment before it is counted.
+            counted = 'requests_total{key="anonymous",model="short",status="200"} '
+            wait_until(lambda: f"{counted}5.0" in metrics(url))
             config.write_text("a file that nobody has asked to read: yet\n")
             os.kill(before[0], signal.SIGKILL)
             line = process.stderr.readline()
@@ -153,9 +160,9 @@ def test_a_worker_that_dies_is_started_again(config):
             assert ask(url).status_code == 200  # The other one goes on.
             wait_until(lambda: len(children(process.pid)) == 2)
             assert before[1] in children(process.pid)
-            counted = 'requests_total{key="anonymous",model="short",status="200"} 6.0'
+            wait_until(lambda: f"{counted}6.0" in metrics(url))
             for _ in range(8):
-                assert counted in metrics(url)
+                assert f"{counted}6.0" in metrics(url)
             process.terminate()
             _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (0, "")
@@ -195,3 +202,76 @@ def test_workers_whose_upstream_does_not_open_end_the_command(config, tmp_path):
         serving("-c", str(config), "--port", "0", "--workers", "2"),
     ):
         raise NotImplementedError
+
+
+# --- what keys have spent ------------------------------------------------------------------------
+
+TOKEN = "a-token-for-tests-0123456789"
+KEYS = f"""\
+keys:
+  team:
+    sha256: {hashlib.sha256(TOKEN.encode()).hexdigest()}
+    budget: {{caller_requests: 10}}
+"""
+
+
+def ask_as_team(url: str, count: int) -> Counter[int]:
+    """Make requests, each on a connection of its own; count the answers by their status."""
+    body = {"model": "short", "messages": [{"role": "user", "content": "Say something."}]}
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    found = Counter[int]()
+    for _ in range(count):
+        with httpx2.Client(timeout=20, trust_env=False) as client:
+            answer = client.post(f"{url}/chat/completions", json=body, headers=headers)
+            found[answer.status_code] += 1
+    return found
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_key_that_is_spent_stays_so_over_a_restart_and_in_all_workers(config, workers):
+    with OpenAIServer(Answer("fine")) as upstream:
+        config.write_text(CONFIG.replace("URL", upstream.url) + KEYS)
+        for count, expected in ((7, {200: 7}), (7, {200: 3, 429: 4}), (3, {429: 3})):
+            with serving("-c", str(config), "--workers", workers, MY_KEY=KEY) as (process, url):
+                assert ask_as_team(url, count) == expected
+                process.terminate()
+                _, err = process.communicate(timeout=30)
+            store = config.with_name("gateway.spent.db")
+            assert f"INFO what keys spend is kept in {store}\n" in err
+            assert store.stat().st_mode & 0o777 == 0o600
+    assert len(upstream.requests) == 10
+
+
+def test_the_store_may_be_elsewhere_or_in_memory(config):
+    elsewhere = config.parent / "state"
+    elsewhere.mkdir()
+    with OpenAIServer(Answer("fine")) as upstream:
+        text = CONFIG.replace("URL", upstream.url) + KEYS
+        for store, warned in (("state/spent.db", False), ("memory", True)):
+            config.write_text(f"{text}store: {store}\n")
+            with serving("-c", str(config), "--workers", "2", MY_KEY=KEY) as (process, url):
+                assert ask_as_team(url, 5) == {200: 5}
+                process.terminate()
+                _, err = process.communicate(timeout=30)
+            assert ("each worker counts by itself what keys spend" in err) is warned
+    assert sorted(file.name for file in config.parent.iterdir()) == ["gateway.yaml", "state"]
+    assert "spent.db" in {file.name for file in elsewhere.iterdir()}
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_store_that_can_not_be_made_is_named_at_the_start(config, workers):
+    config.write_text(
+        CONFIG.replace("URL", "http://127.0.0.1:9/v1") + KEYS + "store: no/spent.db\n"
+    )
+    done = run("serve", "-c", str(config), "--workers", workers, MY_KEY=KEY)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no/spent.db" in done.stderr
+    assert "store: memory" in done.stderr
+
+
+def test_without_anything_to_keep_there_is_no_file(config):
+    with OpenAIServer(Answer("fine")) as upstream:
+        config.write_text(CONFIG.replace("URL", upstream.url))
+        with serving("-c", str(config), "--workers", "2", MY_KEY=KEY) as (_, url):
+            assert ask(url).status_code == 200
+    assert [file.name for file in config.parent.iterdir()] == ["gateway.yaml"]

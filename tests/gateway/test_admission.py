@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from mellea_like.gateway.config.gateway_config import KeyLimits
-from mellea_like.gateway.http.keys import KeyState
+from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.refusal import Refusal
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from mellea_like.gateway.chat.fields import FieldUse, why_not
 from mellea_like.gateway.config.cross_checks import Parts, problems_between
 from mellea_like.gateway.config.periods import Period  # noqa: TC001 (pydantic reads it)
-from mellea_like.specification.section import Seconds, Section, Text, Whole
+from mellea_like.specification.section import Positive, Seconds, Section, Text, Whole
 from mellea_like.specification.strategy import CallBudgetSpec, StageSpec, StrategySpec
 from mellea_like.specification.upstream import UpstreamSpec
 
@@ -156,20 +156,31 @@ class StreamingConfig(Section):
 class KeyBudget(CallBudgetSpec):
     """What a key may spend, judges and losers included; at least one limit.
 
-    It is kept in memory: a gateway that is started anew begins a new budget.
+    It is kept in the gateway's store, by the key's name and the period: a gateway that is started
+    again goes on with it.
 
     Args:
         requests: the most requests to upstreams.
+        caller_requests: the most requests of callers, however many go to upstreams for each.
         input_tokens: the most tokens of prompts.
         output_tokens: the most tokens of replies.
         money: the most money, in the currency of the upstreams' prices.
         cancelled: what a cancelled request costs: an ``estimate``, what was ``reserved`` for
             it, or what was ``received``; as `Budget` says.
         per: the ``hour``, ``day``, ``week`` or ``month`` (of UTC; weeks begin on Mondays) after
-            which it is a new one; None for one budget for as long as the gateway runs.
+            which it is a new one; None for one budget for good.
     """
 
+    caller_requests: Whole | None = None
     per: Period | None = None
+
+    @property
+    def of_upstreams(self) -> bool:
+        """Whether it limits anything but callers' own requests."""
+        return super()._limited()
+
+    def _limited(self) -> bool:
+        return super()._limited() or self.caller_requests is not None
 
 
 class KeyLimits(Section):
@@ -183,6 +194,12 @@ class KeyLimits(Section):
         concurrency: how many of its requests are worked on at a time.
         queue: how many more may wait for that; 0 for none.
         queue_seconds: how long one waits at most.
+        requests_per_minute: how many requests it may make in a minute, the first of them at once;
+            None for no limit.
+        tokens_per_minute: how many tokens its requests may cost in a minute, prompts and replies of
+            all draws and judges; None for no limit. A request has its ``max_tokens`` taken at once
+            and what it cost when it has ended, and one that comes while more is taken than there is
+            is refused.
         budget: what it may spend, in all or in a period; None for no limit.
         models: the models that it may ask for and is shown; None for all.
     """
@@ -192,6 +209,8 @@ class KeyLimits(Section):
     concurrency: Whole = 128
     queue: Annotated[int, Field(ge=0, strict=True)] = 384
     queue_seconds: Seconds = 60.0
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
     budget: KeyBudget | None = None
     models: tuple[Name, ...] | None = Field(default=None, min_length=1)
 
@@ -273,6 +292,9 @@ class GatewayConfig(Section):
         streaming: how streamed replies are sent.
         server: where it listens, and what it puts up with.
         keys: who may ask, by name; without any, everybody who reaches the loopback.
+        store: the SQLite file in which the command keeps what keys have spent, from where the
+            configuration's file is; or ``memory``. By default it is beside that file and has its
+            name, with the ending ``.spent.db``, and is made when something is kept there.
     """
 
     upstreams: dict[Name, UpstreamSpec] = Field(
@@ -282,6 +304,7 @@ class GatewayConfig(Section):
     streaming: StreamingConfig = StreamingConfig()
     server: ServerConfig = ServerConfig()
     keys: dict[KeyName, KeyConfig] = Field(default_factory=dict[str, KeyConfig])
+    store: Text | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> GatewayConfig:

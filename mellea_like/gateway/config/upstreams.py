@@ -12,6 +12,7 @@ from mellea_like.core.backend import can_judge
 from mellea_like.gateway.config.cross_checks import Problem
 from mellea_like.gateway.redaction import RedactedBackend
 from mellea_like.limits.base import LimitedBackend
+from mellea_like.limits.concurrency import StoreConcurrency
 from mellea_like.specification.upstream import (
     OpenAIUpstream,
     ProviderUpstream,
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Usage
     from mellea_like.core.prices import Price
-    from mellea_like.limits.base import RequestEnd
+    from mellea_like.limits.base import Limit, RequestEnd
+    from mellea_like.limits.store import Store
     from mellea_like.specification.upstream import UpstreamSpec
 
     Spent = Callable[[Usage, Price | None], object]
@@ -89,6 +91,7 @@ class OpenUpstreams:
         backends: those that are handed over take the places of upstreams, and stay open.
         spent: hears what each request has cost.
         log_errors: whether the log says in their own words why they fail.
+        store: where their limits are counted, if other processes share them.
     """
 
     def __init__(
@@ -97,7 +100,9 @@ class OpenUpstreams:
         *,
         spent: Spent | None = None,
         log_errors: bool = False,
+        store: Store | None = None,
     ) -> None:
+        self._store = store
         self._given = backends or {}
         self._spent = spent
         self._log_errors = log_errors
@@ -141,7 +146,7 @@ class OpenUpstreams:
             backend = self._given[name]
         else:
             backend = await stack.enter_async_context(open_upstream(spec, f"upstreams.{name}."))
-        limits = spec.make_limits()
+        limits = self._limits(name, spec)
         if self._spent is not None:
             limits.append(_Counted(spec.price, self._spent))
         secret = spec.key if isinstance(spec, OpenAIUpstream) else ""
@@ -157,6 +162,13 @@ class OpenUpstreams:
         held = _Held(spec, upstream, stack)
         self._held.append(held)
         return held
+
+    def _limits(self, name: str, spec: UpstreamSpec) -> list[Limit]:
+        named, most = f"upstream {name}", spec.concurrency
+        if self._store is None or most is None:
+            return spec.make_limits(self._store, named)
+        rates = spec.model_copy(update={"concurrency": None}).make_limits(self._store, named)
+        return [*rates, StoreConcurrency(most, store=self._store, name=f"{named}: at a time")]
 
 
 @asynccontextmanager

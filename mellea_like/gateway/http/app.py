@@ -21,9 +21,10 @@ from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.config.tokens import METRICS_KEY
 from mellea_like.gateway.config.upstreams import OpenUpstreams
 from mellea_like.gateway.current_request import CURRENT
-from mellea_like.gateway.http.keys import KeyState
+from mellea_like.gateway.http.key_state import KeyState, KeyStores
 from mellea_like.gateway.http.metrics import Metrics
 from mellea_like.gateway.http.serving import Serving
+from mellea_like.limits.memory_store import MemoryStore
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.config.upstreams import Used
     from mellea_like.gateway.http.guard import Receive, Scope, Send
+    from mellea_like.limits.store import Store
 
 __all__ = ["Gateway", "make_app"]
 
@@ -70,13 +72,25 @@ def make_app(
 
 
 class Gateway:
-    """The gateway: an ASGI application, and the upstreams behind it."""
+    """The gateway: an ASGI application, and the upstreams behind it.
+
+    Args:
+        config: the configuration.
+        backends: ready backends in place of upstreams, by name.
+        now: the time of day in seconds since 1970.
+        store: where it is kept what keys have spent; by default in memory.
+        together: whether other processes serve the same configuration with the same store: rates
+            and concurrency are counted there as well then.
+    """
 
     def __init__(
         self,
         config: GatewayConfig,
         backends: Mapping[str, Backend] | None = None,
         now: Callable[[], float] = time.time,
+        *,
+        store: Store | None = None,
+        together: bool = False,
     ) -> None:
         unknown = sorted((backends or {}).keys() - config.upstreams.keys())
         if unknown:
@@ -84,11 +98,17 @@ class Gateway:
             raise ValueError(msg)
         self._metrics = Metrics([METRICS_KEY])
         self._workers = Workers()
-        self._upstreams = OpenUpstreams(
-            backends, spent=self._count_spent, log_errors=config.server.log_upstream_errors
-        )
         self._reloading = anyio.Lock()
-        self._make_key = partial(KeyState, now=now, changed=self._metrics.show)
+        kept = MemoryStore() if store is None else store
+        shared = kept if together else None
+        stores = KeyStores(kept, shared or MemoryStore(), shared)
+        self._make_key = partial(KeyState, stores=stores, now=now, changed=self._metrics.show)
+        self._upstreams = OpenUpstreams(
+            backends,
+            spent=self._count_spent,
+            log_errors=config.server.log_upstream_errors,
+            store=shared,
+        )
         self.serving = self._make(config)
         self._used: Used = []
         self._lifespan = Router(lifespan=lambda _: self.open())
@@ -168,4 +188,5 @@ class Gateway:
     def _count_spent(self, usage: Usage, price: Price | None) -> None:
         current = CURRENT.get()
         if current is not None:
+            current.tokens += usage.total_tokens
             self._metrics.spent(current.model, current.key, usage, price)

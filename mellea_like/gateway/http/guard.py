@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import anyio
 from starlette.exceptions import HTTPException
 
-from mellea_like.errors import ClientDisconnected
+from mellea_like.errors import ClientDisconnected, StoreError
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.current_request import CURRENT, REQUEST_ID, CurrentRequest, request_id_of
+from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.http.keys import (
     IN_SCOPE,
     METRICS_KEY,
     Admitted,
     Keys,
-    KeyState,
     check_host,
 )
 from mellea_like.gateway.refusal import BUDGET_SPENT, Refusal, retry_after
@@ -75,6 +75,9 @@ CALLER_LEFT = 499
 """nginx's status for it, for the metrics; nobody is there to get it."""
 
 TOO_SLOW = 408
+
+STORE_SECONDS = 5.0
+"""After so many, a caller may try again whom the gateway could not count."""
 
 LINGER_SECONDS = 2.0
 """How long the rest of a refused body is read, so that the caller can read the answer."""
@@ -177,6 +180,7 @@ class _Exchange:
         self._key: KeyState | None = None
         self._current = CurrentRequest(request_id_of(scope["headers"]))
         self._status: int | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
         self._unread = _has_body(scope["headers"])
 
     async def run(self) -> None:
@@ -251,9 +255,14 @@ class _Exchange:
         with key.queued():
             body = await self._read()
             self._current.model = body.get("model")
+            charge = await key.count(body)
+            self._headers = charge.headers
             scope[IN_SCOPE] = Admitted(key.name, limits, key.budget, body)
-            async with key.turn(self._receive):
-                await guard.app(scope, self._receive, self._send)
+            try:
+                async with key.turn(self._receive):
+                    await guard.app(scope, self._receive, self._send)
+            finally:
+                charge.settle(self._current.tokens)
 
     def _know(self) -> None:
         """Tell the server that it is known whose the request is."""
@@ -270,6 +279,12 @@ class _Exchange:
     async def _answer(self, problem: BaseException) -> None:
         if isinstance(problem, Refusal):
             refusal = problem
+        elif isinstance(problem, StoreError):
+            logger.error("what keys spend can't be counted: %s", problem)
+            message = "the gateway can't count what this key spends at the moment"
+            headers = retry_after(STORE_SECONDS)
+            code = "store_unavailable"
+            refusal = Refusal(503, message, kind="server_error", code=code, headers=headers)
         elif isinstance(problem, HTTPException):
             message, code = UNROUTED[problem.status_code]
             refusal = Refusal(problem.status_code, message, code=code, headers=problem.headers)
@@ -305,6 +320,7 @@ class _Exchange:
             headers = list(message.get("headers", ()))
             names = {name.lower() for name, _ in headers}
             headers += [(name, value) for name, value in ALWAYS if name not in names]
+            headers += self._headers
             headers.append((REQUEST_ID, self._current.id.encode("ascii")))
             if self._unread:
                 headers.append((b"connection", b"close"))

@@ -5,24 +5,16 @@ from __future__ import annotations
 import hmac
 import os
 import re
-import time
-from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
-from mellea_like.core.display import plural
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
-from mellea_like.gateway.config.periods import end_of_period
 from mellea_like.gateway.config.tokens import METRICS_KEY, Tokens, digest
-from mellea_like.gateway.refusal import NO_BUDGET_SOON, Refusal, budget_spent, too_many
-from mellea_like.web import while_here
+from mellea_like.gateway.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from mellea_like.core.prices import Price
     from mellea_like.gateway.config.gateway_config import (
         KeyConfig,
         KeyLimits,
@@ -31,7 +23,7 @@ if TYPE_CHECKING:
     )
     from mellea_like.limits.budget import Budget
 
-__all__ = ["IN_SCOPE", "METRICS_KEY", "Admitted", "KeyState", "Keys", "admitted", "check_host"]
+__all__ = ["IN_SCOPE", "METRICS_KEY", "Admitted", "Keys", "admitted", "check_host"]
 
 IN_SCOPE = "mellea_like.gateway"
 """Where the guard leaves what it found out about a request, in its ASGI scope."""
@@ -39,12 +31,6 @@ IN_SCOPE = "mellea_like.gateway"
 HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::[0-9]*)?")
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-
-LONGEST_WAIT = 60.0
-"""Upper bound of Retry-After, in seconds."""
-
-WEIGHT = 0.2
-"""Weight of the newest duration in the moving average."""
 
 
 class Keys:
@@ -156,128 +142,3 @@ def admitted(scope: Mapping[str, Any]) -> Admitted:
     """Return what the guard found out about a request."""
     found: Admitted = scope[IN_SCOPE]
     return found
-
-
-class KeyState:
-    """What is kept of a key while the gateway runs: its budget, and its requests."""
-
-    def __init__(
-        self,
-        name: str,
-        limits: KeyLimits,
-        *,
-        now: Callable[[], float] = time.time,
-        changed: Callable[[KeyState], object] | None = None,
-    ) -> None:
-        self.name = name
-        self._changed: Callable[[KeyState], object] = changed or bool
-        self.limits = limits
-        self.prices: Mapping[str, Price] | None = None
-        self._now = now  # The time of day, in seconds since 1970.
-        self._budget: Budget | None = None
-        self._ends = 0.0
-        self._here = 0
-        self._turns = anyio.CapacityLimiter(limits.concurrency)
-        self._average = 0.0
-        self._changed(self)
-
-    def change(self, to: KeyState) -> None:
-        """Take the limits of another state of the key; what is under way stays counted."""
-        self.limits, self.prices = to.limits, to.prices
-        self._turns.total_tokens = to.limits.concurrency
-        self._budget = None
-
-    def may_use(self, model: str) -> bool:
-        """Tell whether it may ask for a model."""
-        return self.limits.allows(model)
-
-    @property
-    def budget(self) -> Budget | None:
-        """What it may spend in this period; a request is charged to the one that it began in."""
-        spec = self.limits.budget
-        if spec is None:
-            return None
-        now = self._now()
-        if self._budget is None or (spec.per is not None and now >= self._ends):
-            self._budget = spec.make(name=f"key {self.name}", prices=self.prices)
-            if spec.per is not None:
-                self._ends = end_of_period(now, spec.per)
-        return self._budget
-
-    def seconds_to_reset(self) -> float:
-        """Return when the budget is a new one, in seconds from now."""
-        spec = self.limits.budget
-        return NO_BUDGET_SOON if spec is None or spec.per is None else self._ends - self._now()
-
-    @property
-    def in_flight(self) -> int:
-        """How many requests are being worked on."""
-        return self._turns.borrowed_tokens
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for their turn."""
-        return self._here - self.in_flight
-
-    def check_budget(self) -> None:
-        """Refuse a request of a key that has spent all it may."""
-        budget = self.budget
-        if budget is not None and any(
-            limit is not None and spent >= limit
-            for spent, limit in zip(budget.spent, budget.limits, strict=False)
-        ):
-            raise budget_spent()
-
-    @contextmanager
-    def queued(self) -> Generator[None]:
-        """Count a request, from before its body is read: the memory of bodies has a bound."""
-        limits = self.limits
-        if self._here >= limits.concurrency + limits.queue:
-            requests = plural(limits.concurrency, "request")
-            message = (
-                f"the key {self.name!r} has {requests} under way and"
-                f" {limits.queue} waiting, which is all that it may: try again later"
-            )
-            raise too_many(message, self.retry_after())
-        self._here += 1
-        self._changed(self)
-        try:
-            yield
-        finally:
-            self._here -= 1
-            self._changed(self)
-
-    @asynccontextmanager
-    async def turn(
-        self, receive: Callable[[], Awaitable[Mapping[str, Any]]]
-    ) -> AsyncGenerator[None]:
-        """Wait for a request's turn, first come, first served, while its caller is there."""
-        slot, began = object(), None
-        try:
-            try:
-                self._turns.acquire_on_behalf_of_nowait(slot)
-            except anyio.WouldBlock:
-                await while_here(receive, lambda: self._wait(slot))
-            began = anyio.current_time()
-            self._changed(self)
-            yield
-        finally:
-            with suppress(RuntimeError):  # It may be gone before its turn came, or just then.
-                self._turns.release_on_behalf_of(slot)
-                self._changed(self)
-            if began is not None:
-                took = anyio.current_time() - began
-                self._average += (took - self._average) * (WEIGHT if self._average else 1.0)
-
-    async def _wait(self, slot: object) -> None:
-        seconds = self.limits.queue_seconds
-        with anyio.move_on_after(seconds):
-            await self._turns.acquire_on_behalf_of(slot)
-            return
-        message = f"the key {self.name!r}: no place became free within {seconds:g} s"
-        raise too_many(message, self.retry_after())
-
-    def retry_after(self) -> float:
-        """Return about when those who are here now will have had their turn, in seconds."""
-        turns = (self.waiting + 1) / self.limits.concurrency
-        return min(max(self._average * turns, 1.0), LONGEST_WAIT)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.generation import Usage
     from mellea_like.core.prices import Price
-    from mellea_like.gateway.http.keys import KeyState
+    from mellea_like.gateway.http.key_state import KeyState
 
 __all__ = ["Metrics", "forget_worker", "share_metrics"]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.config.upstreams import Upstream
     from mellea_like.gateway.http.guard import Receive, Scope, Send
-    from mellea_like.gateway.http.keys import KeyState
+    from mellea_like.gateway.http.key_state import KeyState
     from mellea_like.gateway.http.metrics import Metrics
 
 __all__ = ["Serving"]

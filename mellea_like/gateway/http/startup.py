@@ -84,9 +84,10 @@ def read_again(
         yield from _problems_at_the_start(parts._replace(server=before.server))
 
     config = read_config(path, further=further, **server)
-    if tell and config.server != before.server:
-        what = "%s: server has changed, which takes effect when the gateway is started again"
-        logger.warning(what, path)
+    for name in ("server", "store"):
+        if tell and getattr(config, name) != getattr(before, name):
+            what = "%s: %s has changed, which takes effect when the gateway is started again"
+            logger.warning(what, path, name)
     return config.model_copy(update={"server": before.server})
 
 

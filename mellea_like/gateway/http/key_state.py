@@ -1,0 +1,325 @@
+"""What is kept of a key while the gateway runs: what it has spent, its rates, its requests."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager, contextmanager, suppress
+from math import ceil, inf
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import anyio
+
+from mellea_like.core.display import plural
+from mellea_like.gateway.config.periods import end_of_period
+from mellea_like.gateway.refusal import NO_BUDGET_SOON, budget_spent, too_many
+from mellea_like.limits.bucket import MINUTE
+from mellea_like.limits.budget_accounts import Amounts, Denied
+from mellea_like.limits.memory_store import MemoryStore
+from mellea_like.web import while_here
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+
+    from mellea_like.core.prices import Price
+    from mellea_like.gateway.config.gateway_config import KeyLimits
+    from mellea_like.limits.budget import Budget
+    from mellea_like.limits.store import Reservation, Store, StoreAccount, StoreBucket
+
+__all__ = ["Charge", "KeyState", "KeyStores"]
+
+LONGEST_WAIT = 60.0
+"""Upper bound of Retry-After, in seconds, where requests wait for each other."""
+
+WEIGHT = 0.2
+"""Weight of the newest duration in the moving average."""
+
+ONE = Amounts(requests=1)
+
+ASKED_TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+class KeyStores(NamedTuple):
+    """Where keys keep what they count.
+
+    Attributes:
+        spent: what they have spent.
+        rates: what they may do in a minute.
+        together: where processes count the requests that a key has under way in all of them; None
+            where each counts its own.
+    """
+
+    spent: Store
+    rates: Store
+    together: Store | None = None
+
+
+class KeyState:
+    """What is kept of a key while the gateway runs: its budget, its rates, and its requests."""
+
+    def __init__(
+        self,
+        name: str,
+        limits: KeyLimits,
+        *,
+        stores: KeyStores | None = None,
+        now: Callable[[], float] = time.time,
+        changed: Callable[[KeyState], object] | None = None,
+    ) -> None:
+        memory = MemoryStore()
+        self.name = name
+        self.prices: Mapping[str, Price] | None = None
+        self._stores = stores or KeyStores(memory, memory)
+        self._changed: Callable[[KeyState], object] = changed or bool
+        self._now = now  # The time of day, in seconds since 1970.
+        self._here = 0
+        self._turns = anyio.CapacityLimiter(limits.concurrency)
+        self._average = 0.0
+        self._limit_to(limits)
+        self._changed(self)
+
+    def change(self, to: KeyState) -> None:
+        """Take the limits of another state of the key; what is counted stays."""
+        self.prices = to.prices
+        self._turns.total_tokens = to.limits.concurrency
+        self._limit_to(to.limits)
+
+    def _limit_to(self, limits: KeyLimits) -> None:
+        self.limits = limits
+        self._budget: Budget | None = None
+        self._ends: float | None = None
+        self._accounts: list[str] = []  # Of this period.
+        self._calls: StoreAccount | None = None
+        self._calls_spent = False  # As far as this process knows.
+        rates = self._stores.rates
+        self._rates = [
+            _Rate(what, rates.bucket(f"key {self.name}: {what}", most, most), most)
+            for what, most in (
+                ("requests", limits.requests_per_minute),
+                ("tokens", limits.tokens_per_minute),
+            )
+            if most is not None
+        ]
+        # The default holds down the memory of each process.
+        together = self._stores.together if "concurrency" in limits.model_fields_set else None
+        self._places: StoreAccount | None = None
+        if together is not None:
+            most = float(limits.concurrency), inf, inf, inf
+            self._places = together.account(f"key {self.name}: at a time", most)
+
+    def may_use(self, model: str) -> bool:
+        """Tell whether it may ask for a model."""
+        return self.limits.allows(model)
+
+    # --- what it spends --------------------------------------------------------------------------
+
+    @property
+    def budget(self) -> Budget | None:
+        """What it may spend in this period; a request is charged to the one that it began in."""
+        self._look_at_the_time()
+        return self._budget
+
+    def _look_at_the_time(self) -> None:
+        """Begin a new budget with a new period."""
+        spec = self.limits.budget
+        if spec is None:
+            return
+        now = self._now()
+        if self._ends is not None and now < self._ends:
+            return
+        name = f"key {self.name}"
+        self._ends = inf
+        if spec.per is not None:
+            self._ends = end_of_period(now, spec.per)
+            until = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(self._ends))
+            name = f"{name}, {spec.per} to {until}"
+        store: Any = self._stores.spent
+        if self._accounts and hasattr(store, "forget"):
+            store.forget(*self._accounts)
+        self._accounts = [name, f"{name}: caller_requests"] if spec.per is not None else []
+        if spec.of_upstreams:
+            self._budget = spec.make(name=name, prices=self.prices, store=store)
+        if spec.caller_requests is not None:
+            most = float(spec.caller_requests), inf, inf, inf
+            self._calls_spent = False
+            self._calls = store.account(f"{name}: caller_requests", most)
+
+    def seconds_to_reset(self) -> float:
+        """Return when the budget is a new one, in seconds from now."""
+        ends = inf if self._ends is None else self._ends
+        return NO_BUDGET_SOON if ends == inf else ends - self._now()
+
+    def check_budget(self) -> None:
+        """Refuse a request of a key that has spent all it may."""
+        budget = self.budget
+        if budget is not None and any(
+            limit is not None and spent >= limit
+            for spent, limit in zip(budget.spent, budget.limits, strict=False)
+        ):
+            raise budget_spent()
+        if self._calls_spent:
+            raise budget_spent()
+
+    async def count(self, body: Mapping[str, Any]) -> Charge:
+        """Count a request, or refuse it: one more than in a minute, or than the budget has."""
+        charge = await self._take_rates(body)
+        self._look_at_the_time()
+        if self._calls is not None:
+            try:
+                counted = await self._stores.spent.reserve([(self._calls, ONE)])
+            except Denied:
+                self._calls_spent = True
+                charge.settle(0)
+                raise budget_spent() from None
+            counted.settle([ONE])
+        return charge
+
+    async def _take_rates(self, body: Mapping[str, Any]) -> Charge:
+        rates = self._rates
+        if not rates:
+            return Charge(self._stores.rates, None, 0, [])
+        asked = [body[field] for field in ASKED_TOKENS if type(body.get(field)) is int]
+        wanted = max(0, min(asked, default=0))
+        amounts = [min(wanted, rate.most) if rate.what == "tokens" else 1 for rate in rates]
+        takes = [(rate.bucket, amount) for rate, amount in zip(rates, amounts, strict=True)]
+        turn = await self._stores.rates.take(takes)
+        if turn.seconds > 0:
+            turn.give_back()
+            before = [left + taken for left, taken in zip(turn.left, amounts, strict=True)]
+            lacking = [
+                (min(amount, rate.most) - had) / rate.most
+                for had, amount, rate in zip(before, amounts, rates, strict=True)
+            ]
+            scarce = rates[lacking.index(max(lacking))]
+            message = (
+                f"the key {self.name!r} may have {scarce.most:,.12g} {scarce.what} a minute, and"
+                f" there is room for this request in {max(1, ceil(turn.seconds))} s"
+            )
+            refusal = too_many(message, turn.seconds)
+            refusal.headers |= _told(rates, before)
+            raise refusal
+        told = list(_told(rates, turn.left).items())
+        if rates[-1].what == "tokens":
+            return Charge(self._stores.rates, rates[-1].bucket, amounts[-1], told)
+        return Charge(self._stores.rates, None, 0, told)
+
+    # --- how many at a time ----------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are being worked on, of this process."""
+        return self._turns.borrowed_tokens
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn, of this process."""
+        return self._here - self.in_flight
+
+    @contextmanager
+    def queued(self) -> Generator[None]:
+        """Count a request, from before its body is read: the memory of bodies has a bound."""
+        limits = self.limits
+        if self._here >= limits.concurrency + limits.queue:
+            requests = plural(limits.concurrency, "request")
+            message = (
+                f"the key {self.name!r} has {requests} under way and"
+                f" {limits.queue} waiting, which is all that it may: try again later"
+            )
+            raise too_many(message, self.retry_after())
+        self._here += 1
+        self._changed(self)
+        try:
+            yield
+        finally:
+            self._here -= 1
+            self._changed(self)
+
+    @asynccontextmanager
+    async def turn(
+        self, receive: Callable[[], Awaitable[Mapping[str, Any]]]
+    ) -> AsyncGenerator[None]:
+        """Wait for a request's turn, first come, first served, while its caller is there."""
+        slot, began = object(), None
+        places: list[Reservation] = []
+        try:
+            try:
+                self._turns.acquire_on_behalf_of_nowait(slot)
+            except anyio.WouldBlock:
+                await while_here(receive, lambda: self._wait(slot))
+            if self._places is not None:
+                await while_here(receive, lambda: self._wait_for_others(places))
+            began = anyio.current_time()
+            self._changed(self)
+            yield
+        finally:
+            for place in places:
+                place.settle([Amounts()])
+            with suppress(RuntimeError):  # It may be gone before its turn came, or just then.
+                self._turns.release_on_behalf_of(slot)
+                self._changed(self)
+            if began is not None:
+                took = anyio.current_time() - began
+                self._average += (took - self._average) * (WEIGHT if self._average else 1.0)
+
+    async def _wait(self, slot: object) -> None:
+        seconds = self.limits.queue_seconds
+        with anyio.move_on_after(seconds):
+            await self._turns.acquire_on_behalf_of(slot)
+            return
+        self._give_up(seconds)
+
+    async def _wait_for_others(self, places: list[Reservation]) -> None:
+        """Wait until the key's requests in other processes leave a place."""
+        store, account = self._stores.together, self._places
+        assert store is not None and account is not None  # noqa: S101, PT018 (both or none)
+        seconds = self.limits.queue_seconds
+        with anyio.move_on_after(seconds):
+            places.append(await store.reserve([(account, ONE)]))
+            return
+        self._give_up(seconds)
+
+    def _give_up(self, seconds: float) -> NoReturn:
+        message = f"the key {self.name!r}: no place became free within {seconds:g} s"
+        raise too_many(message, self.retry_after())
+
+    def retry_after(self) -> float:
+        """Return about when those who are here now will have had their turn, in seconds."""
+        turns = (self.waiting + 1) / self.limits.concurrency
+        return min(max(self._average * turns, 1.0), LONGEST_WAIT)
+
+
+class _Rate(NamedTuple):
+    what: str
+    bucket: StoreBucket
+    most: float
+
+
+class Charge:
+    """What was taken of a key's rates for one request, until its cost is known."""
+
+    def __init__(
+        self,
+        store: Store,
+        tokens: StoreBucket | None,
+        taken: float,
+        headers: Sequence[tuple[str, str]],
+    ) -> None:
+        self._store = store
+        self._tokens = tokens
+        self._taken = taken
+        self.headers = [(n.encode("ascii"), v.encode("ascii")) for n, v in headers]
+        """What tells the caller how much is left."""
+
+    def settle(self, tokens: int) -> None:
+        """Take what the request has cost instead, in tokens."""
+        if self._tokens is not None and tokens != self._taken:
+            self._store.correct([(self._tokens, tokens - self._taken)])
+
+
+def _told(rates: Sequence[_Rate], left: Sequence[float]) -> dict[str, str]:
+    """Return the headers by which OpenAI's servers tell how much of a rate is left."""
+    headers: dict[str, str] = {}
+    for (what, _, most), now in zip(rates, left, strict=True):
+        headers[f"x-ratelimit-limit-{what}"] = f"{most:.0f}"
+        headers[f"x-ratelimit-remaining-{what}"] = str(max(0, int(now)))
+        headers[f"x-ratelimit-reset-{what}"] = f"{(most - now) * MINUTE / most:.3f}s"
+    return headers
