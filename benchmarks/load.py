@@ -1,7 +1,7 @@
-"""Ten thousand calls at once through one limiter, and what a batch's item costs.
+"""Ten thousand calls at once, what a batch's item costs, and what grows with depth and length.
 
     python benchmarks/load.py                 print the tables
-    python benchmarks/load.py --only items    print one of them: calls, items
+    python benchmarks/load.py --only items    print one of them: calls, items, growth
     python benchmarks/load.py --check         and exit 1 where a number misses its target
 
 Of the calls at once: memory, what is left, and the collector's share. Each call draws up to 3 times
@@ -13,6 +13,8 @@ inside `relaxed_gc`, the lowest of some runs each, taken in turn.
 
 Of the items: microseconds of CPU of one, by workers that one would write by hand, by `sample_many`,
 with a journal, and by a bare SQLite writer of the same rows; see `_batch_rows.py`.
+
+Of growth: bytes of conversations, CPU of both orders, plans and resumes; see `_growth_rows.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from typing import Any, cast
 
 import anyio
 from _batch_rows import costs
+from _growth_rows import orders, records, runs
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.simulated import SimulatedBackend
@@ -48,6 +51,8 @@ MAX_MEBIBYTES = 512.0
 MAX_LEFT = 1000
 """Objects that may be left after all calls; one call's alone are above 200."""
 MIN_RATIO = 1.1
+MAX_DRAW = 1300
+"""Bytes of JSON that a draw of a conversation may take, however long that is."""
 MAX_BYTES = 800.0
 """Bytes that a journal of texts of 100 characters may take for an item."""
 
@@ -202,6 +207,25 @@ def items_table(items: int, rounds: int) -> list[str]:
     return [f"a journal: {size:.0f} bytes an item"] if size > MAX_BYTES else []
 
 
+def growth_tables(items: int, rounds: int, sizes: list[int]) -> list[str]:
+    """Print what grows with depth, draws and length; return what misses its target."""
+    by_depth = anyio.run(records)
+    print("| draws of a conversation | JSON, bytes a draw | journal | page |\n|---|--:|--:|--:|")
+    for depth, found in by_depth.items():
+        print("|", " | ".join([str(depth), *(f"{size:,.0f}" for size in found)]), "|")
+    print("\n| draws of an item | journal | depth, µs | breadth, µs | ratio |")
+    print("|---|---|--:|--:|--:|")
+    for (draws, kept), took in orders(items, rounds).items():
+        depth, breadth = took["depth"], took["breadth"]
+        figures = f"{depth:.0f} | {breadth:.0f} | {breadth / depth:.2f}"
+        print(f"| {draws} | {'yes' if kept else 'no'} | {figures} |")
+    print("\n| a finished run | items | CPU s | memory, MB |\n|---|--:|--:|--:|")
+    for (kind, size), (seconds, megabytes) in runs(sizes).items():
+        print(f"| {kind} | {size:,} | {seconds:.1f} | {megabytes:.0f} |")
+    largest = max(size for size, _, _ in by_depth.values())
+    return [f"a draw: {largest:.0f} bytes"] if largest > MAX_DRAW else []
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--check", action="store_true", help="exit 1 where a number misses")
@@ -210,7 +234,8 @@ def main() -> int:
     parser.add_argument("--loops", nargs="+", choices=LOOPS, default=list(LOOPS))
     parser.add_argument("--limiters", nargs="+", choices=LIMITERS, default=["concurrency"])
     parser.add_argument("--collectors", nargs="*", choices=COLLECTORS, default=["relaxed"])
-    parser.add_argument("--only", choices=("calls", "items"), help="print one table")
+    parser.add_argument("--only", choices=("calls", "items", "growth"), help="print one part")
+    parser.add_argument("--sizes", nargs="+", type=int, default=[75_000, 300_000])
     parser.add_argument("--items", type=int, default=1000, help="items of a batch (default 1,000)")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -218,10 +243,12 @@ def main() -> int:
         print(json.dumps(measure(*arguments.one, arguments.calls)))
         return 0
     missed: list[str] = []
-    if arguments.only != "items":
+    if arguments.only in {None, "calls"}:
         missed += calls_table(arguments)
-    if arguments.only != "calls":
+    if arguments.only in {None, "items"}:
         missed += items_table(arguments.items, 10 * arguments.rounds)
+    if arguments.only in {None, "growth"}:
+        missed += growth_tables(arguments.items, 5 * arguments.rounds, arguments.sizes)
     for miss in missed:
         print("missed:", miss)
     return 1 if missed and arguments.check else 0

@@ -301,6 +301,8 @@ class OpenAIBackend:
                     held.client, request, options, model, choices, sending=sending, ends=ends
                 )
                 reply = self._reply(sending.sent(), model, tool, choices)
+                if request.shows_calls and isinstance(reply, Gathered):
+                    reply.call_pieces = []
                 incoming = Incoming(
                     response,
                     reply,

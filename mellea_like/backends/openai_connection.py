@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from mellea_like.backends.openai_events import EventDecoder, ReplyTooLongError, ServerError
 from mellea_like.backends.sending import SENDING, tells_when_sent
+from mellea_like.core.backend import CallPiece
 from mellea_like.core.generation import Generation
 from mellea_like.errors import (
     BackendError,
@@ -205,6 +206,7 @@ class Incoming:
     """A reply, or several, on the way."""
 
     __slots__ = (
+        "_calls",
         "_chunks",
         "_decoder",
         "_ends",
@@ -232,6 +234,7 @@ class Incoming:
         self._response = response
         self._chunks: AsyncGenerator[bytes] = _body(response)
         self._reply = reply
+        self._calls = getattr(reply, "call_pieces", None)
         self._translator = translator
         self._decoder = EventDecoder(max_bytes)
         self._ends = ends
@@ -298,6 +301,9 @@ class Incoming:
         for self._event in events:
             if piece := self._reply.read(self._event):
                 found.append(piece)
+            if self._calls:
+                found += self._calls
+                self._calls.clear()
         return bool(events)
 
     def _postpone(self, time_left: anyio.CancelScope) -> None:
@@ -374,7 +380,7 @@ async def _as_it_comes(response: Any) -> AsyncGenerator[bytes]:
 def _each(found: str | Generation | Sequence[Any]) -> Sequence[Any]:
     """Return what has come of one reply or of several, as a list."""
     if isinstance(found, (str, Generation)):
-        return [found] if found else []
+        return [found] if found or isinstance(found, CallPiece) else []
     return found
 
 

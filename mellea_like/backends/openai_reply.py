@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mellea_like.backends.openai_events import ReplyTooLongError, ServerError, from_event
 from mellea_like.backends.openai_extra import FurtherFields
 from mellea_like.backends.output_mode import reply_text
+from mellea_like.core.backend import CallPiece
 from mellea_like.core.extra import NO_EXTRA, Extra
 from mellea_like.core.generation import CALLS, Generation, TokenLogprob
 from mellea_like.core.tools import ToolCall
@@ -63,6 +64,8 @@ class Gathered(ABC):
         """How many tokens have come, as far as chunks tell."""
         self.done = False
         self.began = False
+        self.call_pieces: list[CallPiece] | None = None
+        """The pieces of calls that nobody has taken yet, where somebody takes them."""
 
     @property
     def ended(self) -> bool:
@@ -136,6 +139,9 @@ class Gathered(ABC):
         call.arguments.write(arguments)
         output = self._output
         if output is None or output.wrapped or call.name != output.name:
+            if self.call_pieces is not None:
+                number = next(i for i, each in enumerate(self._calls) if each is call)
+                self.call_pieces.append(CallPiece(number, call.name, arguments))
             return ""
         text = call.arguments.getvalue()
         call.arguments = StringIO()

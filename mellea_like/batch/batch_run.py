@@ -77,6 +77,10 @@ async def _each(items: Any) -> AsyncGenerator[Any]:
             source.close()
 
 
+def _same_text(one: object, other: object) -> bool:
+    return type(one) is str and type(other) is str and one == other
+
+
 class BatchRun(Generic[T]):
     """The results of a batch; made by `sample_many`, entered with ``async with``, then iterated.
 
@@ -373,9 +377,9 @@ class BatchRun(Generic[T]):
             self._send(job, send)
 
     def _job(self, position: int, item: Any) -> Job:
-        """Make the job of an item; where it may be met again, it says which item it is."""
+        """Make the job of an item; with a journal, it says which item it is."""
         job = self._work.job(position, item)
-        if self._open_journal is None and self._waiting is None:
+        if self._open_journal is None:
             return job
         return job._replace(digest=digest_of(item, job.action))
 
@@ -407,16 +411,15 @@ class BatchRun(Generic[T]):
         while position < self._taken and (item := await self._next(source)) is not _END:
             found = await waiting.find(position, draws)
             if found is not None:
-                job = self._job(position, item)
-                if job.digest != found.digest:
-                    what = differing_part(found.digest, job.digest)
+                job, what = self._again(found, item)
+                if what is not None:
                     msg = (
                         f"item {position} is not the one that was there at first, for its {what}"
                         " differs: a source gives the same items in the same order in each round"
                     )
                     self._error = self._error or MelleaError(msg)
                     break
-                self._send(job._replace(attempt=found.attempt, earlier=found.slices), send)
+                self._send(job, send)
                 await self._window.acquire()
             position += 1
             if position % MANY == 0:
@@ -427,6 +430,21 @@ class BatchRun(Generic[T]):
             self._error = MelleaError(msg)
         if self._error is not None and position < self._taken:
             self._reading.cancel("the source can't be gone through again")
+
+    def _again(self, found: WaitingItem, item: Any) -> tuple[Job, str | None]:
+        """Return the job of an item that waits, and which part of the item differs by now."""
+        kept = found.job
+        if kept is not None and (item is kept.item or _same_text(item, kept.item)):
+            return kept, None
+        job = self._job(found.id, item)
+        now = job.digest or digest_of(item, job.action)
+        if kept is None:
+            job = job._replace(attempt=found.attempt, earlier=found.slices)
+            before = found.digest
+        else:
+            job = kept
+            before = found.digest or digest_of(kept.item, kept.action)
+        return job, None if now == before else differing_part(before, now)
 
     async def _next(self, source: AsyncGenerator[Any]) -> Any:
         """Return the next item; none is left where the source raises, which is told at the end."""
@@ -501,8 +519,10 @@ class BatchRun(Generic[T]):
         if isinstance(outcome, Paused):
             assert self._waiting is not None  # noqa: S101 (only a round pauses a call)
             slices = outcome.result.slices
-            self._usage += outcome.result.usage - job.spent
-            waits = WaitingItem(job.id, job.digest, job.attempt, slices)
+            for slice_ in slices[len(job.earlier) :]:
+                self._usage += slice_.usage
+            kept = job._replace(call=outcome.call, earlier=slices)
+            waits = WaitingItem(job.id, job.digest, job.attempt, slices, kept)
             self._waiting.add(waits, self._kept_waiting)
             return
         spent = budget_spent(outcome)

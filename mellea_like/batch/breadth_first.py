@@ -19,6 +19,7 @@ from mellea_like.sampling.selections import Collect, Vote
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mellea_like.batch.item import Job
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.core.slice import Slice
@@ -28,6 +29,9 @@ __all__ = ["Waiting", "WaitingItem", "earlier_draws", "why_not_in_rounds"]
 
 BLOCK = 64
 """How many waiting items are read from a journal together."""
+
+KEPT = 4096
+"""How many waiting items keep their calls, some 3 KB each; those of others are made again."""
 
 _WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
@@ -59,12 +63,13 @@ def _counts(selection: object) -> bool:
 
 
 class WaitingItem(NamedTuple):
-    """An item that waits for its next draw: its attempt, and its slices so far."""
+    """An item that waits for its next draw: its attempt, its slices so far, and its last job."""
 
     id: int
     digest: str
     attempt: int
     slices: tuple[Slice, ...]
+    job: Job | None = None
 
 
 def earlier_draws(stored: StoredItem, format: Any, *, several: bool = False) -> WaitingItem:
@@ -98,7 +103,7 @@ def earlier_draws(stored: StoredItem, format: Any, *, several: bool = False) -> 
 
 
 class Waiting:
-    """The items that wait for their next draw: in the journal, or in memory where there is none."""
+    """The items that wait for their next draw: in memory, many also or only in the journal."""
 
     def __init__(
         self, journal: OpenJournal | None, earlier: Callable[[StoredItem], WaitingItem]
@@ -113,10 +118,15 @@ class Waiting:
     def add(self, item: WaitingItem, then: Callable[[JournalError | None], object]) -> None:
         """Have an item wait; ``then`` is called when it is kept, on the disk or in memory."""
         self.count += 1
+        room = len(self._here) < KEPT
         if self._journal is None:
+            if not room and item.job is not None:
+                item = item._replace(job=item.job._replace(call=None))
             self._here[item.id] = item
             then(None)
         else:
+            if room:
+                self._here[item.id] = item
             self._journal.pause(item.id, item.attempt, item.slices, then)
 
     def begin_round(self) -> None:
@@ -126,9 +136,8 @@ class Waiting:
 
     async def find(self, item_id: int, draws: int) -> WaitingItem | None:
         """Return an item if it waits and has so many draws; to be asked in the order of items."""
-        if self._journal is None:
-            item = self._here.get(item_id)
-        else:
+        item = self._here.get(item_id)
+        if item is None and self._journal is not None:
             if item_id > self._looked_up:
                 await self._look_up(self._journal, item_id)
             item = self._block.get(item_id)

@@ -132,6 +132,7 @@ class Job(NamedTuple):
     digest: str = ""
     attempt: int = 1
     earlier: tuple[Slice, ...] = ()  # Where the item goes on.
+    call: Call | None = None  # What it goes on in, if that was kept.
 
     @property
     def spent(self) -> Usage:
@@ -140,9 +141,10 @@ class Job(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """What there is of an item so far whose draws of this round are made."""
+    """What there is of an item so far whose draws of this round are made, and its call."""
 
     result: SamplingResult[Any]
+    call: Call | None
 
 
 class Work(NamedTuple):
@@ -213,11 +215,16 @@ class Work(NamedTuple):
     async def _go_on(
         self, job: Job, action: Action[Any], on_slice: Callable[[Slice], None] | None
     ) -> SamplingResult[Any] | Paused:
-        inputs = prepare_call(self.strategy.settings, action, self.requirements, **self.given)
-        call = Call(self.strategy, inputs, on_slice, job.earlier, self.draws)
+        call = job.call
+        if call is None:
+            inputs = prepare_call(self.strategy.settings, action, self.requirements, **self.given)
+            call = Call(self.strategy, inputs, on_slice, job.earlier, self.draws)
+        else:
+            assert self.draws is not None  # noqa: S101 (it was paused)
+            call.again(cast("SliceListener | None", on_slice), self.draws)
         result = await call.run()
         if call.paused:
-            return Paused(result)
+            return Paused(result, call if call.keeps else None)
         if self.draws is not None and call.budget_spent:
             # A vote would be over with the votes that there are; in breadth, it goes on later.
             raise LimitExceeded(call.budget_spent, result)

@@ -7,7 +7,7 @@ import math
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.display import fields_shown
@@ -34,6 +34,7 @@ __all__ = [
     "SPENDS_ON",
     "Backend",
     "BackendWrapper",
+    "CallPiece",
     "Options",
     "Preferred",
     "Purpose",
@@ -244,6 +245,8 @@ class Request:
         tool_choice: ``"auto"`` for whether the model wants to call one, ``"required"`` for at least
             one call, ``"none"`` for none, or the name of the tool to call. None leaves it to the
             server. A backend that can't offer tools refuses a request that has some.
+        shows_calls: whether a stream is to have a `CallPiece` for each piece of a tool's call. A
+            backend may do without.
 
     Raises:
         TypeError: the options are neither, an option is of the wrong type, or a tool is no `Tool`.
@@ -257,6 +260,7 @@ class Request:
     meter: Meter = field(default_factory=Meter, compare=False)
     tools: tuple[Tool, ...] = field(default=(), repr=False)
     tool_choice: str | None = field(default=None, repr=False)
+    shows_calls: bool = field(default=False, repr=False, compare=False)
 
     __repr__ = fields_shown
 
@@ -278,6 +282,28 @@ class Request:
             known = ", ".join([*TOOL_CHOICES, *names])
             msg = f"a request's tool_choice is one of {known}, not {self.tool_choice!r}"
             raise ValueError(msg)
+
+
+class CallPiece(str):
+    """A piece of a streamed reply without text: a tool's call has come further.
+
+    Args:
+        number: which of the reply's calls it is, from 0.
+        name: the tool's name, as far as it has come.
+        arguments: the further piece of the arguments.
+    """
+
+    __slots__ = ("arguments", "name", "number")
+
+    number: int
+    name: str
+    arguments: str
+
+    def __new__(cls, number: int, name: str, arguments: str) -> Self:
+        """Make a piece, whose text is empty."""
+        made = super().__new__(cls)
+        made.number, made.name, made.arguments = number, name, arguments
+        return made
 
 
 @runtime_checkable

@@ -257,12 +257,7 @@ class Context:
     messages: tuple[Message, ...]
 
     def __init__(self, messages: Iterable[MessageLike] = ()) -> None:
-        kept = tuple(messages)
-        for message in kept:
-            if not isinstance(message, Message):
-                kept = tuple(map(_as_message, kept))
-                break
-        object.__setattr__(self, "messages", kept)
+        object.__setattr__(self, "messages", _as_messages(messages))
 
     def add(self, *messages: MessageLike) -> Context:
         """Return a context with more messages at its end; this one stays as it is.
@@ -277,7 +272,10 @@ class Context:
             TypeError: an item is neither a `Message` nor a dict.
             ValueError: a dict isn't a message.
         """
-        return Context((*self.messages, *messages))
+        longer = Context()
+        # What is here already isn't looked at again: a conversation of many turns is as cheap.
+        object.__setattr__(longer, "messages", self.messages + _as_messages(messages))
+        return longer
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -287,6 +285,14 @@ class Context:
 
     def __repr__(self) -> str:
         return f"<Context of {len(self)} messages>"
+
+
+def _as_messages(messages: Iterable[MessageLike]) -> tuple[Message, ...]:
+    kept = tuple(messages)
+    for message in kept:
+        if not isinstance(message, Message):
+            return tuple(map(_as_message, kept))
+    return cast("tuple[Message, ...]", kept)
 
 
 def _as_message(message: object) -> Message:

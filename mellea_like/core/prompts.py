@@ -32,7 +32,7 @@ class Prompts:
     """Gives each conversation its place, and finds the longest one before that it goes on from.
 
     The conversations form a tree, in which each step is a message. The messages must outlive it:
-    one that was met before is known by its identity.
+    one that was met before is known by its identity, and a conversation by its last one's.
     """
 
     def __init__(self) -> None:
@@ -40,13 +40,19 @@ class Prompts:
         self._met: dict[int, int] = {}
         self._steps: dict[tuple[int, int], int] = {}
         self._places: dict[int, int] = {}
+        self._ends: dict[int, tuple[tuple[Message, ...], int]] = {}
         self._entries: list[tuple[int | None, tuple[Message, ...]]] = []
 
     def place(self, messages: tuple[Message, ...]) -> int:
         """Return the place of a conversation; equal ones have one."""
         steps, met, places = self._steps, self._met, self._places
         node, after, known = 0, None, 0
-        for at, message in enumerate(messages, 1):
+        for at in range(len(messages), 0, -1):
+            earlier, its_node = self._ends.get(id(messages[at - 1]), (None, 0))
+            if earlier == messages[:at]:
+                node, after, known = its_node, places[its_node], at
+                break
+        for at, message in enumerate(messages[known:], known + 1):
             number = met.get(id(message))
             if number is None:
                 number = self._numbers.setdefault(message, len(self._numbers))
@@ -57,6 +63,8 @@ class Prompts:
         if node not in places:
             places[node] = len(self._entries)
             self._entries.append((after, messages[known:]))
+        if messages:
+            self._ends[id(messages[-1])] = messages, node
         return places[node]
 
     def written(self, write: Callable[[Message], dict[str, Any]]) -> list[Written]:

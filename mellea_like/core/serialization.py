@@ -1,6 +1,6 @@
 """A call's record as plain data, for files, databases and pictures; and back again.
 
-Conversations are in ``prompts`` (see `mellea_like.core.prompts`); a slice has the place there of
+Conversations are in ``prompts`` (``mellea_like.core.prompts``); a slice has the place there of
 what was sent for it (``prompt``) and of what the conversation was before (``context``). What was
 asked, required and raised is described, not kept: its type's name and its text. A parsed value that
 JSON has no words for is a text.

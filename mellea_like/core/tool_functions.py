@@ -29,6 +29,13 @@ class FunctionTool(NamedTuple):
     parameters: dict[str, Any]
     adapter: TypeAdapter[Any]
     names: tuple[str, ...]
+    arguments: Any
+
+    def watch(self) -> Callable[[str], str | None]:
+        """Begin to look at a call's arguments while they arrive; see `CallWatch`."""
+        from mellea_like.core.format_watch import FormatWatch  # noqa: PLC0415 (few stream calls)
+
+        return FormatWatch(self.arguments).feed
 
     def read(self, arguments: str) -> dict[str, Any]:
         """Read a call's arguments; a `ValueError` says which is wrong, and why."""
@@ -78,7 +85,7 @@ def function_tool(function: Callable[..., Any]) -> FunctionTool:
         msg = f"the tool {name}: a model can't give its arguments: {str(exc).splitlines()[0]}"
         raise TypeError(msg) from exc
     schema = {key: part for key, part in schema.items() if key not in {"title", "description"}}
-    return FunctionTool(name, description, schema, adapter, tuple(signature.parameters))
+    return FunctionTool(name, description, schema, adapter, tuple(signature.parameters), made)
 
 
 def _checked(name: str, parameter: inspect.Parameter) -> Any:

@@ -11,7 +11,22 @@ from typing import Any, TypeAlias, cast
 from mellea_like.core.display import fields_shown, shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 
-__all__ = ["Tool", "ToolCall", "ToolSource", "as_json", "canonical", "read_arguments", "resendable"]
+__all__ = [
+    "CallWatch",
+    "Tool",
+    "ToolCall",
+    "ToolSource",
+    "as_json",
+    "canonical",
+    "read_arguments",
+    "resendable",
+]
+
+CallWatch: TypeAlias = "Callable[[], Callable[[str], str | None]]"
+"""Begins to look at the arguments of a call that arrives.
+
+It makes a function that takes the text so far and says why no call can come of it, or None.
+"""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CHOICES = frozenset({"auto", "required", "none"})

@@ -103,18 +103,17 @@ def plan(
     table = checked_prices(prices)
     found = _Findings(None if table is None else Prices(table))
     found.read(run)
-    if not found.shown:
+    if not found.items:
         msg = "there is nothing to plan from: no draw was judged"
         raise ValueError(msg)
-    curve = coverage_curve(item.shown for item in found.shown)
+    curve = coverage_curve(found.shown.elements())
     needed = curve.needed(target)
     splits = () if needed is None else tuple(found.splits(curve, needed))
-    unsolved = [item for item in found.shown if not item.solved]
     return DrawPlan(
         target,
-        len(found.shown),
-        len(found.shown) - len(unsolved),
-        sum(item.draws for item in found.shown),
+        found.items,
+        found.items - len(found.unsolved),
+        found.draws,
         found.left_out,
         curve,
         needed,
@@ -122,15 +121,12 @@ def plan(
         splits,
         min(splits, key=lambda s: (s.requests * s.seconds, s.requests), default=None),
         found.bottleneck(),
-        tuple(
-            UnsolvedItem(item.id, item.label, item.draws)
-            for item in sorted(unsolved, key=lambda item: (-item.draws, item.id))
-        ),
+        tuple(sorted(found.unsolved, key=lambda item: (-item.draws, item.id))),
         found.money.complete and not found.usage.unknown,
         currency_of(None if found.prices is None else found.prices.of),
         found.repairs_beside(curve),
         found.others,
-        sum(item.by_others for item in found.shown),
+        found.by_others,
         found.selects,
     )
 
@@ -149,17 +145,23 @@ class _Item:
     by_others: bool = False
     """Whether it passed, but only by a draw of another model or stage."""
 
-    @property
-    def shown(self) -> tuple[int, int, int]:
-        return self.draws, self.passes, self.cut
-
 
 @dataclass(slots=True)
 class _Findings:
-    """What the items of a run have shown."""
+    """What the items of a run have shown: sums, and of items that come again what they have so far.
+
+    Only items with a draw that was judged are in ``shown`` and the sums that follow it.
+    """
 
     prices: Prices | None
     kinds: dict[Hashable, _Item] = field(default_factory=dict["Hashable", _Item])
+    shown: Counter[tuple[int, int, int]] = field(default_factory=Counter[tuple[int, int, int]])
+    items: int = 0
+    draws: int = 0
+    firsts: int = 0
+    most_firsts: int = 0
+    by_others: int = 0
+    unsolved: list[UnsolvedItem] = field(default_factory=list[UnsolvedItem])
     durations: array[float] = field(default_factory=lambda: array("d"))
     cancelled: array[float] = field(default_factory=lambda: array("d"))
     usage: Usage = Usage()
@@ -183,7 +185,7 @@ class _Findings:
             for position, one in enumerate(results):
                 if isinstance(one, SamplingResult):
                     trace = one.to_dict()
-                    self._add(position, "", trace, kind_of(trace))
+                    self._add(self._item(kind_of(trace), position), "", trace)
                 elif isinstance(one, str) or hasattr(one, "path") or hasattr(one, "__fspath__"):
                     journals.append(one)
                 else:
@@ -191,11 +193,15 @@ class _Findings:
                     raise TypeError(msg)
         if journals:
             self._read_journals(journals)
+        for item in self.kinds.values():
+            self._settle(item)
+        self.kinds.clear()
 
     def _read_journals(self, journals: Iterable[object]) -> None:
         from mellea_like.batch.journal.reader import (  # noqa: PLC0415 (results need none)
             journal_paths,
             read_run,
+            repeated,
         )
         from mellea_like.batch.journal.together import JournalsTogether  # noqa: PLC0415
 
@@ -204,21 +210,39 @@ class _Findings:
         if self.prices is None and (given := [run["prices"] for run in runs if run["prices"]]):
             self.prices = prices_of({"prices": ChainMap(*given)})
         facts = dict(zip(paths, runs, strict=True))
+        comes_again = repeated(paths)
         for position, (path, item) in enumerate(JournalsTogether(paths, runs).items()):
             number, label = item["id"], item["label"]
             if len(paths) > 1:
                 number, label = position, f"{path.name} #{number}: {label}"
             with damage("record of a run"):
-                if (trace := trace_so_far(item, facts[path])) is not None:
-                    self._add(number, label, trace, kind_of(trace, item))
+                if (trace := trace_so_far(item, facts[path])) is None:
+                    continue
+                if comes_again(item["digest"]):
+                    self._add(self._item(kind_of(trace, item), number), label, trace)
+                else:
+                    self._add(alone := _Item(number, ""), label, trace)
+                    self._settle(alone)
 
-    @property
-    def shown(self) -> list[_Item]:
-        """The items with a draw that was judged."""
-        return [item for item in self.kinds.values() if item.draws]
+    def _item(self, kind: Hashable, position: int) -> _Item:
+        """Return what equal items have shown so far, which is counted as that of the first."""
+        return self.kinds.setdefault(kind, _Item(position, ""))
 
-    def _add(self, position: int, label: str, trace: Mapping[str, Any], kind: Hashable) -> None:
-        """Count an item."""
+    def _settle(self, item: _Item) -> None:
+        """Count what all draws of an item have shown."""
+        if not item.draws:
+            return
+        self.shown[item.draws, item.passes, item.cut] += 1
+        self.items += 1
+        self.draws += item.draws
+        self.firsts += item.firsts
+        self.most_firsts = max(self.most_firsts, item.firsts)
+        self.by_others += item.by_others
+        if not item.solved:
+            self.unsolved.append(UnsolvedItem(item.id, item.label, item.draws))
+
+    def _add(self, item: _Item, label: str, trace: Mapping[str, Any]) -> None:
+        """Count the draws of an item."""
         self.selects |= trace.get("decision") is not None
         draws = independent_draws(trace)
         self.left_out += len(trace["slices"]) - len(draws)
@@ -231,9 +255,9 @@ class _Findings:
             self.durations.append(s["ended_at"] - s["started_at"])
             if self.prices is not None:
                 self.money = self.money.plus(money_of(s, s["model"], self.prices))
-        about = "" if not draws else label or trace["slices"][0]["action"]["text"]
-        item = self.kinds.setdefault(kind, _Item(position, ""))
-        item.label = item.label or clip(" ".join(about.split()), _LABEL)
+        if draws and not item.label:
+            about = label or trace["slices"][0]["action"]["text"]
+            item.label = clip(" ".join(about.split()), _LABEL)
         shown = shown_by(trace)
         item.draws, item.passes = item.draws + shown[0], item.passes + shown[1]
         item.cut += shown[2]
@@ -267,7 +291,7 @@ class _Findings:
 
     def repairs_beside(self, curve: CoverageCurve) -> Repairs | None:
         """Set what repairs did beside what draws made anew would have done, where that is known."""
-        most = max(item.firsts for item in self.shown)
+        most = self.most_firsts
         if most < 2 or curve.cut:  # noqa: PLR2004 (one draw can't tell a hard item from bad luck)
             return None
         known = {at: n for at, n in self.repairs.items() if at[0] < most}
@@ -277,8 +301,8 @@ class _Findings:
         passed = sum(n for (_, passed), n in known.items() if passed)
         expected = sum(n * curve.next_passes(failed) for (failed, _), n in known.items())
         # Both the passes and the rate that is expected of them are counts that vary.
-        share, firsts = expected / judged, sum(item.firsts for item in self.shown)
-        half = 1.96 * sqrt(judged * share * (1 - share) * (1 + judged / firsts))
+        share = expected / judged
+        half = 1.96 * sqrt(judged * share * (1 - share) * (1 + judged / self.firsts))
         return Repairs(
             judged, passed, expected, max(0.0, expected - half), min(judged, expected + half)
         )
@@ -328,8 +352,10 @@ class _Findings:
             yield Split(turns, chains, rounds * chains, requests, tokens, cost, rounds * mean)
 
 
-def _mean_length(ended: Iterable[float], cancelled: Iterable[float]) -> float:
+def _mean_length(ended: Sequence[float], cancelled: Sequence[float]) -> float:
     """Return what a draw takes on average (Kaplan and Meier); a cancelled one is known to last."""
+    if not cancelled:
+        return sum(ended) / len(ended)
     lengths, cut = sorted(ended), sorted(cancelled)
     shorter, weighed, mean = 0, 0.0, 0.0
     for place, length in enumerate(lengths):

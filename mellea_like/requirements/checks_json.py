@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
+    from mellea_like.core.tools import CallWatch
     from mellea_like.core.validation import Candidate
     from mellea_like.requirements.checks_common import Look
 
@@ -192,6 +193,18 @@ def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
     return read
 
 
+def watch_of(schema: Mapping[str, Any], *, ours: bool = True) -> CallWatch:
+    """Return what looks at a tool's arguments while they arrive: `reader_of` refuses what it does.
+
+    Args:
+        schema: the JSON Schema of the arguments, which is one.
+        ours: whether it is the program's own; of somebody else's, it looks at no pattern, and
+            gives up after some steps.
+    """
+    validator = _validator_of(json.loads(json.dumps(dict(schema))))
+    return _call_watch(validator, MAX_STEPS if ours else OTHERS_STEPS, ours=ours)
+
+
 def call_arguments(schema: Mapping[str, Any]) -> Requirement:
     """Require the arguments of a tool's call, as `reader_of` reads them."""
     validate = _validate(_schema_validator(schema), MAX_STEPS, call=True)
@@ -280,7 +293,10 @@ def _of_type(model: Any) -> Fresh:
 
 def _of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:
     """Return a stream check that fails at the first value that a schema can't have."""
+    return _watching(_call_watch(validator, max_steps, ours=ours))
 
+
+def _call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatch:
     def begin() -> Callable[[str], str | None]:
         watch = FormatWatch(None, shape=_SchemaShape(validator))
         left = max_steps
@@ -294,7 +310,7 @@ def _of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:
 
         return feed
 
-    return _watching(begin)
+    return begin
 
 
 def _watching(

@@ -160,7 +160,7 @@ def cancel_requested() -> bool:
 
 def cancellation_lost() -> bool:
     """Tell whether a native cancellation was made an error of, or swallowed: it comes only once."""
-    return not scope_cancelled() and native_cancel_requests() > 0
+    return native_cancel_requests() > 0 and not scope_cancelled()
 
 
 def _nothing() -> None:

@@ -53,6 +53,7 @@ DRAIN_SECONDS = 2.0
 """How long deliveries and background hooks may go on after the last iteration, in all."""
 
 _NO_HOOKS = HookRun((), "")
+_PAUSED = Ending(None, StopReason.EXHAUSTED, None)
 _TEXT = (Instruction.parse, Message.parse)
 """Parsers that take any text."""
 
@@ -61,8 +62,9 @@ class Call:
     """One call; made, run once, and forgotten.
 
     One that goes on has the slices of its ``earlier`` turns. With ``draws``, it is paused after so
-    many more: then its result is what there is so far. Both are for a call of one subsample
-    that has no schedule or stages, and no selection object but one that counts.
+    many more: then its result is what there is so far, and `again` has it go on. Both are for a
+    call of one subsample that has no schedule or stages, and no selection object but one that
+    counts.
     """
 
     # Class-level defaults: most calls never change these, so pending calls use less memory.
@@ -84,7 +86,7 @@ class Call:
         self._settings = strategy.settings
         self._inputs = inputs
         self._on_slice = None if isinstance(on_slice, SliceListener) else on_slice
-        self._before = earlier[-1].ended_at if earlier else 0.0
+        self._begin(earlier[-1].ended_at if earlier else 0.0)
         self.context = self._context(self._settings, inputs)
         self._recorder = self.context.recorder
         self._recorder.draws_left = draws
@@ -93,10 +95,14 @@ class Call:
         if earlier:
             self._recorder.earlier = {slice_.iteration: slice_ for slice_ in earlier}
         self._hooks = self.context.events.hooks
-        self._started_utc = datetime.now(UTC) - timedelta(seconds=self._before)
         self._inside = SPENDS_ON.get()
         if self._inside is not None:
             self._inside.add(self._recorder)
+
+    def _begin(self, before: float) -> None:
+        """Set the call's clock, which has run for some seconds."""
+        self._before = before
+        self._started_utc = datetime.now(UTC) - timedelta(seconds=before)
 
     def _context(self, settings: Settings, inputs: CallInputs) -> CallContext:
         """Build the state that all iterations share."""
@@ -188,6 +194,20 @@ class Call:
         return self._recorder.paused and self._recorder.fatal is None
 
     @property
+    def keeps(self) -> bool:
+        """Whether it can go on where it is, once it is paused: nothing hears of its rounds."""
+        return self.context.telemetry is None and not self._hooks.types and self._on_slice is None
+
+    def again(self, listener: SliceListener | None, draws: int) -> None:
+        """Have a paused call make so many more draws when it is run; the pause takes no time."""
+        recorder = self._recorder
+        recorder.listener, recorder.draws_left, recorder.paused = listener, draws, False
+        self._begin(recorder.slices[-1].ended_at)
+        started = self.context.clock() - self._before
+        deadline = self._deadline(started, recorder.sampling_id)
+        self.context = self.context._replace(started=started, deadline=deadline)
+
+    @property
     def budget_spent(self) -> str:
         """Say which budget was spent, if that stopped the call."""
         stopped = self._recorder.stopped
@@ -214,6 +234,8 @@ class Call:
             await self._run_with_hooks()
         else:
             await self._race(self._settings.loop_budget)
+        if self.paused and self.keeps:
+            return self._result(_PAUSED)
         # A caller who left while the call was ending is told so, and handed no result.
         await checkpoint_if_cancelled()
         ending = self._conclude()
@@ -279,14 +301,18 @@ class Call:
             # Imported lazily: most programs don't need it.
             from mellea_like.sampling.selection_runner import begin_selection, compare  # noqa: PLC0415
 
-            turns = loop_budget * self._settings.concurrency_budget
-            state = begin_selection(selection, self._inputs, self._settings, turns)
-            self._recorder.selection = state
+            state = self._recorder.selection
+            if state is None:
+                turns = loop_budget * self._settings.concurrency_budget
+                state = begin_selection(selection, self._inputs, self._settings, turns)
+                self._recorder.selection = state
             comparisons = partial(compare, self.context, state)
         scheduler = self._scheduler(loop_budget)
         # Where a draw can't fail, there is nothing to race.
-        may_fail = self._recorder.selection is not None or self._can_fail()
-        if scheduler is None and (self._settings.concurrency_budget == 1 or not may_fail):
+        if scheduler is None and (
+            self._settings.concurrency_budget == 1
+            or not (self._recorder.selection is not None or self._can_fail())
+        ):
             with new_cancellations():
                 await race.run_alone()
         else:
@@ -444,7 +470,8 @@ def _asking(
     by_format = (
         inputs.format is not None and not every and (tools is None or tools.choice == "none")
     )
-    watched = streams and bool(checked_early or by_format)
+    calls = tools.watches(every=every) if streams and tools is not None else None
+    watched = streams and bool(checked_early or by_format or calls)
     # A user's `render` may depend on anything; for these two classes it can run once, now.
     known = type(inputs.action) in (Instruction, Message)
     return (
@@ -456,6 +483,7 @@ def _asking(
             checked_early if streams else (),
             stage,
             by_format=by_format and streams,
+            calls=calls,
         ),
         StagedValidation(inputs.requirements),
         watched,

@@ -39,13 +39,23 @@ if TYPE_CHECKING:
     from mellea_like.sampling.sender import Sender
     from mellea_like.telemetry.call import CallTelemetry
 
-__all__ = ["CallContext", "Recorder", "SliceListener"]
+__all__ = ["CallContext", "ChainState", "Recorder", "SliceListener"]
 
 _PASSED = Outcome.PASSED
 _NOTHING = nullcontext()
 
 NUMBER = re.compile(r"\d+")
 """What tells errors apart that are otherwise alike: ids, times."""
+
+
+class ChainState(NamedTuple):
+    """What a chain knows before its next turn: where it is, what to ask, and what has failed."""
+
+    depth: int
+    action: Action[Any]
+    context: Context
+    failures: list[Slice]
+    to_repair: Slice | None
 
 
 class SliceListener(ABC):
@@ -111,6 +121,9 @@ class Recorder:
     """How many draws may start until the call is paused, where it is run in rounds."""
     paused = False
     """Whether those draws are made, and there was another turn."""
+    at_pause: ChainState | None = None
+    """How far the chain of a paused call has come."""
+    _logged = 0
     streams = False
     """Whether the text of a draw may be shown while it arrives."""
     shown: int | None = None
@@ -313,7 +326,9 @@ class Recorder:
     def log_errors(self) -> None:
         """Log the errors, those that differ in numbers only as one with their count."""
         kinds: dict[object, list[Slice]] = {}
-        for slice_ in self.slices:
+        fresh = self.slices[self._logged :]
+        self._logged = len(self.slices)
+        for slice_ in fresh:
             error = slice_.error
             if error is None or (self.earlier is not None and slice_.iteration in self.earlier):
                 continue

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from mellea_like.core.backend import BackendWrapper, checked_reply
+from mellea_like.core.backend import BackendWrapper, CallPiece, checked_reply
 from mellea_like.core.format_watch import FormatWatch
 from mellea_like.core.generation import REJECTED, Generation, cost_of
 from mellea_like.core.validation import ValidationResult, ValidationStatus, Verdict
@@ -15,13 +15,14 @@ from mellea_like.errors import BadVerdict
 from mellea_like.requirements.staged_validation import combined, errored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.requirement import Requirement
+    from mellea_like.core.tools import CallWatch
     from mellea_like.core.validation import StreamCheck
 
-__all__ = ["EarlyRejection", "EarlyWatch", "WatchedBackend"]
+__all__ = ["ArrivingCalls", "EarlyRejection", "EarlyWatch", "WatchedBackend"]
 
 _PASSED = ValidationResult(True)
 _FAILED = ValidationResult(False, "it was rejected while it was still arriving")
@@ -45,11 +46,17 @@ class WatchedBackend(BackendWrapper):
     """A backend that streams its replies past incremental checks."""
 
     def __init__(
-        self, inner: Backend, requirements: Sequence[Requirement], *, by_format: bool = False
+        self,
+        inner: Backend,
+        requirements: Sequence[Requirement],
+        *,
+        by_format: bool = False,
+        calls: Mapping[str, CallWatch] | None = None,
     ) -> None:
         super().__init__(inner)
         self._requirements = requirements
         self._by_format = by_format
+        self._calls = calls
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request."""
@@ -57,8 +64,15 @@ class WatchedBackend(BackendWrapper):
         format: Any = request.format if self._by_format else None
         fields = None if format is None else FormatWatch(format)
         text = ""
+        calls = ArrivingCalls(self._calls or {})
+        if self._calls:
+            request = replace(request, shows_calls=True)
         async with self._stream(request) as pieces:
             async for piece in pieces:
+                if isinstance(piece, CallPiece):
+                    if unread := calls.feed(piece):
+                        return self._rejected(request, text, unread=unread)
+                    continue
                 if not isinstance(piece, str):
                     return checked_reply(self.inner, piece)
                 text += piece
@@ -78,6 +92,27 @@ class WatchedBackend(BackendWrapper):
     def _rejected(self, request: Request, text: str, **why: Any) -> EarlyRejection:
         usage = cost_of(request.meter, None)
         return EarlyRejection(text, None, usage, self.model, REJECTED, **why)
+
+
+class ArrivingCalls:
+    """The arguments of a reply's calls, as far as they have arrived."""
+
+    def __init__(self, watches: Mapping[str, CallWatch]) -> None:
+        self._watches = watches
+        self._arrived: dict[int, str] = {}
+        self._feeds: dict[tuple[int, str], Callable[[str], str | None]] = {}
+
+    def feed(self, piece: CallPiece) -> str | None:
+        """Take a piece of a call; say why the call can't be made, None while it may."""
+        text = self._arrived.get(piece.number, "") + piece.arguments
+        self._arrived[piece.number] = text
+        watch, place = self._watches.get(piece.name), (piece.number, piece.name)
+        if watch is None or not text:
+            return None
+        if place not in self._feeds:
+            self._feeds[place] = watch()
+        why = self._feeds[place](text)
+        return why and f"the call of {piece.name} can't be made: {why}"
 
 
 class EarlyWatch:

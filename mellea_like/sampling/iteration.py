@@ -262,6 +262,7 @@ class Iteration:
         tools = inputs.tools
         request.tools = () if tools is None else tools.tools
         request.tool_choice = None if tools is None else tools.choice
+        request.shows_calls = False
         request.__class__ = Request
         SPENDS_ON.set(meter)
         on_failure = None if call.settings.iteration_timeout is None else self._try_again

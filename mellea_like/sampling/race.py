@@ -29,6 +29,7 @@ from mellea_like.runtime.event_loops import (
 )
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.task_stack import stack_of
+from mellea_like.sampling.call_state import ChainState
 from mellea_like.sampling.giving_up import FEWEST, bug_of, may_go_on, times_seen
 from mellea_like.sampling.iteration import Iteration, turn_of
 
@@ -95,6 +96,7 @@ class Race:
         finally:
             ITERATION.set(iteration)
             SPENDS_ON.set(spends_on)
+            recorder.scope = None  # A paused call is kept, its scopes aren't.
             self._end(late=late, at_work=0)
             if self._left is None and cancellation_lost():
                 # A backend has swallowed the cancellation, or made an error of it.
@@ -280,7 +282,9 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
     failures: list[Slice] = []
     to_repair: Slice | None = None
     begin = 0
-    if recorder.earlier is not None:
+    if recorder.at_pause is not None:
+        begin, action, context, failures, to_repair = recorder.at_pause
+    elif recorder.earlier is not None:
         begin, action, context, failures, to_repair = _replay(call, recorder.earlier, loop_budget)
     for depth in range(begin, loop_budget):
         if scheduler is None:
@@ -303,6 +307,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
                 to_repair = _last(failures)
         if recorder.draws_left == 0:
             recorder.paused = not recorder.stopping
+            recorder.at_pause = ChainState(depth, action, context, failures, to_repair)
             break
         if to_repair is not None and not recorder.stopping:
             # The backend ignored its cancellation, and no task waits that would notice.
@@ -426,14 +431,8 @@ def _last(failures: list[Slice]) -> Slice | None:
     return failures.pop() if failures else None
 
 
-def _replay(
-    call: CallContext, earlier: Mapping[int, Slice], loop_budget: int
-) -> tuple[int, Action[Any], Context, list[Slice], Slice | None]:
-    """Keep the slices of the earlier part of a call, which has one chain.
-
-    Returns:
-        The depth that it goes on at, and what its chain knows there.
-    """
+def _replay(call: CallContext, earlier: Mapping[int, Slice], loop_budget: int) -> ChainState:
+    """Keep the slices of the earlier part of a call; return how far its one chain has come."""
     recorder, tally, inputs = call.recorder, call.tally, call.inputs
     action, context = inputs.action, inputs.context
     failures: list[Slice] = []
@@ -441,7 +440,7 @@ def _replay(
     for depth in range(loop_budget):
         found = earlier.get(turn_of(0, depth, loop_budget).iteration)
         if found is None:
-            return depth, action, context, failures, to_repair
+            return ChainState(depth, action, context, failures, to_repair)
         if to_repair is not None:
             failures.append(to_repair)
             action, context = _repaired(call, failures)
@@ -454,7 +453,7 @@ def _replay(
             to_repair = slice_
         elif slice_.passed:
             action, context, failures = inputs.action, inputs.context, []
-    return loop_budget, action, context, failures, to_repair
+    return ChainState(loop_budget, action, context, failures, to_repair)
 
 
 def _mark_of(slice_: Slice, call: CallContext) -> Any:

@@ -17,11 +17,12 @@ from mellea_like.limits.retry import try_again
 from mellea_like.sampling.events import ObservedBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
+    from mellea_like.core.tools import CallWatch
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.retry import Retry
     from mellea_like.sampling.escalate import StageAtWork
@@ -51,16 +52,17 @@ class Sender:
         stage: StageAtWork | None = None,
         *,
         by_format: bool = False,
+        calls: Mapping[str, CallWatch] | None = None,
     ) -> None:
         self._gate = gate_before(backend)
         self._policy = policy
         self._recorder = events.recorder
         self._stage = stage
-        if watched or by_format:
+        if watched or by_format or calls:
             # Imported lazily, as are the others: most programs don't need it.
             from mellea_like.sampling.early_rejection import WatchedBackend  # noqa: PLC0415
 
-            backend = WatchedBackend(backend, watched, by_format=by_format)
+            backend = WatchedBackend(backend, watched, by_format=by_format, calls=calls)
         if stage is not None:
             backend = stage.within_budget(backend)
         if budgets:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.core.backend import BackendWrapper
+from mellea_like.core.backend import BackendWrapper, CallPiece
 from mellea_like.core.conversation import Instruction, Message
 from mellea_like.errors import BackendError, ReplyBroken
 from mellea_like.hooks.types import HookType
@@ -267,7 +267,7 @@ class ShownDraws(BackendWrapper):
         text, shown = "", False
         try:
             async for piece in pieces:
-                if isinstance(piece, str):
+                if isinstance(piece, str) and not isinstance(piece, CallPiece):
                     text += piece
                     if shown:
                         self._take(piece)

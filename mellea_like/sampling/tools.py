@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation
     from mellea_like.core.result import SamplingResult
-    from mellea_like.core.tools import ToolCall, ToolSource
+    from mellea_like.core.tools import CallWatch, ToolCall, ToolSource
     from mellea_like.sampling.iteration import Iteration
     from mellea_like.telemetry import Telemetry
 
@@ -77,6 +77,15 @@ class Toolbox:
     def runs(self, calls: Sequence[ToolCall]) -> bool:
         """Tell whether a reply's calls are such that a draw runs them itself: all read only."""
         return self.run_in_draws and bool(calls) and all(self[c.name].read_only for c in calls)
+
+    def watches(self, *, every: bool) -> dict[str, CallWatch]:
+        """Return what looks at the arguments of calls while they arrive, by the tools' names.
+
+        Where every reason is wanted, the first wrong argument isn't enough, unless a tool has a
+        watch of its own.
+        """
+        found = {tool.name: _watch(tool, every=every) for tool in self.tools}
+        return {name: watch for name, watch in found.items() if watch is not None}
 
     def __getitem__(self, name: str) -> Tool:
         return next(tool for tool in self.tools if tool.name == name)
@@ -309,6 +318,24 @@ def _reader(tool: Tool) -> Callable[[str], Mapping[str, Any]]:
 
         return function_tool(tool.function).read
     return _schema_reader(json.dumps(dict(tool.parameters), sort_keys=True))
+
+
+def _watch(tool: Tool, *, every: bool) -> CallWatch | None:
+    own: CallWatch | None = getattr(tool, "watch", None)
+    if own is not None or every or hasattr(tool, "read"):
+        return own
+    if tool.hinted:
+        from mellea_like.core.tool_functions import function_tool  # noqa: PLC0415 (pydantic)
+
+        return function_tool(tool.function).watch
+    return _schema_watch(json.dumps(dict(tool.parameters), sort_keys=True))
+
+
+@lru_cache(maxsize=256)
+def _schema_watch(schema: str) -> CallWatch:
+    from mellea_like.requirements.checks_json import watch_of  # noqa: PLC0415 (an extra's)
+
+    return watch_of({"type": "object", **json.loads(schema)})
 
 
 @lru_cache(maxsize=256)

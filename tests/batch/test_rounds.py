@@ -28,12 +28,13 @@ from mellea_like import (
     Usage,
     Vote,
 )
-from mellea_like.batch import Journal, read_items, read_run, sample_many
+from mellea_like.batch import Journal, breadth_first, read_items, read_run, sample_many
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendUnavailable,
     JournalError,
     LimitExceeded,
+    MalformedResponse,
     MelleaError,
     SamplingFailed,
 )
@@ -85,12 +86,20 @@ def breadth(backend: Any, count: int, **arguments: Any) -> Any:
     return sample_many(strategy(backend), prompts(count), **settings)
 
 
+@pytest.fixture(params=[0, 1, 4096], ids=["calls made again", "one call kept", "calls kept"])
+def calls(request, monkeypatch) -> int:
+    """How many of the items that wait keep their calls."""
+    monkeypatch.setattr(breadth_first, "KEPT", request.param)
+    return request.param
+
+
 FATES = [1, 3, 0, 2, 1, 4, 0, 2, 3, 1]
 TURNS = [fate or LOOP for fate in FATES]
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "as they come"])
+@pytest.mark.usefixtures("calls")
 async def test_every_item_gets_a_draw_before_any_gets_another(tmp_path, kept, ordered):
     backend, path = Fates(FATES), tmp_path / "run.db"
     batch = breadth(backend, 10, journal=path if kept else None, ordered=ordered)
@@ -210,6 +219,7 @@ async def test_more_turns_are_refused_where_earlier_draws_can_t_be_gone_on_with(
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
+@pytest.mark.usefixtures("calls")
 async def test_repairs_go_on_from_round_to_round_with_their_conversation(tmp_path, kept):
     asked = []
     for order in ("depth", "breadth"):
@@ -259,6 +269,7 @@ async def test_requirements_of_one_name_are_told_apart_where_an_item_goes_on(tmp
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
+@pytest.mark.usefixtures("calls")
 async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(tmp_path, kept):
     path = tmp_path / "run.db" if kept else None
     errors: dict[tuple[int, int], Exception] = {
@@ -314,6 +325,7 @@ not_bad = Requirement("not bad", lambda c: c.text != "bad", inline=True)
     ],
     ids=["collect", "vote"],
 )
+@pytest.mark.usefixtures("calls")
 async def test_several_that_pass_are_drawn_round_by_round(tmp_path, selection, found, kept):
     backend = Shelf(*SHELVES)
     settings = {"selection": selection, "loop_budget": 5, "requirements": [not_bad]}
@@ -400,6 +412,24 @@ async def test_what_can_t_be_drawn_in_rounds_is_refused_with_the_reason(tmp_path
             order=changed.get("order", "breadth"),
             journal=journal,
         )
+
+
+async def test_a_pause_takes_no_time_of_a_call_and_its_errors_are_logged_once(
+    virtual_clock, calls, caplog
+):
+    class Slow(Fates):
+        async def generate(self, request: Request) -> Generation:
+            await anyio.sleep(1)
+            return await super().generate(request)
+
+    backend = Slow([0] * 4, {(n, 1): MalformedResponse("odd") for n in range(4)})
+    hasty = strategy(backend, timeout=2.5)
+    items = await results_of(hasty, prompts(4), concurrency=1, order="breadth", ordered=True)
+    for item in items:
+        found = [(str(s.outcome), s.started_at, s.ended_at) for s in item.result.slices]
+        assert found == [("errored", 0, 1), ("failed", 1, 2), ("cancelled", 2, 2.5)]
+        assert item.result.elapsed == 2.5
+    assert len([r for r in caplog.records if "odd" in r.getMessage()]) == 4
 
 
 class Changing:

@@ -18,7 +18,6 @@ from mellea_like import BestOf, Budget, Generation, Request, Requirement, Usage
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch import Journal, read_items, read_run, sample_many
 from mellea_like.batch.identity import label_of
-from mellea_like.batch.journal.reader import read_unfinished
 from mellea_like.errors import (
     AuthenticationFailed,
     InvalidRequest,
@@ -293,26 +292,3 @@ async def test_a_journal_of_the_version_before_is_read_and_gone_on_with(tmp_path
     assert (await read(path))[:3] == before
     with closing(sqlite3.connect(path)) as now:
         assert now.execute("PRAGMA user_version").fetchone() == (5,)
-
-
-async def test_the_work_of_looking_through_a_finished_run_grows_with_its_items(tmp_path):
-    def steps(path: Path, items: int) -> int:
-        counted = 0
-
-        def count() -> None:
-            nonlocal counted
-            counted += 1
-
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.set_progress_handler(count, 100)
-            for first in range(0, items, 100):
-                assert read_unfinished(connection, path, first, first + 100, 100) == []
-        return counted
-
-    taken = []
-    for items in (300, 1200):
-        path, prompts = tmp_path / f"{items}.db", PROMPTS * (items // 50)
-        await results_of(strategy(Quick()), prompts, concurrency=50, journal=path)
-        taken.append(await anyio.to_thread.run_sync(steps, path, items))
-    few, many = taken
-    assert 0 < many <= few * 4**1.2

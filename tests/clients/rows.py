@@ -30,7 +30,8 @@ KEY = "none-needed"
 PLAIN, CHECKED = "plain", "checked"
 AGAIN = "And the day after?"
 SENTENCE = "It is 21 degrees in Paris and the sky is clear, so leave the umbrella at home today."
-SERVERS = ("a strict server", "a talkative server")
+TALKATIVE = "a talkative server"
+SERVERS = ("a strict server", TALKATIVE)
 
 
 class Weather(BaseModel):

@@ -16,8 +16,10 @@ from rows import (
     KEY,
     PLAIN,
     SENTENCE,
+    TALKATIVE,
     WEATHER_TOOL,
     Weather,
+    requests,
     run,
     same,
     user,
@@ -25,6 +27,12 @@ from rows import (
 
 client = openai.OpenAI(base_url=BASE_URL, api_key=KEY)
 FUNCTION = {"type": "function", **WEATHER_TOOL["function"], "strict": None}
+
+
+def got_back(prompt: str, field: str) -> None:
+    """Raise if a talkative server didn't get back what it added to its reply."""
+    if TALKATIVE in prompt:
+        assert requests(prompt, AGAIN, f'"{field}": ')["requests"], field
 
 
 def create(prompt: str) -> None:
@@ -35,6 +43,7 @@ def create(prompt: str) -> None:
         same(completion.choices[0].message.content, SENTENCE)
         assert completion._request_id
         messages.append(completion.choices[0].message)
+    got_back(prompt, "reasoning_details")
 
 
 async def with_async(prompt: str) -> None:
@@ -87,6 +96,7 @@ def loop(prompt: str, complete: Any) -> None:
         choice = complete(messages)
         same(choice.message.content, SENTENCE)
         messages.append(choice.message)
+    got_back(prompt, "thought_signature")
 
 
 def tools(prompt: str) -> None:

@@ -103,6 +103,15 @@ async def test_comments_come_until_there_is_text():
     assert answer.text == "yes b"
 
 
+async def test_comments_come_in_the_pauses_between_pieces_too():
+    backend = ScriptedBackend([Reply("a b", delay=24)])
+    async with calling(backend, **PREFIX) as caller:
+        answer = await caller.chat(stream=True)
+    comments = [at for at, part in answer.parts if part.startswith(b":")]
+    assert comments == [5, 10, 17, 22]
+    assert texts(answer) == [(12, "a "), (24, "b")]
+
+
 async def test_a_caller_who_leaves_in_the_middle_ends_the_request():
     backend = ScriptedBackend([Reply("a b", delay=100)])
     leave = anyio.Event()

@@ -8,9 +8,10 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from array import array
 from contextlib import contextmanager
 from functools import cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
@@ -22,7 +23,7 @@ from mellea_like.errors import JournalError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from mellea_like.batch.journal.records import Row
 
@@ -33,6 +34,7 @@ __all__ = [
     "read_items",
     "read_run",
     "read_unfinished",
+    "repeated",
     "run_facts",
 ]
 
@@ -164,6 +166,21 @@ def read_items(
             first = block[-1][1]["id"] + 1
         if first == only:
             read_whole(connection, path)
+
+
+def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
+    """Find the digests that several items of some journals have, in 8 bytes an item.
+
+    What is returned tells of a digest whether it may be one of these, and of no other but by chance
+    (2**-64 for each pair of items).
+    """
+    hashes = array("q")
+    for path in paths:
+        with opened(path, whole=False) as connection, journal_errors(path):
+            hashes.extend(hash(row[0]) for row in connection.execute("SELECT digest FROM items"))
+    ordered = sorted(hashes)
+    found = {one for one, other in pairwise(ordered) if one == other}
+    return lambda digest: hash(digest) in found
 
 
 def read_block(

@@ -154,12 +154,12 @@ class Endpoint(ABC):
     ) -> Sequence[ReplyOutcome]:
         """Send a reply's text as soon as it is certain to pass; return how the call ended."""
         with self._counted(name) as outcomes:
-            async with prepared.stream() as reply:
-                async with events.kept_alive(self._streaming.keep_alive):
-                    piece = await reply.next()
-                while piece:
+            async with (
+                prepared.stream() as reply,
+                events.kept_alive(self._streaming.keep_alive),
+            ):
+                while piece := await reply.next():
                     await events.write(live.piece(piece))
-                    piece = await reply.next()
             outcomes.append(reply.outcome)
         return outcomes
 
@@ -222,6 +222,8 @@ class EventStream:
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._writing = anyio.Lock(fast_acquire=True)
+        self._heard = 0.0
         self.begun = False
         self.headers = {
             "content-type": "text/event-stream; charset=utf-8",
@@ -232,14 +234,17 @@ class EventStream:
 
     @asynccontextmanager
     async def kept_alive(self, seconds: float) -> AsyncGenerator[None]:
-        """Send a comment now and then while the block runs."""
+        """Send a comment after each of so many seconds without a word, while the block runs."""
         there = anyio.Event()
+        self._heard = anyio.current_time()
 
         async def comment() -> None:
             while not there.is_set():
-                with anyio.move_on_after(seconds) as silence:
+                left = self._heard + seconds - anyio.current_time()
+                with anyio.move_on_after(seconds if self._writing.locked() else left):
                     await there.wait()
-                if silence.cancelled_caught:
+                silent = anyio.current_time() >= self._heard + seconds
+                if silent and not self._writing.locked() and not there.is_set():
                     await self.write(b": keep-alive\n\n")
 
         async with anyio.create_task_group() as tasks:
@@ -251,9 +256,11 @@ class EventStream:
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         """Send an event, or a comment; the last one ends the answer."""
-        if not self.begun:
-            self.begun = True
-            if not more:
-                self.headers["content-length"] = str(len(data))
-            await _start(self._send, self.headers)
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        async with self._writing:
+            if not self.begun:
+                self.begun = True
+                if not more:
+                    self.headers["content-length"] = str(len(data))
+                await _start(self._send, self.headers)
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+            self._heard = anyio.current_time()

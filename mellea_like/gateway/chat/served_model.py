@@ -296,7 +296,7 @@ class ServedModel:
         ):
             if given is not None and most is not None and given > most:
                 refuse(name, f"it is {given}, and this key may ask for {most} at most")
-        tools = tools_of(request)
+        tools = tools_of(request, early=config.early)
         context, action = self._asked(request)
         callers = CallersChecks(workers, caller.key, config.overrides.check_seconds)
         requirements = await self._further_requirements(request, callers)

@@ -12,8 +12,9 @@ from mellea_like.core.validation import ValidationResult, Verdict
 from mellea_like.gateway.refusal import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
+    from mellea_like.core.tools import CallWatch
     from mellea_like.core.validation import Candidate
     from mellea_like.gateway.chat.caller_checks import CallersChecks
     from mellea_like.gateway.chat.request import ChatRequest
@@ -26,6 +27,8 @@ class CallersTool(Tool):
     """A tool that a caller runs, whose schema is not for this process to check."""
 
     sent: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, kw_only=True)
+    watch: CallWatch | None = field(default=None, repr=False, compare=False, kw_only=True)
+    """What looks at a call's arguments while they arrive."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the tool as it was sent, for OpenAI's protocol has more to say of one."""
@@ -43,8 +46,8 @@ class CallersTool(Tool):
         return cast("dict[str, Any]", value)
 
 
-def tools_of(request: ChatRequest) -> tuple[CallersTool, ...]:
-    """Make the tools that a reply to a request may call."""
+def tools_of(request: ChatRequest, *, early: bool = False) -> tuple[CallersTool, ...]:
+    """Make the tools that a reply to a request may call; ``early`` watches calls that arrive."""
     made: list[CallersTool] = []
     for position, tool in enumerate(request.tools):
         if tool not in request.allowed_tools:
@@ -52,13 +55,30 @@ def tools_of(request: ChatRequest) -> tuple[CallersTool, ...]:
         function = tool.function
         about = function.description or ""
         try:
-            made.append(CallersTool(function.name, about, function.parameters, sent=tool.sent))
+            made.append(
+                CallersTool(
+                    function.name,
+                    about,
+                    function.parameters,
+                    sent=tool.sent,
+                    watch=_watch(function.parameters) if early else None,
+                )
+            )
         except ValueError as exc:
             problem = str(exc)
         else:
             continue
         refuse(f"tools.{position}.function.name", problem)
     return tuple(made)
+
+
+def _watch(parameters: Mapping[str, Any]) -> CallWatch:
+    def begin() -> Callable[[str], str | None]:
+        from mellea_like.requirements.checks_json import watch_of  # noqa: PLC0415 (few need it)
+
+        return watch_of(parameters, ours=False)()
+
+    return begin
 
 
 async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requirement:
