@@ -15,6 +15,7 @@ from mellea_like.backends import FunctionBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
 from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
+from mellea_like.gateway.http.body_memory import BodyMemory
 from mellea_like.gateway.http.guard import Guard
 from mellea_like.gateway.http.keys import admitted
 from mellea_like.gateway.http.metrics import Metrics
@@ -187,3 +188,50 @@ async def test_a_key_whose_budget_is_spent_is_refused_before_its_body_is_read():
     await backend.generate(Request((Message("user", "x"),)))
     exchange = await ask(guard, parts=(b"no JSON",))
     assert (exchange.status, exchange.error["code"]) == (429, "insufficient_quota")
+
+
+# --- the memory of all bodies --------------------------------------------------------------------
+
+
+async def test_bodies_under_way_share_one_bound_and_one_too_many_is_told_to_come_back():
+    entered, leave = anyio.Event(), anyio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        entered.set()
+        await leave.wait()
+        await fine(scope, receive, send)
+
+    guard = guarded(slow, max_body=1000, max_bodies=1500)
+    long = {"text": "x" * 900}
+    answers: list[Answered] = []
+
+    async def first() -> None:
+        answers.append(await ask(guard, long))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first)
+            await entered.wait()
+            assert guard.bodies.used > 900
+            with anyio.move_on_after(5):
+                answers.append(await ask(guard, long))
+            leave.set()
+    refused, taken = answers
+    assert (refused.status, refused.error["code"]) == (503, "server_busy")
+    assert refused.headers["retry-after"] == "1"
+    assert taken.status == 200
+    # What has ended takes nothing.
+    assert guard.bodies.used == 0
+
+
+async def test_a_body_of_unknown_length_is_counted_while_it_arrives():
+    memory = BodyMemory(1000)
+    with pytest.raises(Refusal) as caught, memory.share() as share:
+        for _ in range(3):
+            share.take(400)
+    assert (caught.value.status, memory.used) == (503, 0)
+
+
+def test_one_body_fits_into_the_memory_of_all():
+    with pytest.raises(ValueError, match="max_bodies is smaller than max_body"):
+        ServerConfig(max_body=10, max_bodies=9)

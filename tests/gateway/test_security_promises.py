@@ -212,24 +212,24 @@ def test_no_url_of_a_schema_is_fetched(shared, bait, word, where):
     assert bait.accepted == 0
 
 
-# --- 4 MiB body, header and slow-body timeouts, JSON depth cap -----------------------------------
+# --- body, header and slow-body bounds, JSON depth cap -------------------------------------------
 
 
 def test_the_bounds_are_what_they_are_said_to_be():
     server = ServerConfig()
-    assert server.max_body == 4 * 2**20
+    assert (server.max_body, server.max_bodies) == (32 * 2**20, 256 * 2**20)
     assert (server.header_seconds, server.body_seconds, server.max_depth) == (10, 30, 32)
 
 
 @pytest.mark.usefixtures("untouched")
-def test_a_body_over_4_mib_is_refused(shared):
+def test_a_body_over_32_mib_is_refused(shared):
     with pytest.raises(openai.APIStatusError) as caught:
-        ask(shared, messages=user("x" * (4 * 2**20)))
+        ask(shared, messages=user("x" * (32 * 2**20)))
     assert (caught.value.status_code, caught.value.code) == (413, "body_too_large")
 
 
-def test_a_body_just_below_4_mib_is_taken(shared, upstream):
-    text = "x" * (4 * 2**20 - 200)
+def test_a_body_of_some_images_is_taken(shared, upstream):
+    text = "x" * (12 * 2**20)
     ask(shared, messages=user(text))
     assert upstream.requests[-1]["messages"][-1]["content"] == text
 

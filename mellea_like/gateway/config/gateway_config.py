@@ -251,6 +251,8 @@ class ServerConfig(Section):
         allowed_hosts: further values of the ``Host`` header that are answered where no keys are
             configured, without a port. The loopback's names and ``host`` always are.
         max_body: the longest body, in bytes.
+        max_bodies: how much the bodies of all requests under way may take, in bytes, in each
+            worker; at least ``max_body``. Beyond it a request is answered 503, to come back later.
         max_depth: how deep JSON may be nested.
         max_header_bytes: the longest request line with its headers, in bytes.
         max_connections: how many connections may be open at a time; a further one is closed.
@@ -270,7 +272,8 @@ class ServerConfig(Section):
     host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
     port: int = Field(default=8080, ge=0, le=65_535, strict=True)
     allowed_hosts: tuple[str, ...] = ()
-    max_body: Whole = 4 * 2**20
+    max_body: Whole = 32 * 2**20
+    max_bodies: Whole = 256 * 2**20
     max_depth: Annotated[int, Field(ge=4, le=200, strict=True)] = 32
     max_header_bytes: Annotated[int, Field(ge=1024, le=2**20, strict=True)] = 16 * 2**10
     max_connections: Whole = 512
@@ -281,6 +284,16 @@ class ServerConfig(Section):
     limits: KeyLimits = KeyLimits()
     metrics_key: TokenSource | None = None
     log_upstream_errors: bool = False
+
+    @model_validator(mode="after")
+    def _room_for_one(self) -> Self:
+        if self.max_bodies < self.max_body:
+            msg = (
+                f"max_bodies is smaller than max_body, so that a body of {self.max_body:,} bytes"
+                " would never be taken: write a larger max_bodies, or a smaller max_body"
+            )
+            raise ValueError(msg)
+        return self
 
 
 class GatewayConfig(Section):

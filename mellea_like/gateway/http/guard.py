@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import time
 import traceback
@@ -17,6 +18,7 @@ from starlette.exceptions import HTTPException
 from mellea_like.errors import ClientDisconnected, StoreError
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.current_request import CURRENT, REQUEST_ID, CurrentRequest, request_id_of
+from mellea_like.gateway.http.body_memory import BodyMemory
 from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.http.keys import (
     IN_SCOPE,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 
     from mellea_like.gateway.config.gateway_config import KeyConfig, KeyLimits, ServerConfig
+    from mellea_like.gateway.http.body_memory import BodyShare
     from mellea_like.gateway.http.metrics import Metrics
 
     Message = MutableMapping[str, Any]
@@ -97,8 +100,8 @@ ONCE = (b"content-encoding", b"content-length", b"content-type", b"transfer-enco
 LONGEST_NAME = 60
 """Characters of a name that an error shows."""
 
-STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""A string in JSON, or an unfinished one. It always matches, so it takes linear time."""
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a pair, perhaps without the other half: UTF-8 itself has none."""
 
 OTHERS = bytes(set(range(256)) - set(b"[]{},"))
 BRACKETS = bytes.maketrans(b"[]{}", b"()()")
@@ -125,6 +128,7 @@ class Guard:
         limits: Mapping[str, KeyLimits] = keys or {ANONYMOUS: server.limits}
         make_key = make_key or partial(KeyState, changed=metrics.show)
         self.keys = {name: make_key(name, each) for name, each in limits.items()}
+        self.bodies = BodyMemory(server.max_bodies)
 
     def take_over(self, before: Guard) -> None:
         """Go on with the keys of another guard, within the limits of this one."""
@@ -132,6 +136,8 @@ class Guard:
             if name in before.keys:
                 before.keys[name].change(key)
                 self.keys[name] = before.keys[name]
+        before.bodies.most = self.bodies.most
+        self.bodies = before.bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI wants it."""
@@ -252,8 +258,8 @@ class _Exchange:
             await guard.app(scope, self._receive, self._send)
             return
         key.check_budget()
-        with key.queued():
-            body = await self._read()
+        with key.queued(), guard.bodies.share() as share:
+            body = await self._read(share)
             self._current.model = body.get("model")
             charge = await key.count(body)
             self._headers = charge.headers
@@ -269,10 +275,10 @@ class _Exchange:
         if IS_KNOWN in self._scope:  # Another server than ours has no such thing.
             self._scope[IS_KNOWN]()
 
-    async def _read(self) -> dict[str, Any]:
+    async def _read(self, share: BodyShare) -> dict[str, Any]:
         server = self._guard.server
-        check_headers(self._scope["headers"], server)
-        data = await read_body(self._receive, server)
+        share.check_room(check_headers(self._scope["headers"], server))
+        data = await read_body(self._receive, server, share)
         self._unread = False
         return parse(data, server.max_depth)
 
@@ -347,8 +353,11 @@ def _innermost(exc: BaseException) -> BaseException:
 # --- a body: in bounds of size, time and depth, and JSON in the strict sense ---------------------
 
 
-def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
-    """Refuse a body that is too long, compressed or not JSON, by what the headers say of it."""
+def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> int:
+    """Refuse a body that is too long, compressed or not JSON, by what the headers say of it.
+
+    Return its length, or 0 where they don't say.
+    """
     fields: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in ONCE and name in fields:
@@ -371,10 +380,13 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) 
         raise Refusal(400, "Content-Length isn't a number")
     if len(length) > MOST_DIGITS or int(length) > server.max_body:
         raise _too_long(server)
+    return int(length)
 
 
-async def read_body(receive: Receive, server: ServerConfig) -> bytes:
-    """Read a body to its end, within the server's bounds."""
+async def read_body(
+    receive: Receive, server: ServerConfig, share: BodyShare | None = None
+) -> bytes:
+    """Read a body to its end, within the server's bounds and its share of memory."""
     parts: list[bytes] = []
     size = 0
     more = True
@@ -387,6 +399,8 @@ async def read_body(receive: Receive, server: ServerConfig) -> bytes:
             size += len(part)
             if size > server.max_body:
                 raise _too_long(server)
+            if share is not None:
+                share.take(len(part))
             parts.append(part)
             more = message.get("more_body", False)
     if scope.cancelled_caught:
@@ -411,8 +425,14 @@ def parse(data: bytes, most_depth: int) -> dict[str, Any]:
     value: object = None
     why: str | None = None
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_without_duplicates)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+        value = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_without_duplicates,
+            parse_constant=_finite,
+            parse_float=_finite,
+        )
+        if SURROGATE.search(data) is not None:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as exc:
         why = f"the byte at position {exc.start} isn't UTF-8"
     except UnicodeEncodeError:
@@ -429,10 +449,13 @@ def parse(data: bytes, most_depth: int) -> dict[str, Any]:
 
 
 def _check_structure(data: bytes, most_depth: int) -> None:
-    # All of it runs in C, over at most 4 MiB: a loop in Python would hold up other requests.
-    if data.count(b'"') - data.count(b'\\"') > MOST_QUOTES:
+    # All of it runs in C, over many MiB perhaps: a loop in Python would hold up other requests.
+    if b"\\" in data:
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    if data.count(b'"') > MOST_QUOTES:
         _malformed(f"it has more than {MOST_PARTS:,} strings")
-    structure = STRINGS.sub(b"", data).translate(BRACKETS, OTHERS)
+    outside = b"".join(data.split(b'"')[::2])
+    structure = outside.translate(BRACKETS, OTHERS)
     if len(structure) > MOST_PARTS:
         _malformed(f"it has more than {MOST_PARTS:,} brackets and commas")
     structure = structure.replace(b",", b"")
@@ -442,6 +465,13 @@ def _check_structure(data: bytes, most_depth: int) -> None:
         structure = structure.replace(b"()", b"")
     if structure:
         _malformed(f"it is nested deeper than {most_depth} levels, or a bracket has no partner")
+
+
+def _finite(written: str) -> float:
+    number = float(written)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
