@@ -81,6 +81,9 @@ class Gateway:
         store: where it is kept what keys have spent; by default in memory.
         together: whether other processes serve the same configuration with the same store: rates
             and concurrency are counted there as well then.
+
+    Raises:
+        ValueError: ``backends`` has a name that no upstream has, or a key has no token.
     """
 
     def __init__(
