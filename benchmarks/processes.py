@@ -20,6 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import uvloop
+
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 CHUNKS = (
     {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "one two three"}}]},
@@ -58,7 +60,8 @@ def serve(port) -> None:
         port.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
 
 
 def rate(folder: Path, url: str, rows: int, processes: int, parallel: int) -> tuple[float, float]:

@@ -44,6 +44,9 @@ _NAME = re.compile(r"shard-(\d+)-of-(\d+)\.db")
 ACCOUNT = "this run"
 """The name of the budget and the rates in their file."""
 
+TELL_EVERY = 0.1
+"""Seconds between two messages of how far a process is."""
+
 TOLD_FOR = 10.0
 """Seconds for which what one process has told isn't told again for another."""
 
@@ -297,9 +300,13 @@ class _View:
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
+        self._sent = -TELL_EVERY
 
     def update(self, progress: Progress) -> None:
-        self._sender.post(progress)
+        now = anyio.current_time()
+        if now - self._sent >= TELL_EVERY:
+            self._sent = now
+            self._sender.post(progress)
 
     def tell(self, line: str) -> None:
         self._sender.post(_Told(line))
@@ -344,4 +351,4 @@ async def _sample(part: Part, sender: Sender) -> None:
                     sender.post(row)
                     await sender.drain()
             finally:
-                view.update(results.progress)
+                sender.post(results.progress)
