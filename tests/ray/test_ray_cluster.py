@@ -29,7 +29,8 @@ def test_a_limit_holds_for_the_whole_cluster(scene):
     assert (said["rows"], said["ids"]) == (400, 400)
     assert said["status"] == {"passed": 360, "unfinished": 40}
     assert sum(said["calls"].values()) == 360
-    assert said["most_in_4_seconds"] <= 160 + 10 + 2  # 40 a second, and a burst.
+    # 40 a second, and a burst; a busy machine sends some a quarter of a second after their grant.
+    assert said["most_in_4_seconds"] <= 160 + 10 + 10
     assert said["took"] <= 4 * 9
 
 
