@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mellea_like.batch.api import sample_many
 from mellea_like.batch.processes import Gone, Processes
-from mellea_like.batch.ray.shards import RowOutcome, outcome_of
+from mellea_like.batch.row_outcome import RowOutcome, outcome_of
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.display import error_text
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError

@@ -9,14 +9,8 @@ import pyarrow as pa
 import pytest
 
 from mellea_like.batch.item import ItemResult
-from mellea_like.batch.ray.shards import (
-    POSITION,
-    RowOutcome,
-    outcome_of,
-    prompt_maker,
-    shard_name,
-    with_results,
-)
+from mellea_like.batch.ray.shards import POSITION, prompt_maker, shard_name, with_results
+from mellea_like.batch.row_outcome import RowOutcome, outcome_of
 from mellea_like.batch.rows.formats import Row
 from mellea_like.cli.batch.prompt import PromptTemplate
 

@@ -12,6 +12,6 @@ results.write_parquet("answers")
 from mellea_like.batch.ray.cluster import NoRoom, local_cluster
 from mellea_like.batch.ray.cluster_limit import ClusterLimit
 from mellea_like.batch.ray.dataset import sample_dataset
-from mellea_like.batch.ray.shards import RowOutcome
+from mellea_like.batch.row_outcome import RowOutcome
 
 __all__ = ["ClusterLimit", "NoRoom", "RowOutcome", "local_cluster", "sample_dataset"]

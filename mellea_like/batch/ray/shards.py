@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -19,8 +18,8 @@ from mellea_like.batch import sample_many
 from mellea_like.batch.identity import row_of
 from mellea_like.batch.ray.cluster import RayKeeper
 from mellea_like.batch.ray.cluster_limit import RemoteLimit
+from mellea_like.batch.row_outcome import RowOutcome, as_json, describe, outcome_of
 from mellea_like.batch.rows.formats import free_names
-from mellea_like.core.display import error_text
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.base import BaseSamplingStrategy
@@ -28,17 +27,14 @@ from mellea_like.sampling.base import BaseSamplingStrategy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mellea_like.batch.item import ItemResult
     from mellea_like.batch.rows.template import RowTemplate
     from mellea_like.core.backend import Options
     from mellea_like.core.requirement import Requirement
 
 __all__ = [
     "POSITION",
-    "RowOutcome",
     "ShardSampler",
     "ShardWork",
-    "outcome_of",
     "prompt_maker",
     "shard_name",
     "with_results",
@@ -49,41 +45,6 @@ POSITION = "__mellea_like_position"
 
 JOURNAL_POLL = 0.25
 """Seconds between two looks whether a journal is free."""
-
-
-class RowOutcome(NamedTuple):
-    """What came of a row: the columns that the output has besides those of the input.
-
-    Attributes:
-        output: the winner's text, else that of the best failure; None where there is none.
-        value: the winner's parsed value as JSON, where replies are parsed; else None.
-        success: whether a slice passed.
-        status: ``passed``; ``failed``, no slice passed; ``errored``, the call raised; or
-            ``unfinished``, the cluster's budget was spent before.
-        reasons: what the best failure lacked.
-        error: the class and the message of what the call raised, or None.
-        iterations: iterations of the call.
-        elapsed: seconds of the call.
-        requests: requests of the call.
-        input_tokens: tokens of their prompts.
-        output_tokens: tokens of their replies.
-        unknown: how many of the requests did not say what they cost.
-        replayed: whether the result comes from the shard's journal.
-    """
-
-    output: str | None = None
-    value: str | None = None
-    success: bool = False
-    status: str = "unfinished"
-    reasons: tuple[str, ...] = ()
-    error: str | None = None
-    iterations: int = 0
-    elapsed: float = 0.0
-    requests: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    unknown: int = 0
-    replayed: bool = False
 
 
 @dataclass(repr=False)
@@ -237,33 +198,6 @@ class ShardSampler:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
-    """Turn what came of a row into columns."""
-    result, usage = item.result, item.usage
-    best = None if result is None or result.best_index is None else result.best
-    generation = None if best is None else best.generation
-    return RowOutcome(
-        output=None if generation is None else _storable(generation.text),
-        value=_storable(_as_json(item.value)) if parsed and item.success else None,
-        success=item.success,
-        status=item.status,
-        reasons=() if best is None or item.success else tuple(map(_storable, best.problems)),
-        error=None if item.error is None else describe(item.error),
-        iterations=0 if result is None else len(result.slices),
-        elapsed=0.0 if result is None else result.elapsed,
-        requests=usage.requests,
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        unknown=usage.unknown,
-        replayed=item.replayed,
-    )
-
-
-def describe(error: BaseException | None) -> str:
-    """Return an error's class and message."""
-    return _storable(f"{type(error).__name__}: {error_text(error)}")
-
-
 def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
     """Put results beside the rows of a `pyarrow.Table`, whose columns keep their names."""
     pa: Any = importlib.import_module("pyarrow")
@@ -305,21 +239,6 @@ def shard_name(rows: Iterable[Mapping[str, Any]], keys: Iterable[object]) -> str
     """Name a shard's file: the same rows in the same order have the same name anywhere."""
     digest = hashlib.sha256()
     for row, key in zip(rows, keys, strict=True):
-        digest.update(_as_json([key, row_of(row)]).encode("utf-8", "surrogatepass"))
+        digest.update(as_json([key, row_of(row)]).encode("utf-8", "surrogatepass"))
         digest.update(b"\n")
     return digest.hexdigest()[:32]
-
-
-def _as_json(value: Any) -> str:
-    dump = getattr(value, "model_dump_json", None)
-    if dump is not None:
-        return str(dump())
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        return json.dumps(row_of(value), ensure_ascii=False)
-
-
-def _storable(text: str) -> str:
-    """Return what UTF-8 can write: a text may hold half of a character."""
-    return text.encode("utf-8", "replace").decode("utf-8")

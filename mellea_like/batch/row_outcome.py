@@ -1,0 +1,92 @@
+"""The outcome of a row as columns of plain data, which other processes can send and tables hold."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mellea_like.batch.identity import row_of
+from mellea_like.core.display import error_text
+
+if TYPE_CHECKING:
+    from mellea_like.batch.item import ItemResult
+
+__all__ = ["RowOutcome", "as_json", "describe", "outcome_of"]
+
+
+class RowOutcome(NamedTuple):
+    """The outcome of a row: the columns that the output has besides those of the input.
+
+    Attributes:
+        output: the winner's text, else that of the best failure; None where there is none.
+        value: the winner's parsed value as JSON, where replies are parsed; else None.
+        success: whether a slice passed.
+        status: ``passed``; ``failed``, no slice passed; ``errored``, the call raised; or
+            ``unfinished``, the cluster's budget was spent before.
+        reasons: what the best failure lacked.
+        error: the class and the message of what the call raised, or None.
+        iterations: iterations of the call.
+        elapsed: seconds of the call.
+        requests: requests of the call.
+        input_tokens: tokens of their prompts.
+        output_tokens: tokens of their replies.
+        unknown: how many of the requests did not say what they cost.
+        replayed: whether the result comes from the shard's journal.
+    """
+
+    output: str | None = None
+    value: str | None = None
+    success: bool = False
+    status: str = "unfinished"
+    reasons: tuple[str, ...] = ()
+    error: str | None = None
+    iterations: int = 0
+    elapsed: float = 0.0
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    unknown: int = 0
+    replayed: bool = False
+
+
+def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
+    """Turn the result of a row into columns."""
+    result, usage = item.result, item.usage
+    best = None if result is None or result.best_index is None else result.best
+    generation = None if best is None else best.generation
+    return RowOutcome(
+        output=None if generation is None else _storable(generation.text),
+        value=_storable(as_json(item.value)) if parsed and item.success else None,
+        success=item.success,
+        status=item.status,
+        reasons=() if best is None or item.success else tuple(map(_storable, best.problems)),
+        error=None if item.error is None else describe(item.error),
+        iterations=0 if result is None else len(result.slices),
+        elapsed=0.0 if result is None else result.elapsed,
+        requests=usage.requests,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        unknown=usage.unknown,
+        replayed=item.replayed,
+    )
+
+
+def describe(error: BaseException | None) -> str:
+    """Return an error's class and message."""
+    return _storable(f"{type(error).__name__}: {error_text(error)}")
+
+
+def as_json(value: Any) -> str:
+    """Write a value as JSON, one that JSON has no words for as the row that it is."""
+    dump = getattr(value, "model_dump_json", None)
+    if dump is not None:
+        return str(dump())
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return json.dumps(row_of(value), ensure_ascii=False)
+
+
+def _storable(text: str) -> str:
+    """Return what UTF-8 can write: a text may hold half of a character."""
+    return text.encode("utf-8", "replace").decode("utf-8")
