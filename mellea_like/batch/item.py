@@ -141,7 +141,7 @@ class Job(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """What there is of an item so far whose draws of this round are made, and its call."""
+    """An item whose draws of this round are made: its result so far, and its call."""
 
     result: SamplingResult[Any]
     call: Call | None

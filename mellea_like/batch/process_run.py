@@ -28,12 +28,12 @@ __all__ = ["ProcessRun", "ProcessedItem", "sample_in_processes"]
 
 
 class ProcessedItem(NamedTuple):
-    """What came of an item.
+    """The outcome of one item.
 
     Attributes:
         id: its position in the list, from 0.
         item: the item.
-        outcome: what came of it, as plain data.
+        outcome: its outcome, as plain data.
     """
 
     id: int
@@ -90,7 +90,7 @@ def sample_in_processes(
     Returns:
         The results, to be entered with ``async with`` and then iterated, in the order in which they
         come. When a process is killed, the others go on, and then the iteration raises
-        `MelleaError`; and `LimitExceeded` when a budget is spent. What another error ends ends all.
+        `MelleaError`; and `LimitExceeded` when a budget is spent. Any other error ends the run.
 
     Raises:
         TypeError: an argument is of the wrong type, or can't be pickled.
@@ -157,7 +157,7 @@ class ProcessRun:
         """Wait for the next result.
 
         Returns:
-            What came of an item.
+            The outcome of one item.
 
         Raises:
             RuntimeError: the block was not entered.

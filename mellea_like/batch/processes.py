@@ -1,8 +1,8 @@
 """Child processes that each do a part of a run, and send what comes of it to the one they are of.
 
 A child is started anew, with a function and its argument, which are pickled. It ends with its
-parent: when its standard input ends, its function is cancelled. What it prints goes to the parent
-as lines, and what it sends as messages, in order.
+parent: when its standard input ends, its function is cancelled. Its output reaches the parent as
+lines, and what it sends as messages, in order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The file of a store of budgets and rates: its tables, its owners, and its transactions.
 
-Each process that uses a file is an owner of its own. What an owner has reserved in an account is
-one row, which goes when the owner is found dead.
+Each process that uses a file is an owner of its own. An owner's reservations in an account are one
+row, which goes when the owner is found dead.
 """
 
 from __future__ import annotations

@@ -168,6 +168,10 @@ async def compare(call: CallContext, selection: SelectionState) -> None:
 
 
 async def _take_steps(selection: SelectionState) -> None:
+    if selection.quick:
+        for _ in selection.steps():
+            pass
+        return
     left = False
 
     def take() -> None:

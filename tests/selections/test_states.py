@@ -151,6 +151,22 @@ def test_the_consensus_is_most_like_the_others():
     assert min(decision.scores, key=decision.scores.get) == 3
 
 
+@pytest.mark.parametrize(
+    ("texts", "similarity", "quick"),
+    [
+        (["a b c"] * 4, word_overlap, True),
+        (["a b c " * 20] * 4, word_overlap, True),
+        (["a b c " * 200] * 2, word_overlap, False),
+        (["a"] * 64, word_overlap, False),
+        (["a b c"] * 4, partial(word_overlap), False),  # Nobody knows how long it takes.
+    ],
+)
+def test_only_few_short_texts_are_compared_on_the_event_loop(texts, similarity, quick):
+    state = begun(Consensus(similarity, n=len(texts)), len(texts))
+    hear_all(state, [candidate(text) for text in texts])
+    assert state.quick is quick
+
+
 class Splits(str):
     """A text that counts how often it is split."""
 

@@ -16,7 +16,7 @@ import math
 import sqlite3
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -322,9 +322,10 @@ ROWS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Runs:
+def runs(tmp_path_factory) -> Iterator[Runs]:
     logging.disable()
-    return Runs(tmp_path_factory.mktemp("runs"))
+    yield Runs(tmp_path_factory.mktemp("runs"))
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -397,8 +397,6 @@ def check_stop(call: Call, record: tuple[Slice, ...], rig: Rig) -> None:
 
 def check_drain(call: Call, record: tuple[Slice, ...], ran: Ran) -> None:
     """Rule 12: after the last iteration, plugins have 2 s, and the last hook its own time."""
-    if call.selection == "consensus":
-        return  # It compares in a thread, and virtual time may go on meanwhile.
     late = {HookType.SAMPLING_LOOP_END, HookType.SAMPLING_REPAIR}
     awaited = [a for a in call.acts if a.hook in late and a.mode is not HookMode.BACKGROUND]
     last = max((s.ended_at for s in record), default=math.inf)

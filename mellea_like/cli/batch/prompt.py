@@ -27,7 +27,7 @@ __all__ = ["PromptTemplate"]
 
 
 class PromptTemplate:
-    """What to ask for each row: a template filled in, or without one the row's own messages.
+    """The prompt of each row: a template filled in, or without one the row's own messages.
 
     The checks are templates of expressions. The model isn't told of the checks that they make,
     for they may have the right answer in them.

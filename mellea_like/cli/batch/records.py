@@ -1,4 +1,4 @@
-"""What came of a row, as plain data: the records of its results, and how it ended."""
+"""The results of a row as plain data: its records, and how it ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["RowRecords", "RowResult"]
 
 
 class RowResult(NamedTuple):
-    """What came of a row.
+    """The results of a row.
 
     Attributes:
         line: its line.

@@ -52,7 +52,7 @@ GIVE_UP_AFTER = 4.0
 
 
 class View(Protocol):
-    """What shows how far a batch is."""
+    """A display of how far a batch is."""
 
     def update(self, progress: Progress) -> None:
         """Take the numbers of this moment."""

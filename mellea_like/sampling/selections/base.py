@@ -158,13 +158,19 @@ class SelectionState(ABC):
     def steps(self) -> Iterator[None]:
         """Do what takes long before `decide`, a piece for each step.
 
-        The engine takes the steps in a worker thread once no draw is under way, and takes no
-        further one if the call is cancelled. It is not asked in a call that ends otherwise.
+        The engine takes the steps once no draw is under way: in a worker thread, unless they are
+        `quick`. It takes no further one if the call is cancelled, and isn't asked in a call that
+        ends otherwise.
 
         Returns:
             The steps; none by default.
         """
         return iter(())
+
+    @property
+    def quick(self) -> bool:
+        """Whether all steps together take under a millisecond: then they run on the event loop."""
+        return False
 
     @abstractmethod
     def decide(self) -> Decision:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BestOf", "Consensus", "Tournament", "word_overlap"]
 
+QUICK = 2000
+"""The number of texts times all their characters: at most 0.7 ms of comparisons, as measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class BestOf(BaseSelection):
@@ -118,7 +121,7 @@ class Consensus(BaseSelection):
 
     For free text, where hardly two draws are equal and a vote has no majority. When they have
     passed, each two are compared once, in a worker thread: n (n - 1) / 2 calls of ``similarity``.
-    A cancellation ends that; the call's timeout does not.
+    A cancellation ends that; the call's timeout does not. Few short texts are compared at once.
 
     Args:
         similarity: takes two of `Candidate` and returns a float, more for more alike; synchronous
@@ -155,6 +158,11 @@ class _ConsensusState(SelectionState):
         super().__init__("consensus", facts, config.n, at_most=True)
         self._similarity = config.similarity
         self._scores: list[float] = []
+
+    @property
+    def quick(self) -> bool:
+        texts = [candidate.text for candidate in self.marks]
+        return self._similarity is word_overlap and len(texts) * sum(map(len, texts)) <= QUICK
 
     def steps(self) -> Iterator[None]:
         n = len(self.passed)
