@@ -19,7 +19,7 @@ from mellea_like import (
 )
 from mellea_like.backends.simulated import SimulatedBackend, gives_itself_away, passes
 from mellea_like.core.backend import BackendWrapper
-from mellea_like.sampling.schedules import (
+from mellea_like.schedules import (
     BaseSchedule,
     Eager,
     Hedged,

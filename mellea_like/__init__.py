@@ -45,7 +45,14 @@ if TYPE_CHECKING:
     from mellea_like.requirements import checks
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.escalate import Escalate, Stage
-    from mellea_like.sampling.selections import (
+    from mellea_like.sampling.strategies import (
+        MultiTurnStrategy,
+        RejectionSamplingStrategy,
+        RepairTemplateStrategy,
+    )
+    from mellea_like.sampling.sync import SyncSampler
+    from mellea_like.scoring import judge_score
+    from mellea_like.selections import (
         BestOf,
         Collect,
         Consensus,
@@ -54,13 +61,6 @@ if TYPE_CHECKING:
         Tournament,
         Vote,
     )
-    from mellea_like.sampling.strategies import (
-        MultiTurnStrategy,
-        RejectionSamplingStrategy,
-        RepairTemplateStrategy,
-    )
-    from mellea_like.sampling.sync import SyncSampler
-    from mellea_like.scoring import judge_score
     from mellea_like.telemetry import Telemetry
 
 __all__ = [
@@ -148,19 +148,19 @@ __getattr__, __dir__ = lazy_exports(
         "Backend": "mellea_like.core.backend",
         "BackendError": "mellea_like.errors",
         "BaseSamplingStrategy": "mellea_like.sampling.base",
-        "BestOf": "mellea_like.sampling.selections",
+        "BestOf": "mellea_like.selections",
         "Blocked": "mellea_like.errors",
         "Budget": "mellea_like.limits",
         "Candidate": "mellea_like.core.validation",
         "ChatDispatcher": "mellea_like.coalescing",
-        "Collect": "mellea_like.sampling.selections",
+        "Collect": "mellea_like.selections",
         "ConcurrencyLimiter": "mellea_like.limits",
-        "Consensus": "mellea_like.sampling.selections",
+        "Consensus": "mellea_like.selections",
         "Context": "mellea_like.core.conversation",
         "Escalate": "mellea_like.sampling.escalate",
         "FallbackBackend": "mellea_like.limits",
         "File": "mellea_like.core.parts",
-        "First": "mellea_like.sampling.selections",
+        "First": "mellea_like.selections",
         "FunctionBackend": "mellea_like.backends",
         "Generation": "mellea_like.core.generation",
         "HookError": "mellea_like.errors",
@@ -176,7 +176,7 @@ __getattr__, __dir__ = lazy_exports(
         "MultiTurnStrategy": "mellea_like.sampling.strategies",
         "OpenAIBackend": "mellea_like.backends",
         "Options": "mellea_like.core.backend",
-        "Ordered": "mellea_like.sampling.selections",
+        "Ordered": "mellea_like.selections",
         "Outcome": "mellea_like.core.slice",
         "Plugin": "mellea_like.hooks.plugins",
         "PluginSet": "mellea_like.hooks.plugins",
@@ -201,11 +201,11 @@ __getattr__, __dir__ = lazy_exports(
         "Text": "mellea_like.core.parts",
         "Tool": "mellea_like.core.tools",
         "ToolCall": "mellea_like.core.tools",
-        "Tournament": "mellea_like.sampling.selections",
+        "Tournament": "mellea_like.selections",
         "Usage": "mellea_like.core.generation",
         "ValidationResult": "mellea_like.core.validation",
         "Verdict": "mellea_like.core.validation",
-        "Vote": "mellea_like.sampling.selections",
+        "Vote": "mellea_like.selections",
         "agent": "mellea_like.agent",
         "backends": "mellea_like.backends",
         "batch": "mellea_like.batch",
@@ -227,7 +227,9 @@ __getattr__, __dir__ = lazy_exports(
         "requirements": "mellea_like.requirements",
         "sample_many": "mellea_like.batch",
         "sampling": "mellea_like.sampling",
+        "schedules": "mellea_like.schedules",
         "scoring": "mellea_like.scoring",
+        "selections": "mellea_like.selections",
         "telemetry": "mellea_like.telemetry",
         "testing": "mellea_like.testing",
         "unregister": "mellea_like.hooks.plugins",

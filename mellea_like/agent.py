@@ -322,7 +322,7 @@ class _Answers(Generic[T]):
 
 def _check_strategy(strategy: object) -> None:
     # Imported lazily: most programs select one.
-    from mellea_like.sampling.selections import Collect  # noqa: PLC0415
+    from mellea_like.selections import Collect  # noqa: PLC0415
 
     if not isinstance(strategy, BaseSamplingStrategy):
         msg = f"run_agent takes a strategy, as in RejectionSamplingStrategy(...), not {strategy!r}"

@@ -47,8 +47,9 @@ LINES = {
     "coalescing": Bound(3600, 3860),
     "batch": Bound(3000, 5740),
     "batch/ray": Bound(900, 1040),
-    "sampling": Bound(4200, 7420),
-    "sampling/selections": Bound(900, 1095),
+    "sampling": Bound(4200, 6400),
+    "selections": Bound(900, 1095),
+    "schedules": Bound(900, 1150),
     "limits": Bound(2300, 4620),
     "backends": Bound(3200, 6720),
     "report": Bound(1900, 3190),
@@ -114,7 +115,7 @@ def modules(root: Path) -> dict[str, str]:
 def package_of(module: str) -> str:
     """Tell which row of the table a module belongs to."""
     _, *parts = module.split(".")
-    for package in ("batch/ray", "requirements/code", "sampling/selections"):
+    for package in ("batch/ray", "requirements/code"):
         if parts[:2] == package.split("/"):
             return package
     if parts == ["errors"]:

@@ -13,8 +13,8 @@ from mellea_like.core.conversation import Context
 from mellea_like.core.serialization import recorded_requirement, slice_from_dict
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import JournalError
-from mellea_like.sampling.giving_up import may_go_on
-from mellea_like.sampling.selections import Collect, Vote
+from mellea_like.schedules.giving_up import may_go_on
+from mellea_like.selections import Collect, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Callable

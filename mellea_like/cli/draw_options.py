@@ -17,7 +17,7 @@ from mellea_like.requirements.code_expressions import (
     parse_code_check,
 )
 from mellea_like.requirements.expressions import ALLOWED
-from mellea_like.sampling.schedules.expressions import SCHEDULES
+from mellea_like.schedules.expressions import SCHEDULES
 from mellea_like.specification.selection_expressions import (
     KEYS,
     SCORES,

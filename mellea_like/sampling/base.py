@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.escalate import Stage
-    from mellea_like.sampling.giving_up import PerRequirement
     from mellea_like.sampling.prepare import Selection
-    from mellea_like.sampling.schedules.base import BaseSchedule
     from mellea_like.sampling.streaming import Release, StreamedReply
+    from mellea_like.schedules.base import BaseSchedule
+    from mellea_like.schedules.giving_up import PerRequirement
 
 __all__ = ["BaseSamplingStrategy"]
 

@@ -342,7 +342,7 @@ class Call:
             return None
         # Imported lazily: most programs don't need it.
         from mellea_like.sampling.scheduler import Scheduler, TurnPool  # noqa: PLC0415
-        from mellea_like.sampling.schedules import CallFacts, Eager  # noqa: PLC0415
+        from mellea_like.schedules import CallFacts, Eager  # noqa: PLC0415
 
         if schedule is None or (selection is not None and isinstance(schedule, Eager)):
             schedule = Eager(pool=True)

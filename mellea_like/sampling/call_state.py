@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from mellea_like.requirements.staged_validation import StagedValidation
     from mellea_like.sampling.escalate import StageAtWork
     from mellea_like.sampling.events import Events
-    from mellea_like.sampling.giving_up import Tally
     from mellea_like.sampling.iteration import Turn
     from mellea_like.sampling.prepare import CallInputs, Settings
     from mellea_like.sampling.scheduler import Scheduler
-    from mellea_like.sampling.selections.base import SelectionState
     from mellea_like.sampling.sender import Sender
+    from mellea_like.schedules.giving_up import Tally
+    from mellea_like.selections.base import SelectionState
     from mellea_like.telemetry.call import CallTelemetry
 
 __all__ = ["CallContext", "ChainState", "Recorder", "SliceListener"]

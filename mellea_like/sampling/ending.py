@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mellea_like.errors import MelleaError
     from mellea_like.sampling.prepare import CheckedSelection
-    from mellea_like.sampling.selections.base import SelectionState
+    from mellea_like.selections.base import SelectionState
 
 __all__ = ["Ending", "Stop", "conclude", "first_passed"]
 

@@ -15,9 +15,9 @@ from mellea_like.errors import LimitExceeded
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
 from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements
-from mellea_like.sampling.schedules.base import CallFacts
-from mellea_like.sampling.schedules.learned import MeanTokens, PassRates, key_of
 from mellea_like.sampling.strategies import followed_up
+from mellea_like.schedules.base import CallFacts
+from mellea_like.schedules.learned import MeanTokens, PassRates, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.retry import Retry
     from mellea_like.sampling.prepare import CallInputs
-    from mellea_like.sampling.schedules.base import BaseSchedule
-    from mellea_like.sampling.schedules.learned import Beta, RateKey
+    from mellea_like.schedules.base import BaseSchedule
+    from mellea_like.schedules.learned import Beta, RateKey
     from mellea_like.telemetry import Telemetry
 
 __all__ = ["Carry", "Escalate", "ExpectedCost", "Stage", "StageAtWork", "StageCosts"]

@@ -361,7 +361,7 @@ class Iteration:
     def _unmarked(self, exc: Exception) -> None:
         """Make this an errored iteration: the selection has no score or key of its candidate."""
         # Imported lazily: most programs don't need it.
-        from mellea_like.sampling.selections.base import unjudged  # noqa: PLC0415
+        from mellea_like.selections.base import unjudged  # noqa: PLC0415
 
         requirement = unjudged(type(self.call.settings.selection).__name__)
         verdict = errored(requirement, exc)

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from mellea_like.hooks.plugins import Handler
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.escalate import Stage
-    from mellea_like.sampling.giving_up import PerRequirement
-    from mellea_like.sampling.schedules.base import BaseSchedule
-    from mellea_like.sampling.selections.base import BaseSelection, First, Ordered
     from mellea_like.sampling.tools import Toolbox
+    from mellea_like.schedules.base import BaseSchedule
+    from mellea_like.schedules.giving_up import PerRequirement
+    from mellea_like.selections.base import BaseSelection, First, Ordered
     from mellea_like.telemetry import Telemetry
 
 __all__ = [
@@ -139,7 +139,7 @@ def check_selection(selection: Selection) -> CheckedSelection:
     if isinstance(selection, str) and selection in ("first", "ordered"):
         return selection
     # Imported lazily: most programs don't need it.
-    from mellea_like.sampling.selections import BaseSelection, First, Ordered  # noqa: PLC0415
+    from mellea_like.selections import BaseSelection, First, Ordered  # noqa: PLC0415
 
     if isinstance(selection, First | Ordered):
         return "first" if isinstance(selection, First) else "ordered"
@@ -162,7 +162,7 @@ def check_schedule(
     if schedule is None and give_up is None:
         return None
     # Imported lazily: most programs don't need it.
-    from mellea_like.sampling.schedules import BaseSchedule, Eager, PerRequirement  # noqa: PLC0415
+    from mellea_like.schedules import BaseSchedule, Eager, PerRequirement  # noqa: PLC0415
 
     if schedule is not None and not isinstance(schedule, BaseSchedule):
         msg = f"schedule is a BaseSchedule, as in Staggered(0.5), not {schedule!r}"

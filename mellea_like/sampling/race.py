@@ -30,8 +30,8 @@ from mellea_like.runtime.event_loops import (
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.task_stack import stack_of
 from mellea_like.sampling.call_state import ChainState
-from mellea_like.sampling.giving_up import FEWEST, bug_of, may_go_on, times_seen
 from mellea_like.sampling.iteration import Iteration, turn_of
+from mellea_like.schedules.giving_up import FEWEST, bug_of, may_go_on, times_seen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ import anyio
 
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.sampling.iteration import Turn, turn_of
-from mellea_like.sampling.schedules.base import CallProgress, SchedulePlan
+from mellea_like.schedules.base import CallProgress, SchedulePlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -43,8 +43,8 @@ from mellea_like.runtime.threads import run_in_thread
 from mellea_like.sampling.ending import Stop
 from mellea_like.sampling.iteration import derive_seed
 from mellea_like.sampling.race import first_in
-from mellea_like.sampling.selections.base import SelectionFacts, SelectionState
 from mellea_like.sampling.sender import Sender
+from mellea_like.selections.base import SelectionFacts, SelectionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.call_state import CallContext
     from mellea_like.sampling.prepare import CallInputs, Settings
-    from mellea_like.sampling.selections.base import BaseSelection
+    from mellea_like.selections.base import BaseSelection
 
 __all__ = ["begin_selection", "compare"]
 

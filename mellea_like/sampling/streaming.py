@@ -64,7 +64,7 @@ class StreamedReply(Generic[T]):
             msg = f"release is one of {', '.join(map(repr, get_args(Release)))}, not {release!r}"
             raise ValueError(msg)
         # Imported lazily: most calls are not streamed.
-        from mellea_like.sampling.selections.votes import Collect  # noqa: PLC0415
+        from mellea_like.selections.votes import Collect  # noqa: PLC0415
 
         if isinstance(strategy.settings.selection, Collect):
             msg = "a stream has one reply, and Collect selects several: use sample()"

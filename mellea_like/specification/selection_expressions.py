@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.format import strip_fence
-from mellea_like.sampling.selections import BestOf, Collect, Consensus, Tournament, Vote
 from mellea_like.scoring import judge_score
+from mellea_like.selections import BestOf, Collect, Consensus, Tournament, Vote
 
 if TYPE_CHECKING:
     from mellea_like.core.backend import Backend

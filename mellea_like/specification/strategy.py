@@ -12,13 +12,13 @@ from mellea_like.limits.retry import Retry
 from mellea_like.requirements.checks import json_schema
 from mellea_like.requirements.expressions import parse_check
 from mellea_like.sampling.escalate import Carry, Escalate, Stage
-from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.schedules.expressions import parse_schedule
 from mellea_like.sampling.strategies import (
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
 )
+from mellea_like.schedules.expressions import parse_schedule
+from mellea_like.schedules.giving_up import PerRequirement
 from mellea_like.specification.section import Name, Positive, Section, Text, Whole
 from mellea_like.specification.selection_expressions import SelectionSpec, parse_selection
 from mellea_like.specification.upstream import beside
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.limits.store import Store
     from mellea_like.sampling.base import BaseSamplingStrategy
-    from mellea_like.sampling.schedules.base import BaseSchedule
+    from mellea_like.schedules.base import BaseSchedule
 
 __all__ = [
     "MAX_ITERATIONS",

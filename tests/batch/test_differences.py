@@ -14,9 +14,9 @@ from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import JournalError
 from mellea_like.requirements import checks
-from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.schedules import Hedged, Staggered
 from mellea_like.sampling.strategies import RejectionSamplingStrategy, RepairTemplateStrategy
+from mellea_like.schedules import Hedged, Staggered
+from mellea_like.schedules.giving_up import PerRequirement
 
 
 def short(candidate: Candidate) -> bool:

@@ -36,7 +36,7 @@ from mellea_like.batch.identity import differing_part, digest_of, identity_of, l
 from mellea_like.core.backend import Backend
 from mellea_like.core.conversation import as_action
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry
-from mellea_like.sampling.schedules import BaseSchedule, Hedged, Staggered
+from mellea_like.schedules import BaseSchedule, Hedged, Staggered
 
 
 def short(candidate: Any) -> bool:
@@ -401,7 +401,7 @@ def test_a_digest_is_the_same_in_every_process(tmp_path):
         from mellea_like.batch.identity import digest_of, identity_of
         from mellea_like import RejectionSamplingStrategy, Instruction, Requirement
         from mellea_like.backends import ScriptedBackend
-        from mellea_like.sampling.schedules import BaseSchedule, Hedged, Staggered
+        from mellea_like.schedules import BaseSchedule, Hedged, Staggered
         item = {"a": {"x", "y", "z"}, "b": [1, 2.5, None]}
         print(digest_of(item, Instruction("x")))
         backend = ScriptedBackend(["x"])

@@ -41,7 +41,7 @@ from mellea_like.errors import (
 from mellea_like.estimate import plan
 from mellea_like.export import export
 from mellea_like.report import run_text
-from mellea_like.sampling.schedules import Staggered
+from mellea_like.schedules import Staggered
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio

@@ -23,7 +23,7 @@ from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.batch import sample_many
 from mellea_like.batch.unique import UniqueReplies, normalised
 from mellea_like.errors import JournalError
-from mellea_like.sampling.selections import BestOf, Vote
+from mellea_like.selections import BestOf, Vote
 
 pytestmark = pytest.mark.anyio
 

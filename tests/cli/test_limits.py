@@ -14,7 +14,7 @@ from mellea_like.cli.errors import in_options
 from mellea_like.cli.exit_codes import Problem
 from mellea_like.limits import Price
 from mellea_like.requirements.expressions import ALLOWED, parse_check
-from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.schedules.giving_up import PerRequirement
 
 HARD = ["--check", "words<1"]
 

@@ -23,7 +23,7 @@ from mellea_like.hooks import HookType
 from mellea_like.limits import Budget
 from mellea_like.sampling.call import Call
 from mellea_like.sampling.prepare import prepare_call
-from mellea_like.sampling.schedules import PerRequirement
+from mellea_like.schedules import PerRequirement
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from mellea_like import (
 )
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable, RequirementError
-from mellea_like.sampling.schedules import Hedged
+from mellea_like.schedules import Hedged
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

@@ -40,9 +40,9 @@ from mellea_like.errors import (
 )
 from mellea_like.requirements import checks
 from mellea_like.sampling.escalate import ExpectedCost
-from mellea_like.sampling.schedules import Eager, Hedged, PerRequirement, Staggered
-from mellea_like.sampling.schedules.base import CallFacts
-from mellea_like.sampling.selections import BestOf
+from mellea_like.schedules import Eager, Hedged, PerRequirement, Staggered
+from mellea_like.schedules.base import CallFacts
+from mellea_like.selections import BestOf
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from engine_kit import after, by_iteration, says, yes
 
 from mellea_like import RejectionSamplingStrategy, StopReason
 from mellea_like.limits.budget import Budget
-from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.schedules.giving_up import PerRequirement
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

@@ -32,7 +32,7 @@ from mellea_like.limits import (
     Retry,
 )
 from mellea_like.requirements import checks
-from mellea_like.sampling.schedules import Eager, Hedged, Restart, Staggered
+from mellea_like.schedules import Eager, Hedged, Restart, Staggered
 
 pytestmark = pytest.mark.anyio
 

@@ -31,7 +31,7 @@ from mellea_like.sampling.prepare import (
     check_requirements,
     prepare_call,
 )
-from mellea_like.sampling.selections import SelectionFacts
+from mellea_like.selections import SelectionFacts
 
 P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
 light, heavy, plain = says("a", weight=0.5), says("b", weight=3), says("c")

@@ -28,7 +28,7 @@ from mellea_like.errors import (
     ShutdownError,
 )
 from mellea_like.limits import RetryBackend
-from mellea_like.sampling.giving_up import may_go_on
+from mellea_like.schedules.giving_up import may_go_on
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

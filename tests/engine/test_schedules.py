@@ -17,9 +17,9 @@ from mellea_like import (
     StopReason,
 )
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable
-from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.schedules import Eager, Hedged, Staggered
-from mellea_like.sampling.schedules.base import BaseSchedule, CallFacts, CallProgress, Go
+from mellea_like.schedules import Eager, Hedged, Staggered
+from mellea_like.schedules.base import BaseSchedule, CallFacts, CallProgress, Go
+from mellea_like.schedules.giving_up import PerRequirement
 
 if TYPE_CHECKING:
     from collections.abc import Callable

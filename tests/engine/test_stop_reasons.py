@@ -23,7 +23,7 @@ from mellea_like import (
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable
-from mellea_like.sampling.schedules import Eager, PerRequirement
+from mellea_like.schedules import Eager, PerRequirement
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

@@ -29,7 +29,7 @@ from mellea_like.errors import (
     ReplyBroken,
     SamplingFailed,
 )
-from mellea_like.sampling.selections import Collect
+from mellea_like.selections import Collect
 from mellea_like.testing import run_virtual
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

@@ -47,8 +47,8 @@ from mellea_like.backends import CachedBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.errors import BackendUnavailable, LimitExceeded, ToolError
-from mellea_like.sampling.schedules import Hedged, LatencyQuantiles, Restart
-from mellea_like.sampling.selections import tool_key
+from mellea_like.schedules import Hedged, LatencyQuantiles, Restart
+from mellea_like.selections import tool_key
 
 pytest.importorskip("jsonschema")  # It reads its schemas when it is imported, and blocks the loop.
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

@@ -32,7 +32,7 @@ from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, LimitedBacke
 from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry
-from mellea_like.sampling.schedules import Eager, Hedged
+from mellea_like.schedules import Eager, Hedged
 
 virtual = pytest.mark.usefixtures("virtual_clock")
 QUICK = Retry(initial=0.02, maximum=0.05)

@@ -35,8 +35,8 @@ from mellea_like import (
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.limits import Budget
-from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.schedules import Eager, Hedged
+from mellea_like.schedules import Eager, Hedged
+from mellea_like.schedules.giving_up import PerRequirement
 
 pytestmark = pytest.mark.anyio
 STRATEGIES = [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]

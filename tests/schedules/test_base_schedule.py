@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mellea_like.sampling.schedules import (
+from mellea_like.schedules import (
     BaseSchedule,
     Eager,
     Hedged,
@@ -13,7 +13,7 @@ from mellea_like.sampling.schedules import (
 )
 
 if TYPE_CHECKING:
-    from mellea_like.sampling.schedules import CallFacts
+    from mellea_like.schedules import CallFacts
 
 
 class OnlyBegins(BaseSchedule):

@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 from schedule_kit import facts, progress, took
 
-from mellea_like.sampling.schedules import (
+from mellea_like.schedules import (
     Eager,
     Hedged,
     LatencyQuantiles,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from schedule_kit import facts, progress
 
-from mellea_like.sampling.schedules import Eager, Go, SchedulePlan
+from mellea_like.schedules import Eager, Go, SchedulePlan
 
 
 @pytest.mark.parametrize(

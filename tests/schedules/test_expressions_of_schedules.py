@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mellea_like.sampling.schedules import (
+from mellea_like.schedules import (
     Eager,
     Hedged,
     Restart,
     Staggered,
 )
-from mellea_like.sampling.schedules.expressions import SCHEDULES, parse_schedule
+from mellea_like.schedules.expressions import SCHEDULES, parse_schedule
 
 
 @pytest.mark.parametrize(

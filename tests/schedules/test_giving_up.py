@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like import Outcome, Requirement, ValidationResult
-from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.schedules.giving_up import PerRequirement
 
 colour, lines = says("red", weight=2), says("lines")
 BAD, GOOD = ValidationResult(False), ValidationResult(True)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from schedule_kit import facts, progress, took
 
 from mellea_like import Outcome
-from mellea_like.sampling.schedules import Go, Hedged, LatencyQuantiles, SchedulePlan
-from mellea_like.sampling.schedules.base import SLACK
+from mellea_like.schedules import Go, Hedged, LatencyQuantiles, SchedulePlan
+from mellea_like.schedules.base import SLACK
 
 
 def usually(seconds, model="model"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schedule_kit import took
 
 from mellea_like import Generation, Outcome, Usage
-from mellea_like.sampling.schedules import LatencyQuantiles, learned
+from mellea_like.schedules import LatencyQuantiles, learned
 
 
 def known(*durations, censored=(), **arguments):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from schedule_kit import facts, took
 
 from mellea_like import Outcome, Requirement
-from mellea_like.sampling.schedules import Beta, PassRates, learned
-from mellea_like.sampling.schedules.learned import key_of
+from mellea_like.schedules import Beta, PassRates, learned
+from mellea_like.schedules.learned import key_of
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from schedule_kit import facts, progress, took
 from mellea_like import Budget, Escalate, Generation, Outcome, RejectionSamplingStrategy, Usage
 from mellea_like.errors import LimitExceeded
 from mellea_like.sampling.escalate import Stage
-from mellea_like.sampling.schedules import (
+from mellea_like.schedules import (
     Eager,
     Hedged,
     LatencyQuantiles,

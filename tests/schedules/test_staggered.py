@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedule_kit import facts, progress, took
 
-from mellea_like.sampling.schedules import Go, SchedulePlan, Staggered
-from mellea_like.sampling.schedules.base import SLACK
+from mellea_like.schedules import Go, SchedulePlan, Staggered
+from mellea_like.schedules.base import SLACK
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from mellea_like import (
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.errors import BackendUnavailable
 from mellea_like.hooks.types import HookType
-from mellea_like.sampling.schedules import (
+from mellea_like.schedules import (
     Eager,
     Hedged,
     LatencyQuantiles,

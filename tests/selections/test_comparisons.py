@@ -31,7 +31,7 @@ from mellea_like.errors import (
     InvalidRequest,
 )
 from mellea_like.hooks.types import HookType
-from mellea_like.sampling.schedules import PerRequirement
+from mellea_like.schedules import PerRequirement
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

@@ -37,8 +37,8 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.decision import Answer, Decision
 from mellea_like.hooks.types import HookType
 from mellea_like.runtime.threads import thread_statistics
-from mellea_like.sampling.schedules import Hedged, PerRequirement, Staggered
-from mellea_like.sampling.selections import BaseSelection, SelectionState
+from mellea_like.schedules import Hedged, PerRequirement, Staggered
+from mellea_like.selections import BaseSelection, SelectionState
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

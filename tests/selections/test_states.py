@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mellea_like import Generation, Message, Outcome
 from mellea_like.core.decision import Answer
 from mellea_like.core.validation import Candidate
-from mellea_like.sampling.selections import (
+from mellea_like.selections import (
     BestOf,
     Collect,
     Consensus,

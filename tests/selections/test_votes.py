@@ -25,8 +25,8 @@ from mellea_like import (
 )
 from mellea_like.core.decision import Answer
 from mellea_like.core.serialization import decision_from_dict
-from mellea_like.sampling.selections import SelectionFacts, majority_confidence
-from mellea_like.sampling.selections.base import Answers, tool_key
+from mellea_like.selections import SelectionFacts, majority_confidence
+from mellea_like.selections.base import Answers, tool_key
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

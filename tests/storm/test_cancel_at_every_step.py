@@ -43,7 +43,7 @@ from mellea_like import (
 )
 from mellea_like.errors import AuthenticationFailed, Blocked, HookError, SamplingTimeout
 from mellea_like.hooks.types import HookMode, HookType
-from mellea_like.sampling.schedules import Staggered
+from mellea_like.schedules import Staggered
 from mellea_like.testing.virtual_clock import run_virtual
 
 

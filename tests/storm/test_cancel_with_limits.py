@@ -37,7 +37,7 @@ from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, RateLimiter
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry
-from mellea_like.sampling.schedules import Eager, Hedged, LatencyQuantiles, Staggered
+from mellea_like.schedules import Eager, Hedged, LatencyQuantiles, Staggered
 
 RETRY = Retry()
 JUDGED = Requirement("the judge likes it")

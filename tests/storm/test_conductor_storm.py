@@ -24,7 +24,7 @@ from mellea_like import Outcome
 from mellea_like.errors import AuthenticationFailed
 from mellea_like.sampling.iteration import Turn
 from mellea_like.sampling.scheduler import Scheduler, TurnPool
-from mellea_like.sampling.schedules.base import CallProgress, Go
+from mellea_like.schedules.base import CallProgress, Go
 from mellea_like.testing.virtual_clock import run_virtual
 
 pytestmark = pytest.mark.timeout(3600)

@@ -47,7 +47,7 @@ from mellea_like.estimate import plan
 from mellea_like.export import export
 from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
 from mellea_like.report import call_report, run_report
-from mellea_like.sampling.selections import SelectionFacts
+from mellea_like.selections import SelectionFacts
 
 pytestmark = [pytest.mark.storm, pytest.mark.timeout(120)]
 

@@ -43,8 +43,8 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.hooks.types import HookMode, HookType
-from mellea_like.sampling.giving_up import FEWEST, bug_of, may_go_on, times_seen
-from mellea_like.sampling.selections import BaseSelection
+from mellea_like.schedules.giving_up import FEWEST, bug_of, may_go_on, times_seen
+from mellea_like.selections import BaseSelection
 
 pytestmark = pytest.mark.timeout(3600)
 storm = examples(75, 400)

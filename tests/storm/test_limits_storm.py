@@ -19,7 +19,7 @@ from storm import Ask, Draw, Rig
 
 from examples import examples
 from mellea_like import RejectionSamplingStrategy, Requirement, Retry
-from mellea_like.sampling.schedules import Staggered
+from mellea_like.schedules import Staggered
 from mellea_like.testing.virtual_clock import run_virtual
 
 pytestmark = pytest.mark.timeout(3600)

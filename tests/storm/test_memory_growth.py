@@ -21,13 +21,13 @@ from mellea_like.limits import (
     LimitedBackend,
     RateLimiter,
 )
-from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.schedules import (
+from mellea_like.schedules import (
     Eager,
     Hedged,
     LatencyQuantiles,
     Staggered,
 )
+from mellea_like.schedules.giving_up import PerRequirement
 from mellea_like.testing import run_virtual
 
 pytestmark = [pytest.mark.storm, pytest.mark.timeout(600)]

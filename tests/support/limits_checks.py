@@ -23,7 +23,7 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, gate_of
-from mellea_like.sampling.giving_up import PerRequirement, may_go_on
+from mellea_like.schedules.giving_up import PerRequirement, may_go_on
 
 TICK = 1e-5
 

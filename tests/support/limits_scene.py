@@ -36,8 +36,8 @@ from mellea_like.limits import (
     Retry,
 )
 from mellea_like.limits.budget_accounts import Cancelled
-from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.schedules import Eager, Hedged, Staggered
+from mellea_like.schedules import Eager, Hedged, Staggered
+from mellea_like.schedules.giving_up import PerRequirement
 
 EVER = 200_000.0
 """Seconds after which a call would go on for ever."""

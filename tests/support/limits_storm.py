@@ -29,14 +29,14 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.sampling.giving_up import may_go_on
-from mellea_like.sampling.schedules.base import (
+from mellea_like.schedules.base import (
     BaseSchedule,
     CallFacts,
     CallProgress,
     Go,
     SchedulePlan,
 )
+from mellea_like.schedules.giving_up import may_go_on
 
 LotKind = Literal[
     "good",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from engine_kit import a_slice
 
 from mellea_like import Instruction, Outcome, Requirement, Slice
-from mellea_like.sampling.schedules import CallFacts, CallProgress
+from mellea_like.schedules import CallFacts, CallProgress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

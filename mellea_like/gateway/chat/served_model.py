@@ -24,7 +24,7 @@ from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema, unless_it_calls
 from mellea_like.sampling.best_failure import merit
 from mellea_like.sampling.escalate import ExpectedCost
-from mellea_like.sampling.selections import Collect
+from mellea_like.selections import Collect
 from mellea_like.specification.strategy import MAX_ITERATIONS
 
 if TYPE_CHECKING:

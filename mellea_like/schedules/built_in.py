@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.sampling.schedules.base import SLACK, BaseSchedule, Go, SchedulePlan
-from mellea_like.sampling.schedules.learned import LatencyQuantiles
+from mellea_like.schedules.base import SLACK, BaseSchedule, Go, SchedulePlan
+from mellea_like.schedules.learned import LatencyQuantiles
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.schedules.base import CallFacts, CallProgress
+    from mellea_like.schedules.base import CallFacts, CallProgress
 
 __all__ = ["Eager", "Hedged", "Restart", "Staggered"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mellea_like.core.argument_checks import is_async, real_number, whole_number
 from mellea_like.core.backend import is_backend
 from mellea_like.core.decision import Comparison, Decision
-from mellea_like.sampling.selections.base import (
+from mellea_like.selections.base import (
     BaseSelection,
     Scorer,
     SelectionFacts,

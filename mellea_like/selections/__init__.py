@@ -1,6 +1,6 @@
 """Selections: when there are enough draws, and which of them wins."""
 
-from mellea_like.sampling.selections.base import (
+from mellea_like.selections.base import (
     BaseSelection,
     First,
     Key,
@@ -10,13 +10,13 @@ from mellea_like.sampling.selections.base import (
     SelectionState,
     tool_key,
 )
-from mellea_like.sampling.selections.best import (
+from mellea_like.selections.best import (
     BestOf,
     Consensus,
     Tournament,
     word_overlap,
 )
-from mellea_like.sampling.selections.votes import Collect, Vote, majority_confidence
+from mellea_like.selections.votes import Collect, Vote, majority_confidence
 
 __all__ = [
     "BaseSelection",

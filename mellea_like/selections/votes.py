@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.decision import Answer, Decision
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.sampling.selections.base import (
+from mellea_like.selections.base import (
     Answers,
     BaseSelection,
     Key,

@@ -6,7 +6,7 @@ import difflib
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from mellea_like.sampling.schedules.built_in import (
+from mellea_like.schedules.built_in import (
     Eager,
     Hedged,
     Restart,
@@ -16,7 +16,7 @@ from mellea_like.sampling.schedules.built_in import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mellea_like.sampling.schedules.base import BaseSchedule
+    from mellea_like.schedules.base import BaseSchedule
 
 __all__ = ["SCHEDULES", "parse_schedule"]
 

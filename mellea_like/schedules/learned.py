@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.generation import Usage
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.schedules.base import CallFacts
+    from mellea_like.schedules.base import CallFacts
 
 __all__ = [
     "MOST_KEYS",

@@ -1,20 +1,20 @@
 """When the iterations of a call may start, and when to give up."""
 
-from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.schedules.base import (
+from mellea_like.schedules.base import (
     BaseSchedule,
     CallFacts,
     CallProgress,
     Go,
     SchedulePlan,
 )
-from mellea_like.sampling.schedules.built_in import (
+from mellea_like.schedules.built_in import (
     Eager,
     Hedged,
     Restart,
     Staggered,
 )
-from mellea_like.sampling.schedules.learned import Beta, LatencyQuantiles, PassRates
+from mellea_like.schedules.giving_up import PerRequirement
+from mellea_like.schedules.learned import Beta, LatencyQuantiles, PassRates
 
 __all__ = [
     "BaseSchedule",
