@@ -13,6 +13,7 @@ from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.display import fields_shown
 from mellea_like.core.generation import Generation, Meter
 from mellea_like.core.parts import Audio, File, Image, Text
+from mellea_like.core.records import record
 from mellea_like.core.tools import Tool
 from mellea_like.errors import InvalidRequest
 
@@ -203,7 +204,7 @@ def insisted(options: Options) -> Options:
 Purpose = Literal["generate", "judge"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RequestMeta:
     """Where a request comes from; limiters and records go by it.
 
@@ -230,7 +231,7 @@ TOOL_CHOICES = ("auto", "required", "none")
 """What a request's tool choice says besides the name of a tool."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Request:
     """One request to a backend.
 
@@ -265,14 +266,15 @@ class Request:
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "messages", tuple(self.messages))
-        object.__setattr__(self, "options", Options.of(self.options))
+        draft: Any = self
+        draft.messages = tuple(self.messages)
+        draft.options = Options.of(self.options)
         if self.tools or self.tool_choice is not None:
             self._check_tools()
 
     def _check_tools(self) -> None:
-        tools = tuple(self.tools)
-        object.__setattr__(self, "tools", tools)
+        draft: Any = self
+        draft.tools = tools = tuple(self.tools)
         for tool in tools:
             if not isinstance(tool, Tool):
                 msg = f"a request's tools are Tool objects, not {type(tool).__name__}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mellea_like.core.display import bounded, fields_shown, plural
 from mellea_like.core.extra import NO_EXTRA
+from mellea_like.core.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +46,7 @@ INCOMPLETE = CUT | CALLS | {"content_filter", "refusal"}
 """The finish reasons of replies that may be incomplete: `why_incomplete` tells."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(frozen=True, slots=True, repr=False)
 class Usage:
     """What a number of requests cost. Usages add with ``+``.
 
@@ -142,7 +143,7 @@ class TokenLogprob(NamedTuple):
     alternatives: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Generation:
     """One model output.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.conversation import Context, Message, reply_message
 from mellea_like.core.display import attempt_name, first_few, shown, with_reason
 from mellea_like.core.generation import Usage
+from mellea_like.core.records import record
 from mellea_like.core.validation import ValidationStatus
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
 _PASSED = Outcome.PASSED
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Slice:
     """The record of one draw: what was asked, what came back, the verdicts and the outcome.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, SupportsFloat, TypeAlias
 
 from mellea_like.core.display import error_text, fields_shown
+from mellea_like.core.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ class ValidationStatus(StrEnum):
     """Not asked, because a cheaper requirement had failed already."""
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@record(frozen=True, slots=True, init=False)
 class ValidationResult:
     """The verdict on one requirement.
 
@@ -97,10 +97,11 @@ class ValidationResult:
         score: float | None = None,
         error: BaseException | None = None,
     ) -> None:
-        object.__setattr__(self, "status", status)
-        object.__setattr__(self, "reason", reason)
-        object.__setattr__(self, "score", score)
-        object.__setattr__(self, "error", error)
+        draft: Any = self
+        draft.status = status
+        draft.reason = reason
+        draft.score = score
+        draft.error = error
 
     @classmethod
     def recorded(
@@ -134,7 +135,7 @@ class ValidationResult:
         return self.passed
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Candidate:
     """What a validator is asked about.
 

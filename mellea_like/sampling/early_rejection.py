@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.backend import BackendWrapper, CallPiece, checked_reply
 from mellea_like.core.format_watch import FormatWatch
 from mellea_like.core.generation import REJECTED, Generation, cost_of
+from mellea_like.core.records import record
 from mellea_like.core.validation import ValidationResult, ValidationStatus, Verdict
 from mellea_like.errors import BadVerdict
 from mellea_like.requirements.staged_validation import combined, errored
@@ -29,7 +30,7 @@ _FAILED = ValidationResult(False, "it was rejected while it was still arriving")
 _UNASKED = ValidationResult.skipped("the reply was rejected while it was still arriving")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(frozen=True, slots=True, repr=False)
 class EarlyRejection(Generation):
     """The part of a reply that had arrived when an incremental check said that it can't pass.
 
