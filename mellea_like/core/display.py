@@ -81,15 +81,8 @@ def attempt_name(number: int, lane: int | None = None, of: int | None = None) ->
 
 
 def attempt_names(turns: Iterable[tuple[int, int, int]]) -> dict[int, str]:
-    """Name the draws of a call, by their ids.
-
-    Args:
-        turns: of each draw of the call its iteration, subsample and depth.
-
-    Returns:
-        The names. Where there is but one lane, it is left out, and so is how many attempts it has:
-        that follows from the ids of the others.
-    """
+    """Name the draws of a call by their ids, given each one's iteration, subsample and depth."""
+    # The ids of the other lanes tell how many attempts a lane has; a call with one lane has none.
     known = list(turns)
     others = [turn for turn in known if turn[1]]
     of = None

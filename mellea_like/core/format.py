@@ -387,14 +387,7 @@ def _canonical(value: str) -> str:
 
 
 def refuse_repeated_keys(text: str) -> None:
-    """Make sure that no object of a JSON text has a key twice.
-
-    Args:
-        text: the text.
-
-    Raises:
-        ValueError: one has; the message names the key.
-    """
+    """Raise a ValueError that names the key if an object of a JSON text has one twice."""
     if "{" in text and not _as_many_colons(text):
         with suppress(RecursionError):
             _EACH_KEY_ONCE.decode(text)
@@ -450,15 +443,7 @@ def _validated(validate: Any, value: object) -> Any:
 
 
 def problems(error: ValidationError, inside: tuple[object, ...] = ()) -> str:
-    """Name the fields, the rules that they break, and their values: of many the first.
-
-    Args:
-        error: what pydantic found.
-        inside: where the value that it read stands in a greater one.
-
-    Returns:
-        A line of text.
-    """
+    """Name the fields ``inside`` a value, the rules that they break, and the first few values."""
     found = error.errors(include_url=False, include_context=False)
     return "; ".join(first_few(_problem((*inside, *e["loc"]), e) for e in found))
 
