@@ -1,0 +1,220 @@
+"""One call: its options, composed once around its race, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mellea_like.core.conversation import Instruction, Message
+from mellea_like.core.slice import Outcome
+from mellea_like.kernel.draw import Draw
+from mellea_like.kernel.ports import Choice, Facts, Option, Ruling
+from mellea_like.kernel.race import Race
+from mellea_like.requirements.staged_validation import StagedValidation
+from mellea_like.schedules.giving_up import may_go_on
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mellea_like.core.backend import Backend, Options
+    from mellea_like.core.conversation import Action, Context
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.slice import Slice
+    from mellea_like.core.validation import Candidate
+    from mellea_like.kernel.ports import Ask, Checked, Plan
+
+__all__ = ["Call", "Rules", "Spec"]
+
+
+@dataclass(slots=True)
+class Spec:
+    """The inputs of a call, or of one of its stages: checked and complete."""
+
+    action: Action[Any]
+    context: Context
+    requirements: tuple[Requirement, ...]
+    backend: Backend
+    judge: Backend
+    format: Any
+    options: Options
+    validation_context: Context | None = None
+    tools: Any = None
+    """The tools whose calls may be an answer; None for none."""
+
+    @property
+    def model(self) -> str | None:
+        """The model that generates, as far as the options or the backend say."""
+        return self.options.model or getattr(self.backend, "model", None)
+
+
+class Rules(NamedTuple):
+    """What holds for every draw of a call."""
+
+    judge_options: Options
+    check_all: bool = False
+    """Whether all requirements are checked, also after one has failed."""
+    accept_incomplete: bool = False
+    grace: float = 5.0
+
+
+class Parts(NamedTuple):
+    """What the draws of one spec share."""
+
+    backend: Backend
+    validation: StagedValidation
+    messages: tuple[Message, ...] | None
+    """The messages of the spec's action in its context, if they can be known beforehand."""
+
+
+class Call:
+    """One call of ``sample``: made, run once, and forgotten.
+
+    Args:
+        sampling_id: its id.
+        spec: its inputs.
+        plan: who draws next.
+        rules: what holds for every draw.
+        options: what is optional in it, the outermost first.
+        clock: the event loop's clock, in seconds.
+        started: when it began, on that clock.
+        deadline: when its time is up, on that clock; None for no limit.
+    """
+
+    checks: Sequence[Option] = ()
+
+    def __init__(
+        self,
+        sampling_id: str,
+        spec: Spec,
+        plan: Plan,
+        rules: Rules,
+        options: Sequence[Option],
+        *,
+        clock: Callable[[], float],
+        started: float,
+        deadline: float | None,
+    ) -> None:
+        self.id = sampling_id
+        self.spec = spec
+        self.rules = rules
+        self.clock = clock
+        self.started = started
+        self.deadline = deadline
+        self._options = options
+        self._parts: dict[int, Parts] = {}
+        self._judges: dict[tuple[int, int | None], Backend] = {}
+        for option in options:
+            option.call = self
+        self._requests = self._overriding("request")
+        self.checks = self._overriding("check")
+        self.around_draw: Callable[[Draw], Awaitable[None]] = Draw.go
+        for option in reversed(self._overriding("draw")):
+            self.around_draw = partial(option.draw, go=self.around_draw)
+        self.race = race = Race(
+            plan,
+            partial(Draw, self),
+            clock=clock,
+            started=started,
+            hear=[option.hear for option in self._overriding("hear")],
+            tell=[option.tell for option in self._overriding("tell")],
+            deadline=deadline,
+            grace=rules.grace,
+            name=sampling_id,
+        )
+        for option in reversed(self._overriding("next")):
+            race.next = partial(option.next, go=race.next)
+
+    def _overriding(self, port: str) -> list[Option]:
+        """Return the options that use a port; the others cost nothing."""
+        unused = getattr(Option, port)
+        return [option for option in self._options if getattr(type(option), port) is not unused]
+
+    @property
+    def slices(self) -> list[Slice]:
+        """The draws recorded so far."""
+        slices: list[Slice] = self.race.slices
+        return slices
+
+    def rule(self, ruling: Ruling) -> None:
+        """Make a ruling happen, at any time."""
+        self.race.rule(ruling)
+
+    # What draws ask their call for
+
+    def parts_of(self, ask: Ask) -> Parts:
+        """Return what the draws of an ask's spec share."""
+        spec = ask.spec
+        parts = self._parts.get(id(spec))
+        if parts is None:
+            # A user's `render` may depend on anything; for these two classes it can run once.
+            known = type(spec.action) in (Instruction, Message)
+            parts = self._parts[id(spec)] = Parts(
+                self._surrounded(spec.backend, ask, "generate"),
+                StagedValidation(spec.requirements),
+                tuple(spec.action.render(spec.context)) if known else None,
+            )
+        return parts
+
+    def judging(self, judge: Backend, ask: Ask | None = None) -> Backend:
+        """Return a judge with the options' backends around it."""
+        key = id(judge), None if ask is None else ask.stage
+        if key not in self._judges:
+            self._judges[key] = self._surrounded(judge, ask, "judge")
+        return self._judges[key]
+
+    def _surrounded(self, backend: Backend, ask: Ask | None, purpose: Any) -> Backend:
+        for option in reversed(self._requests):
+            backend = option.request(backend, ask, purpose)
+        return backend
+
+    async def around_check(
+        self, draw: Draw, candidate: Candidate, wanted: tuple[Requirement, ...]
+    ) -> Checked:
+        """Check a candidate, surrounded by the options."""
+        go: Callable[..., Awaitable[Checked]] = self._check
+        for option in reversed(self.checks):
+            go = partial(option.check, go=go)
+        return await go(draw, candidate, wanted)
+
+    async def _check(
+        self, draw: Draw, candidate: Candidate, wanted: tuple[Requirement, ...]
+    ) -> Checked:
+        known = self.parts_of(draw.ask).validation
+        validation = known if wanted is known.requirements else StagedValidation(wanted)
+        return wanted, await validation.check(candidate, draw.ask_judge, self.rules.check_all)
+
+    # Its course
+
+    async def run(self) -> None:
+        """Run the race and settle it; a cancellation leaves as one, and nothing else does."""
+        go: Callable[[], Awaitable[None]] = self._run
+        for option in reversed(self._overriding("around")):
+            go = partial(option.around, go=go)
+        await go()
+
+    async def _run(self) -> None:
+        await self.race.run()
+        if self.race.fatal is None:
+            for option in self._overriding("settle"):
+                await option.settle()
+
+    def facts(self, *, cancelled: bool = False) -> Facts:
+        """Return how the race has ended."""
+        race = self.race
+        return Facts(
+            race.slices,
+            race.over and race.why is None and race.fatal is None,
+            race.why,
+            race.late,
+            any(s.outcome is Outcome.ERRORED and not may_go_on(s) for s in race.slices),
+            cancelled,
+        )
+
+    def choose(self, facts: Facts) -> Choice:
+        """Ask the options for the winner; by default, the first slice that passed."""
+        for option in self._overriding("choose"):
+            if (choice := option.choose(facts)) is not None:
+                return choice
+        first = (i for i, slice_ in enumerate(facts.slices) if slice_.passed)
+        return Choice(next(first, None), facts.over)

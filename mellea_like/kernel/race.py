@@ -1,0 +1,410 @@
+"""The race of a call's lanes. It knows no model: a plan says what runs, and a body is what runs.
+
+Records are handed over in one synchronous step, `Race.record`: the slice is kept, every listener
+hears of it, and what they rule happens. A cancellation can't come between these, for there is
+nothing to wait for. Only then do waiting lanes wake up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from mellea_like.kernel.ports import Ask, Ruling, Stop, Wait
+from mellea_like.runtime.event_loops import (
+    native_cancel_requests,
+    scope_cancelled,
+    split_cancellation,
+)
+from mellea_like.runtime.logs import warn
+from mellea_like.runtime.task_stack import stack_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mellea_like.kernel.ports import Body, Plan, Turn
+
+__all__ = ["Race", "first_in"]
+
+
+class Race:
+    """Lanes that draw as a plan says, until a ruling decides the call or no turn is left.
+
+    Args:
+        plan: who draws next.
+        body: what runs for an ask.
+        clock: the event loop's clock, in seconds.
+        started: when the call began, on that clock.
+        hear: what decides; each hears of each slice before the call is decided.
+        tell: what only looks; each is told of each slice, in the order of ``slices``.
+        deadline: when the call's time is up, on the same clock; None for no limit.
+        grace: seconds after which a draw that ignores its cancellation is logged.
+        name: how logs name the call.
+    """
+
+    # Class-level defaults: most races never change these, and a waiting call takes less memory.
+    over = False
+    """Whether the call is decided."""
+    stopped = False
+    """Whether no draw may start any more."""
+    late = False
+    """Whether the time was up before the call was decided."""
+    cut_short = False
+    """Whether a lane was cancelled before its end."""
+    fatal: BaseException | None = None
+    """What the call must raise."""
+    why: Stop | None = None
+    """Why the call was stopped before its turns were spent."""
+    _alone = False
+    _leaving = False
+    _native = 0
+    _told = 0
+    _alive = 0
+    _parked_for_good = 0
+    _watcher: int | None = None
+    _ended: anyio.Event | None = None
+    _dropped: tuple[Callable[[Turn], bool], ...] = ()
+
+    def __init__(
+        self,
+        plan: Plan,
+        body: Callable[[Ask], Body],
+        *,
+        clock: Callable[[], float],
+        started: float,
+        hear: Sequence[Callable[[Any], Ruling | None]] = (),
+        tell: Sequence[Callable[[Any], None]] = (),
+        deadline: float | None = None,
+        grace: float = 5.0,
+        name: str = "",
+    ) -> None:
+        self.plan = plan
+        self.next = plan.next
+        self.slices: list[Any] = []
+        self._body = body
+        self._clock = clock
+        self._started = started
+        self._hear = hear
+        self._tell = tell
+        self._deadline = math.inf if deadline is None else deadline
+        self._grace = grace
+        self._name = name
+        self._scopes: dict[int, anyio.CancelScope] = {}
+        self._running: dict[int, Turn] = {}
+        self._parked: dict[int, anyio.Event] = {}
+        self._queue: deque[int] = deque()
+
+    # One step without an await: the record, and what follows from it
+
+    def record(self, slice_: Any) -> None:
+        """Keep a slice, and let everyone hear of it."""
+        undecided = not self.over
+        self.slices.append(slice_)
+        try:
+            self.plan.hear(slice_)
+            if undecided:
+                for hear in self._hear:
+                    ruling = hear(slice_)
+                    if ruling is not None:
+                        self.rule(ruling)
+        except Exception as exc:  # noqa: BLE001 (a bug in a plan or an option: the call raises it)
+            self.rule(Ruling(fatal=exc))
+        # The siblings' cancellation is requested by now, so a listener can't delay it. Slices that
+        # end after the decision are told later, in an order that doesn't depend on the event loop.
+        if self._tell and undecided and not self._leaving:
+            self._tell_all()
+        self._wake()
+
+    def replay(self, slice_: Any) -> None:
+        """Keep a slice of an earlier part of the call: those that decide hear of it again."""
+        self.slices.append(slice_)
+        self._told += 1
+        for hear in (self.plan.hear, *self._hear):
+            ruling = hear(slice_)
+            if ruling is not None:
+                self.rule(ruling)
+
+    def rule(self, ruling: Ruling) -> None:
+        """Make a ruling happen: of a slice, a spent budget, a hook, a text that is shown."""
+        over, stop, drop, fatal, why = ruling
+        if fatal is not None:
+            over = self._accept(fatal)
+        if self.over:
+            return
+        if why is not None and self.why is None and not self.stopped:
+            self.why = why
+        if drop is not None:
+            self._dropped += (drop,)
+            for lane, turn in self._running.items():
+                if drop(turn):
+                    self._scopes[lane].cancel()
+        if over or stop:
+            self.stopped = True
+            self._release()
+        if over:
+            self.over = True
+            self._decided = len(self.slices)
+            for scope in self._scopes.values():
+                scope.cancel()
+
+    def _accept(self, fatal: BaseException) -> bool:
+        """Keep what the call must raise; an error after the decision is only logged."""
+        if isinstance(fatal, Exception) and (self.over or self.fatal is not None):
+            if fatal is not self.fatal:
+                message = "after the call was decided: %s: %s"
+                warn(message, type(fatal).__name__, fatal, sampling_id=self._name)
+            return False
+        self.fatal = fatal
+        return True
+
+    def _tell_all(self) -> None:
+        for slice_ in self.slices[self._told :]:
+            self._told += 1
+            for tell in self._tell:
+                try:
+                    tell(slice_)
+                except Exception as exc:  # noqa: BLE001 (a bug in it: the call raises it)
+                    self.rule(Ruling(fatal=exc))
+
+    # The lanes
+
+    async def run(self) -> None:
+        """Run the lanes to their end; afterwards ``fatal`` is to be raised.
+
+        A cancellation leaves it as one, and in every case all lanes have ended.
+        """
+        if self.stopped:
+            return
+        # A caller may clean up after a cancellation: only a newer one counts.
+        self._native = native_cancel_requests()
+        self._decided = len(self.slices)
+        left: BaseException | None = None
+        try:
+            if self.plan.lanes == 1:
+                left = await self._run_alone()
+            else:
+                left = await self._run_lanes()
+        finally:
+            self.stopped = self._leaving = True
+            # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
+            # time and id, two runs can be compared.
+            late = sorted(self.slices[self._decided :], key=lambda s: (s.ended_at, s.iteration))
+            self.slices[self._decided :] = late
+            if self._tell:
+                self._tell_all()
+        new = native_cancel_requests() > self._native
+        if left is None and new and not scope_cancelled():
+            left = anyio.get_cancelled_exc_class()()  # A backend has swallowed it.
+        if left is not None:
+            try:
+                raise left
+            finally:
+                del left  # Break the cycle between frame and exception.
+        await checkpoint_if_cancelled()  # A backend may have swallowed that of a scope around us.
+
+    async def _run_alone(self) -> BaseException | None:
+        """Run the only lane in the caller's own task: nothing races it, and its stack is theirs."""
+        self._alone = True
+        self._alive = 1
+        left: BaseException | None = None
+        with anyio.CancelScope(deadline=self._deadline) as due:
+            try:
+                await self._lane(0)
+            except anyio.get_cancelled_exc_class() as exc:
+                left = self._native_one(exc)
+                raise
+            finally:
+                self.late = not self.over and due.cancel_called
+                self._decided = len(self.slices) if not self.over else self._decided
+        return left
+
+    async def _run_lanes(self) -> BaseException | None:
+        """Run each lane in a task of its own."""
+        self._ended = anyio.Event()
+        left: BaseException | None = None
+        async with anyio.create_task_group() as tasks:
+            self._alive = self.plan.lanes
+            for lane in range(self.plan.lanes):
+                name = f"mellea_like {self._name} lane {lane + 1}"
+                tasks.start_soon(self._lane, lane, name=name)
+            # The lanes are shielded: a cancellation from outside, and the deadline, reach this task
+            # first. It sets the flag before it cancels the lanes, so none of them starts a turn
+            # afterwards, even if its backend swallows the cancellation.
+            with anyio.CancelScope(deadline=self._deadline) as due:
+                try:
+                    await self._ended.wait()
+                except anyio.get_cancelled_exc_class() as exc:
+                    left = self._native_one(exc)
+                    raise
+                except BaseException as exc:  # noqa: BLE001 (an interrupt; the call raises it)
+                    self.rule(Ruling(fatal=exc))
+                finally:
+                    self.late = not self.over and due.cancel_called
+                    self.stopped = self._leaving = True
+                    if not self.over:
+                        self._decided = len(self.slices)
+                    if self._alive:
+                        self._release()
+                        for scope in self._scopes.values():
+                            scope.cancel()
+                        # The task group waits for the lanes anyhow; this logs those that don't end.
+                        with anyio.CancelScope(shield=True):
+                            await self._see_them_end()
+        return left
+
+    def _native_one(self, cancellation: BaseException) -> BaseException | None:
+        """Return a native cancellation, which must leave the call.
+
+        No scope knows of it. If the deadline passes as well, anyio (4.16) takes it for its own.
+        """
+        return None if scope_cancelled() else type(cancellation)(*cancellation.args)
+
+    async def _see_them_end(self) -> None:
+        self._ended = anyio.Event()
+        with anyio.move_on_after(self._grace):
+            await self._ended.wait()
+        for task in anyio.get_running_tasks() if self._alive else ():
+            if (task.name or "").startswith(f"mellea_like {self._name} lane "):
+                warn(
+                    "%s was cancelled %g s ago and is still running; the call waits for it. It is"
+                    " at:\n%s",
+                    task.name,
+                    self._grace,
+                    "\n".join(stack_of(task.coro)),
+                    sampling_id=self._name,
+                )
+
+    async def _lane(self, lane: int) -> None:
+        """Run one lane, in one scope for all its draws (a scope takes 3 µs).
+
+        A draw that is dropped cancels the scope, and the lane goes on in a new one.
+        """
+        try:
+            more = True
+            while more and not self.stopped:
+                with anyio.CancelScope(shield=not self._alone) as scope:
+                    self._scopes[lane] = scope
+                    more = await self._draws(lane, scope)
+        except BaseException as exc:
+            cancellation, rest = split_cancellation(exc)
+            if cancellation is not None and self.asked_to_stop():
+                self.cut_short = True
+                if isinstance(rest, Exception):
+                    warn("while a draw was cancelled: %s: %s", type(rest).__name__, rest)
+                # anyio keeps the exception in a cycle; without its traceback, the record is free.
+                exc.__traceback__ = None
+                if isinstance(cancellation, BaseExceptionGroup):
+                    raise first_in(cancellation) from None  # trio's; callers expect a plain one.
+                raise
+            # It never leaves through our task group, which would put it into a group.
+            self.rule(Ruling(fatal=exc))
+        finally:
+            self._scopes.pop(lane, None)
+            self._alive -= 1
+            self._promote()
+            self._check_standstill()
+            if not self._alive and self._ended is not None:
+                self._ended.set()
+
+    async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
+        """Draw until the plan ends the lane; return True to go on in a new scope."""
+        while not self.stopped:
+            ask = self.next(lane, self._clock() - self._started)
+            if ask is None:
+                return False
+            if isinstance(ask, Wait):
+                await self._park(lane, ask)
+                continue
+            turn = ask.turn
+            if self._dropped and any(dropped(turn) for dropped in self._dropped):
+                self.plan.unused(ask)
+                continue
+            draw = self._body(ask)
+            self._running[lane] = turn
+            self._wake()  # A draw that starts is news to a plan that hedges.
+            self._promote()
+            try:
+                await draw.run()
+            finally:
+                del self._running[lane]
+                self.record(draw.record())
+            # A backend may swallow its cancellation; no turn may start after it.
+            if scope.cancel_called:
+                return True
+            if self._alone and self.asked_to_stop():
+                self.cut_short = True
+                return False
+        return False
+
+    def asked_to_stop(self) -> bool:
+        """Tell whether someone has asked the running task to stop since the race began."""
+        return scope_cancelled() or native_cancel_requests() > (self._native if self._alone else 0)
+
+    # Lanes that have to wait. One of them, the watcher, asks the plan again at each piece of news;
+    # the others queue behind it. If all of them asked, a thousand waiting lanes would ask a million
+    # times.
+
+    async def _park(self, lane: int, wait: Wait) -> None:
+        event = self._parked[lane] = anyio.Event()
+        seconds = wait.seconds
+        if not wait.mine:
+            if self._watcher is None:
+                self._watcher = lane
+            else:
+                self._queue.append(lane)
+                seconds = math.inf
+        for_good = seconds == math.inf
+        self._parked_for_good += for_good
+        try:
+            self._check_standstill()
+            if not self.stopped:
+                with anyio.move_on_after(seconds):
+                    await event.wait()
+        finally:
+            self._parked_for_good -= for_good
+            del self._parked[lane]
+            if self._watcher == lane:
+                self._watcher = None
+            elif lane in self._queue:
+                self._queue.remove(lane)
+
+    def _wake(self) -> None:
+        """Have the watcher ask the plan again."""
+        if self._watcher is not None:
+            self._parked[self._watcher].set()
+
+    def _promote(self) -> None:
+        """Make the first lane of the queue the watcher, if there is none."""
+        if self._queue and self._watcher is None:
+            self._watcher = self._queue.popleft()
+            self._parked[self._watcher].set()
+
+    def _release(self) -> None:
+        """End the wait of every lane."""
+        for event in self._parked.values():
+            event.set()
+
+    def _check_standstill(self) -> None:
+        """Stop if every lane waits for news, since no lane is left that could bring some."""
+        if (
+            self._alive
+            and self._parked_for_good == self._alive
+            and not self.stopped
+            and not any(event.is_set() for event in self._parked.values())
+        ):
+            warn(
+                "every lane waits and no draw is under way: %s has a bug",
+                type(self.plan).__name__,
+                sampling_id=self._name,
+            )
+            self.rule(Ruling(stop=True))
+
+
+def first_in(error: BaseException) -> BaseException:
+    """Return the first exception inside a group; any other as it is."""
+    inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return first_in(inside[0]) if inside else error
