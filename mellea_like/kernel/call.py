@@ -7,9 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.conversation import Instruction, Message
+from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.kernel.draw import Draw
-from mellea_like.kernel.ports import Choice, Facts, Option, Ruling
+from mellea_like.kernel.ports import Choice, Facts, Option, Ruling, Sent, Stop
 from mellea_like.kernel.race import Race
 from mellea_like.requirements.staged_validation import StagedValidation
 from mellea_like.schedules.giving_up import may_go_on
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
+    from mellea_like.errors import LimitExceeded
     from mellea_like.kernel.ports import Ask, Checked, Plan
 
 __all__ = ["Call", "Rules", "Spec"]
@@ -81,7 +83,8 @@ class Call:
         deadline: when its time is up, on that clock; None for no limit.
     """
 
-    checks: Sequence[Option] = ()
+    last_stage: int | None = None
+    """The number of the last stage, in a call that has stages."""
 
     def __init__(
         self,
@@ -104,6 +107,8 @@ class Call:
         self._options = options
         self._parts: dict[int, Parts] = {}
         self._judges: dict[tuple[int, int | None], Backend] = {}
+        self.draws: dict[int | None, Draw] = {}
+        """The draws under way, by their ids."""
         for option in options:
             option.call = self
         self._requests = self._overriding("request")
@@ -150,7 +155,7 @@ class Call:
             # A user's `render` may depend on anything; for these two classes it can run once.
             known = type(spec.action) in (Instruction, Message)
             parts = self._parts[id(spec)] = Parts(
-                self._surrounded(spec.backend, ask, "generate"),
+                self._surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
                 StagedValidation(spec.requirements),
                 tuple(spec.action.render(spec.context)) if known else None,
             )
@@ -160,13 +165,25 @@ class Call:
         """Return a judge with the options' backends around it."""
         key = id(judge), None if ask is None else ask.stage
         if key not in self._judges:
-            self._judges[key] = self._surrounded(judge, ask, "judge")
+            spec, stage = (None, None) if ask is None else (ask.spec, ask.stage)
+            self._judges[key] = self._surrounded(Sent(judge, "judge", spec, stage))
         return self._judges[key]
 
-    def _surrounded(self, backend: Backend, ask: Ask | None, purpose: Any) -> Backend:
+    def _surrounded(self, sent: Sent) -> Backend:
+        backend = sent.backend
         for option in reversed(self._requests):
-            backend = option.request(backend, ask, purpose)
+            backend = option.request(backend, sent)
         return backend
+
+    def refused(self, error: LimitExceeded) -> None:
+        """Let no further draw start: a limit has refused a request. Draws under way may end.
+
+        The limit of a stage ends the stage, whose turns its plan leaves out from then on.
+        """
+        if error.stage is None:
+            self.rule(Ruling(stop=True, why=Stop(StopReason.BUDGET, str(error), error)))
+        elif error.stage == self.last_stage:
+            self.rule(Ruling(why=Stop(StopReason.BUDGET, str(error), error)))
 
     async def around_check(
         self, draw: Draw, candidate: Candidate, wanted: tuple[Requirement, ...]

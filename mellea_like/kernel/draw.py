@@ -85,6 +85,8 @@ class Draw:
     judged: list[tuple[Meter, Generation | None, str | None]] | None = None
     inside: Meter | None = None
     """What calls inside tools, validators and scorers cost."""
+    tried: Exception | None = None
+    """What its request failed by before it was sent again."""
     outcome = _ERRORED
     error: BaseException | None = None
     reason = ""
@@ -101,10 +103,15 @@ class Draw:
     async def run(self) -> None:
         """Run it; it raises a cancellation that was asked for, and what ends the whole call."""
         ITERATION.set(self.meta)
+        draws, iteration = self.call.draws, self.meta.iteration
+        draws[iteration] = self
         try:
             await self.call.around_draw(self)
         except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
             self._take(exc)
+        finally:
+            del draws[iteration]
+            self.tried = None  # Its traceback refers to this draw.
 
     def _take(self, error: BaseException) -> None:
         """Turn an exception into the draw's outcome, or raise it again."""
@@ -121,6 +128,7 @@ class Draw:
             elif isinstance(error, LimitExceeded) and error.result is None:
                 # Nothing was sent and nothing went wrong: it was stopped before it began.
                 self.outcome, self.error, self.reason = _CANCELLED, None, str(error)
+                self.call.refused(error)
         elif self.call.race.asked_to_stop():
             self.outcome = _CANCELLED
             # Code on trio may raise asyncio's cancellation, which no scope would absorb.

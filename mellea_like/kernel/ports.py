@@ -35,6 +35,7 @@ __all__ = [
     "Option",
     "Plan",
     "Ruling",
+    "Sent",
     "Stop",
     "Turn",
     "Wait",
@@ -164,6 +165,17 @@ Checked = tuple[tuple["Requirement", ...], "Sequence[ValidationResult]"]
 """Requirements, those that an option adds included, and the verdict on each."""
 
 
+class Sent(NamedTuple):
+    """What the requests to a backend have in common."""
+
+    backend: Backend
+    """The backend as the user gave it, without the options around it."""
+    purpose: Purpose
+    spec: Any = None
+    """The inputs of the draws that they are for; None for comparisons."""
+    stage: int | None = None
+
+
 class Option:
     """Something optional at work in one call; a subclass overrides the ports that it needs.
 
@@ -178,15 +190,9 @@ class Option:
         """Surround the plan."""
         return go(lane, now)
 
-    def request(self, inner: Backend, ask: Ask | None, purpose: Purpose) -> Backend:
-        """Return a backend around a backend; it is made once for each stage and judge.
-
-        Args:
-            inner: the backend to surround.
-            ask: the first ask that it is for, with the stage's inputs; None for a comparison.
-            purpose: what its requests are for.
-        """
-        del ask, purpose
+    def request(self, inner: Backend, sent: Sent) -> Backend:
+        """Return a backend around a backend; it is made once for each stage and judge."""
+        del sent
         return inner
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
