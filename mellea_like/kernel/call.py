@@ -75,9 +75,10 @@ class Call:
     Args:
         sampling_id: its id.
         spec: its inputs.
-        plan: who draws next.
         rules: what holds for every draw.
-        options: what is optional in it, the outermost first.
+        around: the options that surround the whole call, the outermost first.
+        assemble: takes the call and its loop budget, once that is known, and returns its plan and
+            the other options, the outermost first.
         clock: the event loop's clock, in seconds.
         started: when it began, on that clock.
         deadline: when its time is up, on that clock; None for no limit.
@@ -85,14 +86,19 @@ class Call:
 
     last_stage: int | None = None
     """The number of the last stage, in a call that has stages."""
+    race: Race
+    around_draw: Callable[[Draw], Awaitable[None]]
+    checks: Sequence[Option] = ()
+    fatal: BaseException | None = None
+    """What the call must raise, if that is known before its race."""
 
     def __init__(
         self,
         sampling_id: str,
-        spec: Spec,
-        plan: Plan,
+        spec: Any,
         rules: Rules,
-        options: Sequence[Option],
+        around: Sequence[Option],
+        assemble: Callable[[Call, int], tuple[Plan, Sequence[Option]]],
         *,
         clock: Callable[[], float],
         started: float,
@@ -104,46 +110,56 @@ class Call:
         self.clock = clock
         self.started = started
         self.deadline = deadline
-        self._options = options
+        self.options: tuple[Option, ...] = tuple(around)
+        self.slices: list[Slice] = []
+        self._assemble = assemble
+        self._requests: Sequence[Option] = ()
         self._parts: dict[int, Parts] = {}
         self._judges: dict[tuple[int, int | None], Backend] = {}
         self.draws: dict[int | None, Draw] = {}
         """The draws under way, by their ids."""
+        for option in around:
+            option.call = self
+
+    def compose(self, loop_budget: int) -> Race:
+        """Compose the options around a race, once the loop budget is known."""
+        plan, options = self._assemble(self, loop_budget)
+        self.options += tuple(options)
         for option in options:
             option.call = self
         self._requests = self._overriding("request")
         self.checks = self._overriding("check")
-        self.around_draw: Callable[[Draw], Awaitable[None]] = Draw.go
+        go: Callable[[Draw], Awaitable[None]] = Draw.go
         for option in reversed(self._overriding("draw")):
-            self.around_draw = partial(option.draw, go=self.around_draw)
+            go = partial(option.draw, go=go)
+        self.around_draw = go
         self.race = race = Race(
             plan,
             partial(Draw, self),
-            clock=clock,
-            started=started,
+            clock=self.clock,
+            started=self.started,
             hear=[option.hear for option in self._overriding("hear")],
             tell=[option.tell for option in self._overriding("tell")],
-            deadline=deadline,
-            grace=rules.grace,
-            name=sampling_id,
+            deadline=self.deadline,
+            grace=self.rules.grace,
+            name=self.id,
         )
+        race.slices = self.slices
         for option in reversed(self._overriding("next")):
             race.next = partial(option.next, go=race.next)
+        return race
 
     def _overriding(self, port: str) -> list[Option]:
         """Return the options that use a port; the others cost nothing."""
         unused = getattr(Option, port)
-        return [option for option in self._options if getattr(type(option), port) is not unused]
-
-    @property
-    def slices(self) -> list[Slice]:
-        """The draws recorded so far."""
-        slices: list[Slice] = self.race.slices
-        return slices
+        return [option for option in self.options if getattr(type(option), port) is not unused]
 
     def rule(self, ruling: Ruling) -> None:
         """Make a ruling happen, at any time."""
-        self.race.rule(ruling)
+        if hasattr(self, "race"):
+            self.race.rule(ruling)
+        elif ruling.fatal is not None and self.fatal is None:
+            self.fatal = ruling.fatal  # A hook has failed before the race.
 
     # What draws ask their call for
 
@@ -203,16 +219,17 @@ class Call:
 
     # Its course
 
-    async def run(self) -> None:
+    async def run(self, loop_budget: int) -> None:
         """Run the race and settle it; a cancellation leaves as one, and nothing else does."""
-        go: Callable[[], Awaitable[None]] = self._run
+        go: Callable[[int], Awaitable[None]] = self._run
         for option in reversed(self._overriding("around")):
             go = partial(option.around, go=go)
-        await go()
+        await go(loop_budget)
 
-    async def _run(self) -> None:
-        await self.race.run()
-        if self.race.fatal is None:
+    async def _run(self, loop_budget: int) -> None:
+        race = self.compose(loop_budget)
+        await race.run()
+        if race.fatal is None:
             for option in self._overriding("settle"):
                 await option.settle()
 

@@ -209,9 +209,9 @@ class Option:
         """Surround the check of a candidate."""
         return await go(draw, candidate, wanted)
 
-    async def around(self, go: Callable[[], Awaitable[None]]) -> None:
+    async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
         """Surround the whole call: its race, and what settles it."""
-        await go()
+        await go(loop_budget)
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Decide what follows from a slice, in the step that records it."""

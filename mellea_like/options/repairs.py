@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mellea_like.core.conversation import Context, is_action
 from mellea_like.core.slice import Outcome
+from mellea_like.kernel.ports import Ask
 from mellea_like.schedules.giving_up import may_go_on
 
 if TYPE_CHECKING:

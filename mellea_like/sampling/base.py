@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
@@ -364,6 +365,10 @@ class BaseSamplingStrategy:
             tool_rounds=tool_rounds,
         )
         _check_on_slice(on_slice)
+        if os.environ.get("MELLEA_KERNEL") and not isinstance(on_slice, SliceListener):
+            from mellea_like.sampling.wiring import Sampling  # noqa: PLC0415
+
+            return await Sampling(self, inputs, on_slice).run()
         return await Call(self, inputs, on_slice).run()
 
     @overload

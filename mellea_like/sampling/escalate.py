@@ -397,6 +397,20 @@ class Escalate(BaseSamplingStrategy):
         turns = sum(stage.turns for stage in self._stages)
         super().__init__(self._stages[0].backend, loop_budget=turns, **arguments)
 
+    def costs(self, inputs: CallInputs) -> StageCosts | None:
+        """Return what a pass costs in each stage of a call, if that may end a stage."""
+        if self._after is None:
+            return None
+        settings = self.settings
+        facts = CallFacts(
+            inputs.action,
+            inputs.requirements,
+            settings.concurrency_budget,
+            settings.loop_budget,
+            inputs.model,
+        )
+        return self._after.begin(facts, [stage.model for stage in inputs.stages])
+
     def begin(self, inputs: CallInputs) -> list[StageAtWork]:
         """Return the stages' states in a call."""
         costs = None
