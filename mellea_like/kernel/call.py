@@ -91,6 +91,14 @@ class Call:
     checks: Sequence[Option] = ()
     fatal: BaseException | None = None
     """What the call must raise, if that is known before its race."""
+    late: BaseException | None = None
+    """What the call must raise unless it has an answer: it came after the race."""
+    broken = False
+    """Whether an error that would come again has ended a lane or a comparison."""
+    undecided = False
+    """Whether the winner is still to be compared with others."""
+    concluded = False
+    """Whether it is known what came of the call."""
 
     def __init__(
         self,
@@ -140,6 +148,7 @@ class Call:
             started=self.started,
             hear=[option.hear for option in self._overriding("hear")],
             tell=[option.tell for option in self._overriding("tell")],
+            stops=[option.stops for option in self._overriding("stops")],
             deadline=self.deadline,
             grace=self.rules.grace,
             name=self.id,
@@ -157,9 +166,24 @@ class Call:
     def rule(self, ruling: Ruling) -> None:
         """Make a ruling happen, at any time."""
         if hasattr(self, "race"):
-            self.race.rule(ruling)
+            if self._is_late(ruling.fatal):
+                self.late = ruling.fatal
+            else:
+                self.race.rule(ruling)
         elif ruling.fatal is not None and self.fatal is None:
             self.fatal = ruling.fatal  # A hook has failed before the race.
+
+    def _is_late(self, fatal: BaseException | None) -> bool:
+        """Tell whether an error came after the race, and there may be an answer in spite of it."""
+        return (
+            isinstance(fatal, Exception)
+            and self.race.ended
+            and not self.concluded
+            and self.race.fatal is None
+            and self.late is None
+            and (self.undecided or not self.race.over)
+            and any(slice_.passed for slice_ in self.slices)
+        )
 
     # What draws ask their call for
 
@@ -241,7 +265,8 @@ class Call:
             race.over and race.why is None and race.fatal is None,
             race.why,
             race.late,
-            any(s.outcome is Outcome.ERRORED and not may_go_on(s) for s in race.slices),
+            self.broken
+            or any(s.outcome is Outcome.ERRORED and not may_go_on(s) for s in race.slices),
             cancelled,
         )
 

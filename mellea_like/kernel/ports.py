@@ -222,6 +222,9 @@ class Option:
         """Look at a slice, after everyone has heard of it."""
         del slice_
 
+    def stops(self) -> None:
+        """Take note that no draw starts any more."""
+
     async def settle(self) -> None:
         """Do what needs all draws, once the race is over: compare them, ask a judge."""
 

@@ -41,6 +41,7 @@ class Race:
         started: when the call began, on that clock.
         hear: what decides; each hears of each slice before the call is decided.
         tell: what only looks; each is told of each slice, in the order of ``slices``.
+        stops: each is called once, when no draw starts any more.
         deadline: when the call's time is up, on the same clock; None for no limit.
         grace: seconds after which a draw that ignores its cancellation is logged.
         name: how logs name the call.
@@ -78,6 +79,7 @@ class Race:
         started: float,
         hear: Sequence[Callable[[Any], Ruling | None]] = (),
         tell: Sequence[Callable[[Any], None]] = (),
+        stops: Sequence[Callable[[], None]] = (),
         deadline: float | None = None,
         grace: float = 5.0,
         name: str = "",
@@ -90,6 +92,7 @@ class Race:
         self._started = started
         self._hear = hear
         self._tell = tell
+        self._stops = stops
         self._deadline = math.inf if deadline is None else deadline
         self._grace = grace
         self._name = name
@@ -143,13 +146,25 @@ class Race:
                 if drop(turn):
                     self._scopes[lane].cancel()
         if over or stop:
-            self.stopped = True
-            self._release()
+            self._stop()
         if over:
             self.over = True
             self._decided = len(self.slices)
             for scope in self._scopes.values():
                 scope.cancel()
+
+    def _stop(self) -> None:
+        """Let no draw start any more."""
+        if not self.stopped:
+            self.stopped = True
+            for stops in self._stops:
+                stops()
+        self._release()
+
+    @property
+    def ended(self) -> bool:
+        """Whether all lanes have ended."""
+        return self._leaving and not self._alive
 
     def _accept(self, fatal: BaseException) -> bool:
         """Keep what the call must raise; an error after the decision is only logged."""
@@ -244,11 +259,11 @@ class Race:
                     self.rule(Ruling(fatal=exc))
                 finally:
                     self.late = not self.over and due.cancel_called
-                    self.stopped = self._leaving = True
+                    self._leaving = True
+                    self._stop()
                     if not self.over:
                         self._decided = len(self.slices)
                     if self._alive:
-                        self._release()
                         for scope in self._scopes.values():
                             scope.cancel()
                         # The task group waits for the lanes anyhow; this logs those that don't end.

@@ -34,6 +34,12 @@ class Restarts(Option):
     def __init__(self, schedule: SchedulePlan, plan: Scheduled) -> None:
         self.schedule = schedule
         self.plan = plan
+        self.waiting: set[anyio.CancelScope] = set()
+
+    def stops(self) -> None:
+        """Let requests under way take as long as they do: nothing could take their place."""
+        for scope in self.waiting:
+            scope.deadline = math.inf
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Surround a backend that generates."""
@@ -53,11 +59,14 @@ class _Impatient(BackendWrapper):
         meter, seed, restarts = request.meter, request.options.seed, 0
         while True:
             seconds = option.schedule.patience(restarts, self._model)
+            if call.race.stopped:
+                seconds = None
             if seconds is not None and not room_to_restart(self.inner, request):
                 seconds = None  # Another request would be refused, and this one be lost.
             began = anyio.current_time()
             scope = anyio.CancelScope(deadline=math.inf if seconds is None else began + seconds)
             request, reply = replace(request, meter=meter.attempt()), None
+            option.waiting.add(scope)
             try:
                 with scope:
                     reply = checked_reply(self.inner, await self.inner.generate(request))
@@ -67,6 +76,7 @@ class _Impatient(BackendWrapper):
                 if call.race.asked_to_stop() or not scope.cancel_called:
                     raise
             finally:
+                option.waiting.discard(scope)
                 request.meter.finish(reply)
             if reply is not None:
                 return reply

@@ -63,6 +63,8 @@ class SameBugInOrder(Option):
         if times_seen(bug, own) < FEWEST:
             return None
 
+        self.call.broken = True
+
         def of_this_lane(turn: Turn) -> bool:
             return turn.subsample == slice_.subsample
 

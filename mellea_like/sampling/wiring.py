@@ -6,6 +6,8 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from anyio.lowlevel import checkpoint_if_cancelled
+
 from mellea_like.core.backend import ITERATION, SPENDS_ON
 from mellea_like.core.connection_errors import is_of_backend
 from mellea_like.core.conversation import Instruction, Message
@@ -19,11 +21,13 @@ from mellea_like.hooks.types import HookType
 from mellea_like.kernel.call import Call, Rules
 from mellea_like.kernel.ports import Option, Plan, Ruling, Stop
 from mellea_like.options.call_hooks import CallHooks
+from mellea_like.options.comparisons import Comparisons
 from mellea_like.options.early_rejection import TakenVerdicts, WatchedReplies
 from mellea_like.options.first import First
 from mellea_like.options.giving_up import GivingUp
 from mellea_like.options.hooks import CheckHooks, Hooks, RepairHooks, RequestHooks
 from mellea_like.options.lanes import Lanes
+from mellea_like.options.logged_errors import LoggedErrors
 from mellea_like.options.ordered import Ordered
 from mellea_like.options.repairs import Repairs
 from mellea_like.options.restarts import Restarts
@@ -36,6 +40,7 @@ from mellea_like.options.stages import StageBudgets, Stages
 from mellea_like.options.time_limit import TimeLimit
 from mellea_like.options.tool_rounds import ToolRounds
 from mellea_like.runtime.event_loops import clock
+from mellea_like.runtime.logs import warn
 from mellea_like.sampling.ending import Ending, conclude
 from mellea_like.schedules.base import SchedulePlan
 
@@ -71,6 +76,7 @@ class Sampling:
         if self.hooks is not None or on_slice is not None:
             self.call_hooks = CallHooks(self.hooks, on_slice, self._begin, self._end_fields)
             around.append(self.call_hooks)
+        around.append(LoggedErrors())
         self.selected: Selected | None = None
         self.ending: Ending | None = None
         self.call = Call(
@@ -92,11 +98,15 @@ class Sampling:
 
     @property
     def usage(self) -> Usage:
-        return sum((s.usage for s in self.call.slices), Usage())
+        compared = Usage() if self.selected is None else self.selected.state.usage
+        return sum((s.usage for s in self.call.slices), compared)
 
     @property
     def usage_by_model(self) -> list[tuple[str | None, Usage]]:
-        return [part for s in self.call.slices for part in s.usage_by_model]
+        parts = [part for s in self.call.slices for part in s.usage_by_model]
+        if self.selected is not None:
+            parts.append((self.selected.state.model, self.selected.state.usage))
+        return parts
 
     def _deadline(self, started: float) -> float | None:
         settings = self.settings
@@ -136,6 +146,7 @@ class Sampling:
             state = begin_selection(selection, inputs, settings, loop_budget * width)
             self.selected = Selected(selection, state, inputs.budgets)
             options.append(self.selected)
+            options.append(Comparisons(selection, state, settings, inputs))
         else:
             options.append(Ordered() if selection == "ordered" else First())
         if settings.give_up is not None:
@@ -193,7 +204,7 @@ class Sampling:
                 extra=schedule.extra,
                 wanted=None if state is None else state.wanted,
             )
-            if getattr(type(planned), "patience", None) is not SchedulePlan.patience:
+            if getattr(type(planned), "patience", None) not in {None, SchedulePlan.patience}:
                 options.append(Restarts(planned, plan))
             return plan
         race = width > 1 and (state is not None or self._can_fail())
@@ -275,6 +286,8 @@ class Sampling:
         finally:
             ITERATION.set(iteration)
             SPENDS_ON.set(spends_on)
+        # A caller who left while the call was ending is told so, and handed no result.
+        await checkpoint_if_cancelled()
         ending = self._conclude(False)
         if self.hooks is not None and self.hooks.run.interrupt is not None:
             raise self.hooks.run.interrupt
@@ -306,6 +319,7 @@ class Sampling:
                 stopped = self.due
             ordered = self.settings.selection == "ordered"
             won = race is not None and race.over and race.why is None and fatal is None
+            won = won and not call.undecided
             won = won or (ordered and any(s.passed for s in call.slices))
             facts = None if race is None else call.facts(cancelled=cancelled)
             self.ending = conclude(
@@ -316,12 +330,23 @@ class Sampling:
                 strategy=self.name,
                 won=won,
                 fatal=fatal,
+                late=call.late,
                 timed_out=timed_out,
                 stopped=stopped,
                 broken=facts is not None and facts.broken,
                 cancelled=cancelled,
                 sampling_id=self.id,
             )
+            if call.late is not None:
+                if self.ending.success:
+                    warn(
+                        "after the call was decided: %s: %s",
+                        type(call.late).__name__,
+                        call.late,
+                        sampling_id=self.id,
+                    )
+                call.late = None
+            call.concluded = True
         return self.ending
 
     def _result(self, ending: Ending) -> SamplingResult[Any]:
