@@ -95,6 +95,8 @@ class Call:
     """What the call must raise unless it has an answer: it came after the race."""
     broken = False
     """Whether an error that would come again has ended a lane or a comparison."""
+    timed_out = False
+    """Whether the time was up before the winner was compared with all others."""
     undecided = False
     """Whether the winner is still to be compared with others."""
     concluded = False
@@ -181,7 +183,7 @@ class Call:
             and not self.concluded
             and self.race.fatal is None
             and self.late is None
-            and (self.undecided or not self.race.over)
+            and (self.undecided or not self.race.won)
             and any(slice_.passed for slice_ in self.slices)
         )
 
@@ -262,7 +264,7 @@ class Call:
         race = self.race
         return Facts(
             race.slices,
-            race.over and race.why is None and race.fatal is None,
+            race.won,
             race.why,
             race.late,
             self.broken
@@ -276,4 +278,16 @@ class Call:
             if (choice := option.choose(facts)) is not None:
                 return choice
         first = (i for i, slice_ in enumerate(facts.slices) if slice_.passed)
-        return Choice(next(first, None), facts.over)
+        return Choice(next(first, None), facts.won)
+
+    def forget(self) -> None:
+        """Break the cycles between the call, its race and its options: its records are free."""
+        for option in self.options:
+            del option.call
+        self.options = self._requests = self.checks = ()
+        self._parts.clear()
+        self._judges.clear()
+        self.__dict__.pop("_assemble", None)
+        self.__dict__.pop("around_draw", None)
+        if "race" in self.__dict__:
+            self.race.forget()

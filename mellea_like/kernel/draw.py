@@ -90,6 +90,7 @@ class Draw:
     outcome = _ERRORED
     error: BaseException | None = None
     reason = ""
+    _taken = False
 
     def __init__(self, call: Call, ask: Ask) -> None:
         self.call = call
@@ -107,16 +108,20 @@ class Draw:
         draws[iteration] = self
         try:
             await self.call.around_draw(self)
-        except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
-            self._take(exc)
+        except BaseException as exc:
+            if self._taken:
+                raise
+            self._take(exc)  # Of an option, before the draw itself began or after it.
         finally:
             del draws[iteration]
             self.tried = None  # Its traceback refers to this draw.
 
     def _take(self, error: BaseException) -> None:
         """Turn an exception into the draw's outcome, or raise it again."""
+        self._taken = True
         cancellation, self.error = split_cancellation(error)
         if cancellation is None:
+            self.outcome = _ERRORED
             if isinstance(error, NotAnAnswer):
                 self.error = None
                 self.generation = error.reply or self.generation
@@ -135,7 +140,7 @@ class Draw:
             if isinstance(cancellation, anyio.get_cancelled_exc_class() | BaseExceptionGroup):
                 raise cancellation
         else:
-            self.error = self._stray(error)
+            self.outcome, self.error = _ERRORED, self._stray(error)
 
     def _stray(self, exc: BaseException) -> Exception:
         what = "raised a cancellation that no one asked for"
@@ -148,7 +153,16 @@ class Draw:
         return error
 
     async def go(self) -> None:
-        """Ask, read and check: the innermost part, which options surround."""
+        """Ask, read and check: the innermost part, which options surround.
+
+        It raises a cancellation that was asked for, and what ends the whole call.
+        """
+        try:
+            await self._go()
+        except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
+            self._take(exc)
+
+    async def _go(self) -> None:
         candidate = self.candidate = self.read(await self._answer())
         if self.inside is None:
             self.inside = Meter()
@@ -169,7 +183,7 @@ class Draw:
             options = options.with_seed(derive_seed(options.seed, ask.turn.iteration))
         SPENDS_ON.set(meter)
         request = Request(messages, options, spec.format, self.meta, meter)
-        return checked_reply(parts.backend, await parts.backend.generate(request))
+        return checked_reply(spec.backend, await parts.backend.generate(request))
 
     def read(self, generation: Generation) -> Candidate:
         """Make a candidate of a reply.

@@ -100,7 +100,7 @@ class Ruling(NamedTuple):
     """What should happen to a race."""
 
     over: bool = False
-    """The call is decided: running draws are cancelled."""
+    """Running draws are cancelled; without a reason (``why``), the call is won."""
     stop: bool = False
     """No draw starts any more; those that are paid for may end."""
     drop: Callable[[Turn], bool] | None = None
@@ -238,8 +238,8 @@ class Facts(NamedTuple):
     """How the race of a call has ended."""
 
     slices: Sequence[Slice]
-    over: bool
-    """Whether a ruling has decided the call, and for no reason to stop early."""
+    won: bool
+    """Whether a ruling has decided the call: what has passed is all that was wanted."""
     stopped: Stop | None
     timed_out: bool
     broken: bool

@@ -49,7 +49,9 @@ class Race:
 
     # Class-level defaults: most races never change these, and a waiting call takes less memory.
     over = False
-    """Whether the call is decided."""
+    """Whether running draws were cancelled: the call is won, hopeless, or has to raise."""
+    won = False
+    """Whether the call is decided: what ends later has no say in it."""
     stopped = False
     """Whether no draw may start any more."""
     late = False
@@ -60,6 +62,7 @@ class Race:
     """What the call must raise."""
     why: Stop | None = None
     """Why the call was stopped before its turns were spent."""
+    _too_late: BaseException | None = None
     _alone = False
     _leaving = False
     _native = 0
@@ -105,7 +108,7 @@ class Race:
 
     def record(self, slice_: Any) -> None:
         """Keep a slice, and let everyone hear of it."""
-        undecided = not self.over
+        undecided = not self.won
         self.slices.append(slice_)
         try:
             self.plan.hear(slice_)
@@ -136,6 +139,8 @@ class Race:
         over, stop, drop, fatal, why = ruling
         if fatal is not None:
             over = self._accept(fatal)
+        elif over and why is None:
+            self.won = True
         if self.over:
             return
         if why is not None and self.why is None and not self.stopped:
@@ -168,10 +173,18 @@ class Race:
 
     def _accept(self, fatal: BaseException) -> bool:
         """Keep what the call must raise; an error after the decision is only logged."""
-        if isinstance(fatal, Exception) and (self.over or self.fatal is not None):
-            if fatal is not self.fatal:
-                message = "after the call was decided: %s: %s"
-                warn(message, type(fatal).__name__, fatal, sampling_id=self._name)
+        cancellation, rest = split_cancellation(fatal)
+        if cancellation is not None:
+            # Nobody asked for it: it must not leave the call as if someone had.
+            stray = RuntimeError("the strategy raised a cancellation that no one asked for")
+            stray.__cause__ = fatal
+            fatal = stray if rest is None else rest
+        if fatal in (self.fatal, self._too_late):
+            return False
+        if isinstance(fatal, Exception) and (self.won or self.fatal is not None):
+            self._too_late = fatal
+            message = "after the call was decided: %s: %s"
+            warn(message, type(fatal).__name__, fatal, sampling_id=self._name)
             return False
         self.fatal = fatal
         return True
@@ -285,13 +298,17 @@ class Race:
         for task in anyio.get_running_tasks() if self._alive else ():
             if (task.name or "").startswith(f"mellea_like {self._name} lane "):
                 warn(
-                    "%s was cancelled %g s ago and is still running; the call waits for it. It is"
-                    " at:\n%s",
+                    "%s was cancelled %g s ago and still runs; the call waits for it. It is at:\n%s",
                     task.name,
                     self._grace,
                     "\n".join(stack_of(task.coro)),
                     sampling_id=self._name,
                 )
+
+    def forget(self) -> None:
+        """Drop what refers to the call."""
+        for name in ("plan", "next", "_body", "_hear", "_tell", "_stops", "_dropped"):
+            self.__dict__.pop(name, None)
 
     async def _lane(self, lane: int) -> None:
         """Run one lane, in one scope for all its draws (a scope takes 3 µs).

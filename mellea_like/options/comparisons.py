@@ -192,7 +192,7 @@ class Comparisons(Option):
         self._selection.errors.append(why)
         race = self.call.race
         if isinstance(why, SamplingTimeout):
-            race.late = True
+            self.call.timed_out = True
         elif not isinstance(why, LimitExceeded):
             self.call.broken = True
         elif race.why is None:

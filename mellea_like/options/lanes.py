@@ -49,7 +49,10 @@ class Lanes:
 
     def hear(self, slice_: Slice) -> None:
         """Take note of a draw that has ended."""
-        self._ended[slice_.chain] = self._repairs.hear(slice_) is not Chain.GOES_ON
+        ended = self._repairs.hear(slice_) is not Chain.GOES_ON
+        if ended and slice_.passed and self.lanes == 1:
+            self._ended = [True] * len(self._ended)  # The other lanes would have raced it.
+        self._ended[slice_.chain] = ended
 
     def unused(self, ask: Ask) -> None:
         """End the chain of a turn that can't win: its later turns can't, either."""

@@ -43,14 +43,15 @@ class Restarts(Option):
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Surround a backend that generates."""
-        return inner if sent.purpose != "generate" else _Impatient(inner, self, sent.spec.model)
+        return inner if sent.purpose != "generate" else _Impatient(inner, self, sent)
 
 
 class _Impatient(BackendWrapper):
-    def __init__(self, inner: Backend, option: Restarts, model: str | None) -> None:
+    def __init__(self, inner: Backend, option: Restarts, sent: Sent) -> None:
         super().__init__(inner)
         self._option = option
-        self._model = model
+        self._model = sent.spec.model
+        self._backend = sent.backend
 
     async def generate(self, request: Request) -> Generation:
         """Send a request, and another in its place if it takes too long."""
@@ -69,7 +70,7 @@ class _Impatient(BackendWrapper):
             option.waiting.add(scope)
             try:
                 with scope:
-                    reply = checked_reply(self.inner, await self.inner.generate(request))
+                    reply = checked_reply(self._backend, await self.inner.generate(request))
             except anyio.get_cancelled_exc_class():
                 # A backend may answer its cancellation with another, which no scope takes for its
                 # own: the time was up all the same.

@@ -63,7 +63,7 @@ class Shown(Option):
         if self.iteration is None:
             return None
         won = (i for i, s in enumerate(facts.slices) if s.passed and s.iteration == self.iteration)
-        return Choice(next(won, None), facts.over)
+        return Choice(next(won, None), facts.won)
 
 
 class _ShownReplies(BackendWrapper):

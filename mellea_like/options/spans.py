@@ -16,26 +16,34 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
-    from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
     from mellea_like.kernel.draw import Draw
     from mellea_like.kernel.ports import Checked, Sent
     from mellea_like.telemetry.call import CallTelemetry
 
-__all__ = ["Spans"]
+__all__ = ["CheckSpans", "DrawSpans", "RequestSpans"]
 
 
-class Spans(Option):
-    """Records a call."""
+class DrawSpans(Option):
+    """A span around each draw, which counts by its outcome."""
 
     def __init__(self, telemetry: CallTelemetry) -> None:
         self._telemetry = telemetry
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
         """Surround a draw with its span."""
-        with self._telemetry.iteration(*draw.ask.turn) as span:
-            draw.span = span
+        span = self._telemetry.iteration(*draw.ask.turn).open()
+        try:
             await go(draw)
+        finally:
+            self._telemetry.ended(span, draw.record())
+
+
+class CheckSpans(Option):
+    """A span around each check."""
+
+    def __init__(self, telemetry: CallTelemetry) -> None:
+        self._telemetry = telemetry
 
     async def check(
         self,
@@ -48,14 +56,17 @@ class Spans(Option):
         with self._telemetry.validation():
             return await go(draw, candidate, wanted)
 
+
+class RequestSpans(Option):
+    """A span around each request, with what it has cost."""
+
+    def __init__(self, telemetry: CallTelemetry) -> None:
+        self._telemetry = telemetry
+
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Surround a backend."""
         del sent
         return _Traced(inner, self._telemetry)
-
-    def tell(self, slice_: Slice) -> None:
-        """Count a draw by its outcome."""
-        self._telemetry.ended(None, slice_)
 
 
 class _Traced(BackendWrapper):

@@ -53,7 +53,8 @@ class Stages(Repairs):
 
     def ask(self, turn: Turn, chain: int) -> Ask | None:
         """Return what a chain asks at a turn; None if the turn's stage is over for it."""
-        stage = self._by_depth[turn.depth]
+        # A plugin may have raised the loop budget: the last stage has the turns beyond.
+        stage = self._by_depth[min(turn.depth, len(self._by_depth) - 1)]
         if stage in self.over or (chain, stage) in self._broken:
             return None
         spec, memory = self._specs[stage], self._memory_of(chain)

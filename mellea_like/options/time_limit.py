@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from mellea_like.core.slice import Outcome
 from mellea_like.errors import BackendTimeout, RequirementError, ToolError
 from mellea_like.kernel.ports import Option
 
@@ -26,18 +27,16 @@ class TimeLimit(Option):
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
         """Run a draw within its time."""
         scope = anyio.CancelScope(deadline=anyio.current_time() + self._seconds)
-        try:
-            with scope:
-                await go(draw)
-            late = scope.cancelled_caught
-        except anyio.get_cancelled_exc_class():
-            # A backend may answer its cancellation with another one, which no scope takes for its
-            # own: the time was up all the same.
-            if self.call.race.asked_to_stop() or not scope.cancel_called:
-                raise
-            late = True
-        if late:
-            raise self._error(draw)
+        with scope:
+            await go(draw)
+        # A backend may answer its cancellation with another one, which no scope takes for its own:
+        # the time was up all the same. A sibling's win counts more.
+        if (
+            scope.cancel_called
+            and draw.outcome is Outcome.CANCELLED
+            and not self.call.race.asked_to_stop()
+        ):
+            draw.outcome, draw.error = Outcome.ERRORED, self._error(draw)
 
     def _error(self, draw: Draw) -> Exception:
         what = f"the draw took longer than {self._seconds:g} s"
@@ -47,7 +46,6 @@ class TimeLimit(Option):
             error.__cause__ = draw.tried
             return error
         if draw.checking:
-            draw.checking = False  # The validator is not to blame: the call goes on.
             return RequirementError(f"{what}: its validation had not ended by then")
         names = ", ".join(call.name for call in draw.generation.tool_calls)
         why = f"{what}: the tools it called had not answered by then ({names})"

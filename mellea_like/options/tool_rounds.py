@@ -27,13 +27,14 @@ class ToolRounds(Option):
         """Surround a backend that generates."""
         if sent.purpose != "generate":
             return inner
-        return _ToolLoop(inner, sent.spec.tools, self)
+        return _ToolLoop(inner, sent, self)
 
 
 class _ToolLoop(BackendWrapper):
-    def __init__(self, inner: Backend, box: Any, option: ToolRounds) -> None:
+    def __init__(self, inner: Backend, sent: Sent, option: ToolRounds) -> None:
         super().__init__(inner)
-        self._box = box
+        self._box: Any = sent.spec.tools
+        self._backend = sent.backend
         self._option = option
 
     async def generate(self, request: Request) -> Generation:
@@ -43,7 +44,7 @@ class _ToolLoop(BackendWrapper):
         draw.inside = Meter()
         request = replace(request, tools=box.tools, tool_choice=box.choice)
         messages = request.messages
-        reply = checked_reply(self.inner, await self.inner.generate(request))
+        reply = checked_reply(self._backend, await self.inner.generate(request))
         meter.finish(reply)
         while True:
             ids = {call.id for call in reply.tool_calls}
@@ -86,6 +87,6 @@ class _ToolLoop(BackendWrapper):
             )
             replied: Generation | None = None
             try:
-                reply = replied = checked_reply(self.inner, await self.inner.generate(again))
+                reply = replied = checked_reply(self._backend, await self.inner.generate(again))
             finally:
                 again.meter.finish(replied)

@@ -35,7 +35,7 @@ from mellea_like.options.retries import Retries
 from mellea_like.options.same_bug import SameBug, SameBugInOrder
 from mellea_like.options.scheduled import Scheduled, TurnPool
 from mellea_like.options.selected import Selected
-from mellea_like.options.spans import Spans
+from mellea_like.options.spans import CheckSpans, DrawSpans, RequestSpans
 from mellea_like.options.stages import StageBudgets, Stages
 from mellea_like.options.time_limit import TimeLimit
 from mellea_like.options.tool_rounds import ToolRounds
@@ -135,7 +135,7 @@ class Sampling:
         options: list[Option] = []
         state = None
         if self.telemetry is not None:
-            options.append(Spans(self.telemetry))
+            options.append(DrawSpans(self.telemetry))
         if hooks is not None and HookType.SAMPLING_REPAIR in hooks.run.types:
             options.append(RepairHooks(hooks))
         if settings.iteration_timeout is not None:
@@ -154,6 +154,8 @@ class Sampling:
         types = () if hooks is None else hooks.run.types
         if HookType.VALIDATION_PRE_CHECK in types or HookType.VALIDATION_POST_CHECK in types:
             options.append(CheckHooks(hooks))
+        if self.telemetry is not None:
+            options.append(CheckSpans(self.telemetry))
         if inputs.stages:
             costs = self.strategy.costs(inputs)
             repairs: Repairs = Stages(inputs.stages, settings.stages, costs, self.name)
@@ -172,6 +174,8 @@ class Sampling:
         options.append(Retries(settings.retry))
         if hooks is not None and not types.isdisjoint(_REQUEST_HOOKS):
             options.append(RequestHooks(hooks))
+        if self.telemetry is not None:
+            options.append(RequestSpans(self.telemetry))
         if inputs.budgets:
             from mellea_like.options.budgets import Budgets  # noqa: PLC0415
 
@@ -280,6 +284,13 @@ class Sampling:
                     span.set({DECISION_KIND: decided.kind, DECISION_REASON: decided.reason})
 
     async def _run(self) -> SamplingResult[Any]:
+        try:
+            await self._course()
+            return self._finished()
+        finally:
+            self.call.forget()
+
+    async def _course(self) -> None:
         iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
         try:
             await self.call.run(self.settings.loop_budget)
@@ -288,6 +299,8 @@ class Sampling:
             SPENDS_ON.set(spends_on)
         # A caller who left while the call was ending is told so, and handed no result.
         await checkpoint_if_cancelled()
+
+    def _finished(self) -> SamplingResult[Any]:
         ending = self._conclude(False)
         if self.hooks is not None and self.hooks.run.interrupt is not None:
             raise self.hooks.run.interrupt
@@ -311,14 +324,14 @@ class Sampling:
             stopped = None if race is None else race.why
             turns = self.settings.concurrency_budget * self.settings.loop_budget
             late = race is not None and race.late
-            timed_out = late and (
+            timed_out = call.timed_out or late and (
                 len(call.slices) < turns
                 or any(s.outcome is Outcome.CANCELLED for s in call.slices)
             )
             if stopped is None and timed_out:
                 stopped = self.due
             ordered = self.settings.selection == "ordered"
-            won = race is not None and race.over and race.why is None and fatal is None
+            won = race is not None and race.won
             won = won and not call.undecided
             won = won or (ordered and any(s.passed for s in call.slices))
             facts = None if race is None else call.facts(cancelled=cancelled)
