@@ -167,6 +167,8 @@ class Call:
 
     def rule(self, ruling: Ruling) -> None:
         """Make a ruling happen, at any time."""
+        if ruling.fatal is not None and ruling.fatal is self.late:
+            return
         if hasattr(self, "race"):
             if self._is_late(ruling.fatal):
                 self.late = ruling.fatal

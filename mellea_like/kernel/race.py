@@ -65,6 +65,7 @@ class Race:
     _too_late: BaseException | None = None
     _alone = False
     _leaving = False
+    _begun = False
     _native = 0
     _told = 0
     _alive = 0
@@ -157,6 +158,8 @@ class Race:
             self._decided = len(self.slices)
             for scope in self._scopes.values():
                 scope.cancel()
+            if self._ended is not None:
+                self._ended.set()  # The call's task sees to it that the lanes end.
 
     def _stop(self) -> None:
         """Let no draw start any more."""
@@ -169,7 +172,7 @@ class Race:
     @property
     def ended(self) -> bool:
         """Whether all lanes have ended."""
-        return self._leaving and not self._alive
+        return self._begun and not self._alive
 
     def _accept(self, fatal: BaseException) -> bool:
         """Keep what the call must raise; an error after the decision is only logged."""
@@ -237,17 +240,23 @@ class Race:
     async def _run_alone(self) -> BaseException | None:
         """Run the only lane in the caller's own task: nothing races it, and its stack is theirs."""
         self._alone = True
-        self._alive = 1
+        self._alive, self._begun = 1, True
         left: BaseException | None = None
-        with anyio.CancelScope(deadline=self._deadline) as due:
-            try:
-                await self._lane(0)
-            except anyio.get_cancelled_exc_class() as exc:
-                left = self._native_one(exc)
+        due = anyio.CancelScope(deadline=self._deadline)
+        try:
+            with due:
+                try:
+                    await self._lane(0)
+                except anyio.get_cancelled_exc_class() as exc:
+                    left = self._native_one(exc)
+                    raise
+                finally:
+                    self.late = not self.over and due.cancel_called
+                    self._decided = len(self.slices) if not self.over else self._decided
+        except anyio.get_cancelled_exc_class():
+            # A backend may answer its cancellation with another, which no scope takes for its own.
+            if left is not None or self.asked_to_stop() or not due.cancel_called:
                 raise
-            finally:
-                self.late = not self.over and due.cancel_called
-                self._decided = len(self.slices) if not self.over else self._decided
         return left
 
     async def _run_lanes(self) -> BaseException | None:
@@ -255,7 +264,7 @@ class Race:
         self._ended = anyio.Event()
         left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
-            self._alive = self.plan.lanes
+            self._alive, self._begun = self.plan.lanes, True
             for lane in range(self.plan.lanes):
                 name = f"mellea_like {self._name} lane {lane + 1}"
                 tasks.start_soon(self._lane, lane, name=name)
@@ -298,7 +307,8 @@ class Race:
         for task in anyio.get_running_tasks() if self._alive else ():
             if (task.name or "").startswith(f"mellea_like {self._name} lane "):
                 warn(
-                    "%s was cancelled %g s ago and still runs; the call waits for it. It is at:\n%s",
+                    "%s was cancelled %g s ago and still runs; the call waits for it. It is at:"
+                    "\n%s",
                     task.name,
                     self._grace,
                     "\n".join(stack_of(task.coro)),
@@ -309,6 +319,7 @@ class Race:
         """Drop what refers to the call."""
         for name in ("plan", "next", "_body", "_hear", "_tell", "_stops", "_dropped"):
             self.__dict__.pop(name, None)
+        self.slices = []
 
     async def _lane(self, lane: int) -> None:
         """Run one lane, in one scope for all its draws (a scope takes 3 µs).
@@ -318,17 +329,13 @@ class Race:
         try:
             more = True
             while more and not self.stopped:
-                with anyio.CancelScope(shield=not self._alone) as scope:
-                    self._scopes[lane] = scope
-                    more = await self._draws(lane, scope)
+                more = await self._draws_in_scope(lane)
         except BaseException as exc:
             cancellation, rest = split_cancellation(exc)
             if cancellation is not None and self.asked_to_stop():
                 self.cut_short = True
                 if isinstance(rest, Exception):
                     warn("while a draw was cancelled: %s: %s", type(rest).__name__, rest)
-                # anyio keeps the exception in a cycle; without its traceback, the record is free.
-                exc.__traceback__ = None
                 if isinstance(cancellation, BaseExceptionGroup):
                     raise first_in(cancellation) from None  # trio's; callers expect a plain one.
                 raise
@@ -341,6 +348,24 @@ class Race:
             self._check_standstill()
             if not self._alive and self._ended is not None:
                 self._ended.set()
+
+    async def _draws_in_scope(self, lane: int) -> bool:
+        scope = self._scopes[lane] = anyio.CancelScope(shield=not self._alone)
+        try:
+            with scope:
+                try:
+                    return await self._draws(lane, scope)
+                except anyio.get_cancelled_exc_class() as exc:
+                    # anyio keeps the exception in a cycle, and its frames hold the records.
+                    exc.__traceback__ = None
+                    raise
+        except BaseException as exc:
+            # A backend may answer its cancellation with another, which no scope takes for its own.
+            cancellation, rest = split_cancellation(exc)
+            ours = scope.cancel_called and not self.asked_to_stop()
+            if cancellation is None or rest is not None or not ours:
+                raise
+        return True
 
     async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
         """Draw until the plan ends the lane; return True to go on in a new scope."""

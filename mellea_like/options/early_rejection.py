@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import BackendWrapper
-from mellea_like.core.generation import REJECTED
 from mellea_like.kernel.ports import NotAnAnswer, Option
 from mellea_like.sampling.early_rejection import EarlyRejection, WatchedBackend
 
@@ -49,7 +48,7 @@ class _Taken(BackendWrapper):
     async def generate(self, request: Request) -> Generation:
         """Answer one request."""
         reply = await self.inner.generate(request)
-        if reply.finish_reason == REJECTED and isinstance(reply, EarlyRejection):
+        if isinstance(reply, EarlyRejection):
             if reply.fault is not None:
                 self._option.call.draws[request.meta.iteration].checking = True
                 raise reply.fault

@@ -27,10 +27,15 @@ class TimeLimit(Option):
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
         """Run a draw within its time."""
         scope = anyio.CancelScope(deadline=anyio.current_time() + self._seconds)
-        with scope:
-            await go(draw)
-        # A backend may answer its cancellation with another one, which no scope takes for its own:
-        # the time was up all the same. A sibling's win counts more.
+        try:
+            with scope:
+                await go(draw)
+        except anyio.get_cancelled_exc_class():
+            # A backend may answer its cancellation with another one, which no scope takes for its
+            # own: the time was up all the same.
+            if self.call.race.asked_to_stop() or not scope.cancel_called:
+                raise
+        # A sibling's win counts more.
         if (
             scope.cancel_called
             and draw.outcome is Outcome.CANCELLED
