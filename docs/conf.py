@@ -90,9 +90,9 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_attr_annotations = False
 
-# A build must not need the network, so names of other projects are not linked. `Name` in a docstring
-# (py:obj) must resolve; a type in a signature (py:class) may be an alias, a type variable or
-# another project's.
+# A build must not need the network, so names of other projects are not linked. `Name` in a
+# docstring (py:obj) must resolve; a type in a signature (py:class) may be an alias, a type variable
+# or another project's.
 nitpick_ignore_regex = [
     (r"py:class", r".*"),
     (r"py:exc", r"concurrent\.futures\..*"),
