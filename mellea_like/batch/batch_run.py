@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from inspect import isasyncgen, isgenerator
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self
 
 import anyio
 from anyio.lowlevel import checkpoint
+from typing_extensions import TypeVar
 
 from mellea_like.batch.breadth_first import Waiting, WaitingItem, earlier_draws, why_not_in_rounds
-from mellea_like.batch.identity import differing_part, digest_of
 from mellea_like.batch.item import (
     EarlierRun,
     ItemRecorder,
@@ -23,9 +23,10 @@ from mellea_like.batch.item import (
     Paused,
     budget_spent,
     ended_by_error,
-    record_of,
     replayed,
 )
+from mellea_like.batch.journal.identity import differing_part, digest_of
+from mellea_like.batch.journal.records import record_of
 from mellea_like.batch.progress import Progress, Reporter
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchRun"]
 
 T = TypeVar("T")
+I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 
 Order = Literal["depth", "breadth"]
 
@@ -81,7 +83,7 @@ def _same_text(one: object, other: object) -> bool:
     return type(one) is str and type(other) is str and one == other
 
 
-class BatchRun(Generic[T]):
+class BatchRun(Generic[T, I]):
     """The results of a batch; made by `sample_many`, entered with ``async with``, then iterated.
 
     Leaving the block before the end cancels what is under way. When the block is left, nothing runs
@@ -229,7 +231,7 @@ class BatchRun(Generic[T]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ItemResult[T]:
+    async def __anext__(self) -> ItemResult[T, I]:
         """Wait for the next result.
 
         Returns:
