@@ -79,10 +79,6 @@ async def _each(items: Any) -> AsyncGenerator[Any]:
             source.close()
 
 
-def _same_text(one: object, other: object) -> bool:
-    return type(one) is str and type(other) is str and one == other
-
-
 class BatchRun(Generic[T, I]):
     """The results of a batch; made by `sample_many`, entered with ``async with``, then iterated.
 
@@ -436,7 +432,8 @@ class BatchRun(Generic[T, I]):
     def _again(self, found: WaitingItem, item: Any) -> tuple[Job, str | None]:
         """Return the job of an item that waits, and which part of the item differs by now."""
         kept = found.job
-        if kept is not None and (item is kept.item or _same_text(item, kept.item)):
+        same_text = kept is not None and type(item) is type(kept.item) is str and item == kept.item
+        if kept is not None and (same_text or item is kept.item):
             return kept, None
         job = self._job(found.id, item)
         now = job.digest or digest_of(item, job.action)
