@@ -120,6 +120,8 @@ class BatchRun(Generic[T, I]):
         self._concurrency = concurrency
         self._ordered = ordered
         self._breadth = order == "breadth"
+        # Whether results are handed on only when the rounds are over.
+        self._holds_back = ordered and self._breadth
         self._goes_on = why_not_in_rounds(work.strategy.settings) is None
         self._fail_fast = fail_fast
         self._journal = journal
@@ -607,11 +609,6 @@ class BatchRun(Generic[T, I]):
         else:
             self._usage += outcome.usage - before
         self._changed()
-
-    @property
-    def _holds_back(self) -> bool:
-        """Whether results are handed on only when the rounds are over, or the first ones are in."""
-        return self._ordered and self._breadth
 
     def _out_of_budget(self, error: Exception) -> None:
         """Start no further item, since it could not be paid for; those in flight may go on."""
