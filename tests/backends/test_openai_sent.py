@@ -12,8 +12,9 @@ from http_server import Answer, OpenAIServer, serving
 
 from mellea_like import RejectionSamplingStrategy, Requirement, Usage
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.backend import Request, estimate_input_tokens
+from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
+from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.errors import BackendUnavailable
 from mellea_like.limits import Budget
 

@@ -37,12 +37,7 @@ from mellea_like import (
     requirement,
 )
 from mellea_like.backends import FunctionBackend, ScriptedBackend
-from mellea_like.core.serialization import (
-    RecordedAction,
-    RecordedError,
-    error_from_dict,
-    error_to_dict,
-)
+from mellea_like.core.recorded import RecordedAction, RecordedError, error_from_dict, error_to_dict
 from mellea_like.errors import BackendUnavailable, HookError, RateLimited
 
 CONTEXT = Context([Message("system", "Be brief.")])
