@@ -74,7 +74,7 @@ def measure(requests: int = REQUESTS) -> dict[str, float]:
         first, second = _free_port(), _free_port()
         config = pathlib.Path(directory, "gateway.yaml")
         config.write_text(CONFIG.format(port=second, upstream=first), encoding="utf-8")
-        serve = ["-m", "mellea_like.cli.main", "serve", "--config", str(config), "--quiet"]
+        serve = ["-m", "mellea_like", "serve", "--config", str(config), "--quiet"]
         with _process([__file__, str(first)], first), _process(serve, second):
             return _ask(first, second, requests)
 

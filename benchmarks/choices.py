@@ -37,18 +37,10 @@ sys.path.append(str(Path(__file__).parent.parent / "tests" / "support"))
 
 from tiny_gguf import build_bigram_gguf
 
-from mellea_like import (
-    BestOf,
-    Generation,
-    Message,
-    Options,
-    RejectionSamplingStrategy,
-    Request,
-    Requirement,
-    Usage,
-)
+from mellea_like import BestOf, Generation, Message, RejectionSamplingStrategy, Request, Requirement
 from mellea_like.backends import LlamaCppBackend
 from mellea_like.coalescing import ChoicesBackend
+from mellea_like.core import Options, Usage
 from mellea_like.core.backend import Backend
 from mellea_like.core.generation import Meter
 from mellea_like.testing import run_virtual

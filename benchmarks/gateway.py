@@ -337,7 +337,7 @@ def servers(litellm: pathlib.Path | None) -> Iterator[list[Server]]:
         config.write_text(
             GATEWAY.format(port=port, upstream=first, digest=digest), encoding="utf-8"
         )
-        command = [sys.executable, "-m", "mellea_like.cli.main", "serve", "--quiet"]
+        command = [sys.executable, "-m", "mellea_like", "serve", "--quiet"]
         serve = [*command, "--config", str(config)]
         running = [stack.enter_context(_process("gateway", serve, port))]
         if litellm is not None:
@@ -447,7 +447,7 @@ def _workers(directory: pathlib.Path, upstream: int, count: int) -> Iterator[lis
     config = directory / f"gateway{count}.yaml"
     text = GATEWAY.format(port=port, upstream=upstream, digest=digests[0])
     config.write_text(text + LIMITED.format(digest=digests[1]), encoding="utf-8")
-    command = [sys.executable, "-m", "mellea_like.cli.main", "serve", "--quiet"]
+    command = [sys.executable, "-m", "mellea_like", "serve", "--quiet"]
     command += ["--config", str(config), "--workers", str(count)]
     with _process("gateway", command, port) as parent:
         pids = [parent.pid]

@@ -37,18 +37,14 @@ from mellea_like import (
     Backend,
     Candidate,
     Generation,
-    HookMode,
-    HookType,
     Message,
-    Plugin,
     RejectionSamplingStrategy,
     Request,
-    Usage,
-    hook,
     requirement,
 )
 from mellea_like.backends import FunctionBackend
-from mellea_like.hooks import SamplingIterationPayload
+from mellea_like.core import Usage
+from mellea_like.hooks import HookMode, HookType, Plugin, SamplingIterationPayload, hook
 
 DEPTH = 8
 WIDTHS = (1, 10, 100, 1000)

@@ -73,7 +73,7 @@ def rate(folder: Path, url: str, rows: int, processes: int, parallel: int) -> tu
         more = ["--journal", str(folder / f"run-{count}-{processes}")]
         arguments = ["batch", str(source), "-p", "Say {{ n }}", "-o", "/dev/null", "--quiet"]
         more += ["--model", "m", "--base-url", url, "--parallel", str(parallel)]
-        command = [sys.executable, "-m", "mellea_like.cli.main", *arguments, *more]
+        command = [sys.executable, "-m", "mellea_like", *arguments, *more]
         before, began = os.times(), time.perf_counter()
         subprocess.run([*command, "--processes", str(processes)], check=True)
         after = os.times()

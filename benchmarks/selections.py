@@ -34,7 +34,6 @@ from anyio.lowlevel import checkpoint
 from mellea_like import (
     BestOf,
     Collect,
-    Consensus,
     Escalate,
     Generation,
     Outcome,
@@ -44,12 +43,12 @@ from mellea_like import (
     Requirement,
     SamplingResult,
     Stage,
-    Tournament,
-    Usage,
     Vote,
 )
+from mellea_like.core import Usage
 from mellea_like.estimate import coverage_curve
 from mellea_like.sampling.escalate import ExpectedCost
+from mellea_like.selections import Consensus, Tournament
 from mellea_like.testing import run_virtual
 
 DATA = Path(__file__).parent / "data"

@@ -20,10 +20,11 @@ from typing import Any
 import anyio
 from pydantic import BaseModel
 
-from mellea_like import Consensus, RejectionSamplingStrategy
+from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.batch.minhash import NearTexts
 from mellea_like.core.format import adapter_of, parse_reply
+from mellea_like.selections import Consensus
 
 STRATEGY = "from mellea_like import RejectionSamplingStrategy"
 DEPENDENCIES = "import anyio, pydantic, tenacity, opentelemetry.trace, opentelemetry.metrics"

@@ -12,16 +12,9 @@ from __future__ import annotations
 import json
 import sys
 
-from mellea_like import (
-    HookMode,
-    HookType,
-    MelleaError,
-    Plugin,
-    PluginSet,
-    RejectionSamplingStrategy,
-    hook,
-)
+from mellea_like import MelleaError, RejectionSamplingStrategy
 from mellea_like.backends import ScriptedBackend
+from mellea_like.hooks import HookMode, HookType, Plugin, PluginSet, hook
 from mellea_like.requirements.checks import excludes, word_count
 
 NO_ADDRESSES = excludes("@", name="no_addresses", check_only=True)

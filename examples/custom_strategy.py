@@ -22,7 +22,8 @@ from mellea_like.sampling.best_failure import best_failure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mellea_like import Action, Context, Slice
+    from mellea_like import Context, Slice
+    from mellea_like.core import Action
 
 
 class ImproveTheBest(BaseSamplingStrategy):

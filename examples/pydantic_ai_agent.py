@@ -26,10 +26,9 @@ from mellea_like import (
     MelleaError,
     RejectionSamplingStrategy,
     Request,
-    Usage,
-    current_iteration,
     requirement,
 )
+from mellea_like.core import Usage, current_iteration
 
 DEPTHS = {"north pier": 4.2, "south pier": 6.8, "basin": 9.5}
 

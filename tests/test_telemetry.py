@@ -21,19 +21,17 @@ from mellea_like import (
     Candidate,
     Generation,
     MultiTurnStrategy,
-    Options,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
-    RequirementError,
-    Telemetry,
-    Usage,
     requirement,
 )
 from mellea_like.backends.scripted import Reply, ScriptedBackend
-from mellea_like.errors import BackendUnavailable
+from mellea_like.core import Options, Usage
+from mellea_like.errors import BackendUnavailable, RequirementError
 from mellea_like.requirements.checks import word_count
 from mellea_like.runtime.logs import IterationFilter
+from mellea_like.telemetry import Telemetry
 
 pytestmark = pytest.mark.anyio
 

@@ -23,10 +23,10 @@ from mellea_like import (
     Request,
     SamplingResult,
     Tool,
-    ToolCall,
     checks,
     requirement,
 )
+from mellea_like.core import ToolCall
 
 TASK = "Order 20 loaves of bread from the cheapest shop that has them in stock."
 OFFERS = [("Mill", 2.10, 12), ("Corner", 2.40, 80), ("Harbour", 2.90, 500), ("Tower", 2.60, 40)]

@@ -16,8 +16,9 @@ import ray
 from pydantic import BaseModel
 from stand_in import start
 
-from mellea_like import Backend, LimitedBackend, RejectionSamplingStrategy, Request
+from mellea_like import Backend, RejectionSamplingStrategy, Request
 from mellea_like.batch.ray import ClusterLimit, local_cluster, sample_dataset
+from mellea_like.limits import LimitedBackend
 
 TICKETS = [
     {"id": number, "ticket": f"{what} (order {1000 + number})"}

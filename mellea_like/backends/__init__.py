@@ -9,7 +9,7 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.markov import MarkovBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend
-from mellea_like.runtime.lazy import keep_installed, lazy_exports
+from mellea_like.lazy import keep_installed, lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.backends.cached import CachedBackend, CacheStatistics
@@ -46,15 +46,13 @@ keep_installed(
 )
 
 __getattr__, __dir__ = lazy_exports(
-    {
-        "CacheStatistics": "mellea_like.backends.cached",
-        "CachedBackend": "mellea_like.backends.cached",
-        "LlamaCppBackend": "mellea_like.backends.llama",
-        "MCPSamplingBackend": "mellea_like.backends.mcp",
-        "OpenAIBackend": "mellea_like.backends.openai",
-        "PydanticAIBackend": "mellea_like.backends.pydantic_ai",
-        "RewardModel": "mellea_like.backends.reward_model",
-        "SamplingRounds": "mellea_like.backends.mcp",
-    },
     globals(),
+    {
+        "mellea_like.backends.cached": "CacheStatistics CachedBackend",
+        "mellea_like.backends.llama": "LlamaCppBackend",
+        "mellea_like.backends.mcp": "MCPSamplingBackend SamplingRounds",
+        "mellea_like.backends.openai": "OpenAIBackend",
+        "mellea_like.backends.pydantic_ai": "PydanticAIBackend",
+        "mellea_like.backends.reward_model": "RewardModel",
+    },
 )

@@ -11,7 +11,7 @@ async with sample_many(strategy, prompts, concurrency=64, journal="run.db") as r
 
 from typing import TYPE_CHECKING
 
-from mellea_like.runtime.lazy import lazy_exports
+from mellea_like.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.batch.api import sample_many
@@ -36,17 +36,14 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_exports(
-    {
-        "BatchRun": "mellea_like.batch.batch_run",
-        "ItemResult": "mellea_like.batch.item",
-        "Journal": "mellea_like.batch.journal.journal",
-        "ProcessRun": "mellea_like.batch.process_run",
-        "ProcessedItem": "mellea_like.batch.process_run",
-        "sample_in_processes": "mellea_like.batch.process_run",
-        "Progress": "mellea_like.batch.progress",
-        "read_items": "mellea_like.batch.journal.reader",
-        "read_run": "mellea_like.batch.journal.reader",
-        "sample_many": "mellea_like.batch.api",
-    },
     globals(),
+    {
+        "mellea_like.batch.api": "sample_many",
+        "mellea_like.batch.batch_run": "BatchRun",
+        "mellea_like.batch.item": "ItemResult",
+        "mellea_like.batch.journal.journal": "Journal",
+        "mellea_like.batch.journal.reader": "read_items read_run",
+        "mellea_like.batch.process_run": "ProcessRun ProcessedItem sample_in_processes",
+        "mellea_like.batch.progress": "Progress",
+    },
 )

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from mellea_like.cli.exit_codes import Problem
+from mellea_like.version import __version__
 
 if TYPE_CHECKING:
     from mellea_like.cli.batch.options import BatchOptions
@@ -113,7 +114,7 @@ REPORTED = ("anyio", "trio", "pydantic", "openai", "httpx2", "starlette", "uvico
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 (typer's signature)
     if wanted:
-        typer.echo(f"mellea-like {version('mellea-like')}")
+        typer.echo(f"mellea-like {__version__}")
         parts = [f"Python {platform.python_version()}", f"{sys.platform} {platform.machine()}"]
         for name in REPORTED:
             with contextlib.suppress(PackageNotFoundError):

@@ -73,9 +73,3 @@ def _usage(error: Any) -> int:
         path = "mellea-like" if context is None else context.command_path
         warn([f"mellea-like: {sentence}", f"Try '{path} --help'."])
     return Exit.USAGE
-
-
-if __name__ == "__main__":
-    from _mellea_like_entry import main as run
-
-    sys.exit(run())

@@ -10,7 +10,7 @@ async with RerunGate(rebuild) as gate:
 
 from typing import TYPE_CHECKING
 
-from mellea_like.runtime.lazy import lazy_exports
+from mellea_like.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.coalescing.chat.chat_run import joined
@@ -53,28 +53,19 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_exports(
-    {
-        "DEFAULT_COALESCE_MAX_BATCH": "mellea_like.coalescing.coordinator.coordinator",
-        "DEFAULT_COALESCE_WINDOW": "mellea_like.coalescing.coordinator.coordinator",
-        "IGNORED": "mellea_like.coalescing.rerun.watch",
-        "AuditRecord": "mellea_like.coalescing.coordinator.audit",
-        "Changes": "mellea_like.coalescing.rerun.watch",
-        "ChatDispatcher": "mellea_like.coalescing.chat.dispatcher",
-        "ChatPhase": "mellea_like.coalescing.chat.session",
-        "ChatStatistics": "mellea_like.coalescing.chat.dispatcher",
-        "ChoicesBackend": "mellea_like.coalescing.choices",
-        "ChoicesStatistics": "mellea_like.coalescing.choices",
-        "CoordinatorStatistics": "mellea_like.coalescing.coordinator.coordinator",
-        "FileChange": "mellea_like.coalescing.rerun.watch",
-        "RequestStatus": "mellea_like.coalescing.coordinator.audit",
-        "RerunGate": "mellea_like.coalescing.rerun.gate",
-        "RerunStatus": "mellea_like.coalescing.rerun.gate",
-        "SamplingCoordinator": "mellea_like.coalescing.coordinator.coordinator",
-        "StopReport": "mellea_like.coalescing.chat.dispatcher",
-        "Tick": "mellea_like.coalescing.rerun.gate",
-        "Ticket": "mellea_like.coalescing.ticket",
-        "joined": "mellea_like.coalescing.chat.chat_run",
-        "watch": "mellea_like.coalescing.rerun.watch",
-    },
     globals(),
+    {
+        "mellea_like.coalescing.chat.chat_run": "joined",
+        "mellea_like.coalescing.chat.dispatcher": "ChatDispatcher ChatStatistics StopReport",
+        "mellea_like.coalescing.chat.session": "ChatPhase",
+        "mellea_like.coalescing.choices": "ChoicesBackend ChoicesStatistics",
+        "mellea_like.coalescing.coordinator.audit": "AuditRecord RequestStatus",
+        "mellea_like.coalescing.coordinator.coordinator": (
+            "CoordinatorStatistics DEFAULT_COALESCE_MAX_BATCH DEFAULT_COALESCE_WINDOW "
+            "SamplingCoordinator"
+        ),
+        "mellea_like.coalescing.rerun.gate": "RerunGate RerunStatus Tick",
+        "mellea_like.coalescing.rerun.watch": "Changes FileChange IGNORED watch",
+        "mellea_like.coalescing.ticket": "Ticket",
+    },
 )

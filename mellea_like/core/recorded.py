@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate, ValidatorAnswer
 
-
 __all__ = [
     "RecordedAction",
     "RecordedError",

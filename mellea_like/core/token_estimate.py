@@ -1,4 +1,4 @@
-"""How many tokens a request may cost, before it is sent."""
+"""Estimates of the tokens that a request costs, before it is sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Request
     from mellea_like.core.parts import Part
 
-
 __all__ = ["estimate_input_tokens", "output_bound"]
 
 BYTES_PER_TOKEN = 4
@@ -22,7 +21,7 @@ script has more tokens a character than English has.
 """
 
 TOKENS_PER_MESSAGE = 4
-"""What a chat template puts around a message; three and the role's name in OpenAI's own
+"""The tokens that a chat template adds to a message; three and the role's name in OpenAI's own
 ("How to count tokens with tiktoken", OpenAI Cookbook)."""
 
 TOKENS_PER_IMAGE = 765
@@ -44,10 +43,10 @@ BYTES_PER_PAGE = 65536
 
 
 def estimate_input_tokens(request: Request) -> int:
-    """Guess how many tokens a request's messages and tools are, from their length.
+    """Estimate the number of tokens in a request's messages and tools from their length.
 
-    An image counts 765 tokens, or 85 where its ``detail`` is ``"low"``; a tenth of a second of
-    sound one; a file of text as text, and another as an image for each 64 KiB begun.
+    An image counts as 765 tokens, or 85 if its ``detail`` is ``"low"``, and a tenth of a second of
+    sound as one. A file of text counts as its text, and any other file as an image per 64 KiB.
 
     Args:
         request: the request.

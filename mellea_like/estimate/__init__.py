@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mellea_like.lazy import lazy_exports
 from mellea_like.pass_rates import (
     Coverage,
     CoverageCurve,
@@ -17,7 +18,6 @@ from mellea_like.pass_rates import (
     pass_hat_k,
     pass_rate_interval,
 )
-from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.estimate.draw_plan import (
@@ -47,9 +47,9 @@ __all__ = [
 
 _PLAN = "mellea_like.estimate.draw_plan"
 __getattr__, __dir__ = lazy_exports(
-    {
-        **dict.fromkeys(("Bottleneck", "DrawPlan", "Repairs", "Split", "UnsolvedItem"), _PLAN),
-        "plan": "mellea_like.estimate.planner",
-    },
     globals(),
+    {
+        "mellea_like.estimate.draw_plan": "Bottleneck DrawPlan Repairs Split UnsolvedItem",
+        "mellea_like.estimate.planner": "plan",
+    },
 )

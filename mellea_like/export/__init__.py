@@ -9,7 +9,7 @@ print(export("run.db", "pairs.jsonl", format="dpo"))
 
 from typing import TYPE_CHECKING
 
-from mellea_like.runtime.lazy import lazy_exports
+from mellea_like.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.export.api import Exported, export
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["Exported", "Run", "export"]
 
 __getattr__, __dir__ = lazy_exports(
-    {
-        "Exported": "mellea_like.export.api",
-        "Run": "mellea_like.export.journaled_run",
-        "export": "mellea_like.export.api",
-    },
     globals(),
+    {
+        "mellea_like.export.api": "Exported export",
+        "mellea_like.export.journaled_run": "Run",
+    },
 )

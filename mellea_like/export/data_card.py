@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
@@ -14,6 +13,7 @@ from mellea_like.report.numbers import count, moment, percent
 from mellea_like.report.run_figures import RunFigures
 from mellea_like.report.run_summary import headline, identity_of
 from mellea_like.report.trace_figures import trace_so_far
+from mellea_like.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ class Card:
         named += f" and {len(journals) - JOURNALS} more" if len(journals) > JOURNALS else ""
         made = {
             "Made": moment(datetime.now(UTC).isoformat()),
-            "By": f"mellea_like {version('mellea-like')}, Python {sys.version.split()[0]}",
+            "By": f"mellea_like {__version__}, Python {sys.version.split()[0]}",
             "Rows": f"{count(exported.rows)}, of {plural(self._used, 'item')}",
             "SHA-256": digest,
             **{n: str(v) for n, v in self._settings.items() if v is not None and v is not False},

@@ -9,7 +9,7 @@ app = make_app(read_config("gateway.yaml"))  # For any ASGI server.
 
 from typing import TYPE_CHECKING
 
-from mellea_like.runtime.lazy import lazy_exports
+from mellea_like.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.gateway.config.config_file import ConfigError, read_config
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["ConfigError", "GatewayConfig", "make_app", "read_config"]
 
 __getattr__, __dir__ = lazy_exports(
-    {
-        "ConfigError": "mellea_like.gateway.config.config_file",
-        "GatewayConfig": "mellea_like.gateway.config.gateway_config",
-        "make_app": "mellea_like.gateway.http.app",
-        "read_config": "mellea_like.gateway.config.config_file",
-    },
     globals(),
+    {
+        "mellea_like.gateway.config.config_file": "ConfigError read_config",
+        "mellea_like.gateway.config.gateway_config": "GatewayConfig",
+        "mellea_like.gateway.http.app": "make_app",
+    },
 )

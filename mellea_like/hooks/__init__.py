@@ -14,7 +14,7 @@ from mellea_like.hooks.plugins import (
     unregister,
 )
 from mellea_like.hooks.types import HookMode, HookType
-from mellea_like.runtime.lazy import lazy_exports
+from mellea_like.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.hooks.payloads import (
@@ -54,5 +54,6 @@ __all__ = [
 
 
 __getattr__, __dir__ = lazy_exports(
-    {name: "mellea_like.hooks.payloads" for name in __all__ if name.endswith("Payload")}, globals()
+    globals(),
+    {"mellea_like.hooks.payloads": " ".join(name for name in __all__ if name.endswith("Payload"))},
 )

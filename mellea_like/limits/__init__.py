@@ -12,7 +12,7 @@ strategy = RejectionSamplingStrategy(backend, concurrency_budget=4, budget=Budge
 
 from typing import TYPE_CHECKING
 
-from mellea_like.runtime.lazy import lazy_exports
+from mellea_like.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.core.prices import Price
@@ -54,29 +54,19 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_exports(
-    {
-        "Price": "mellea_like.core.prices",
-        "AdaptiveLimiter": "mellea_like.limits.concurrency",
-        "Budget": "mellea_like.limits.budget",
-        "BudgetLimits": "mellea_like.limits.budget",
-        "BudgetStatistics": "mellea_like.limits.budget",
-        "Budgets": "mellea_like.limits.budget",
-        "ConcurrencyLimiter": "mellea_like.limits.concurrency",
-        "BackoffGate": "mellea_like.limits.backoff_gate",
-        "BackoffGateStatistics": "mellea_like.limits.backoff_gate",
-        "FallbackBackend": "mellea_like.limits.fallback",
-        "Limit": "mellea_like.limits.base",
-        "LimitedBackend": "mellea_like.limits.base",
-        "LimiterStatistics": "mellea_like.limits.fair_queue",
-        "MemoryStore": "mellea_like.limits.memory_store",
-        "Permit": "mellea_like.limits.base",
-        "RateLimiter": "mellea_like.limits.rate",
-        "RequestEnd": "mellea_like.limits.base",
-        "Retry": "mellea_like.limits.retry",
-        "RetryBackend": "mellea_like.limits.retry",
-        "SQLiteStore": "mellea_like.limits.sqlite_store",
-        "Store": "mellea_like.limits.store",
-        "gate_of": "mellea_like.limits.backoff_gate",
-    },
     globals(),
+    {
+        "mellea_like.core.prices": "Price",
+        "mellea_like.limits.backoff_gate": "BackoffGate BackoffGateStatistics gate_of",
+        "mellea_like.limits.base": "Limit LimitedBackend Permit RequestEnd",
+        "mellea_like.limits.budget": "Budget BudgetLimits BudgetStatistics Budgets",
+        "mellea_like.limits.concurrency": "AdaptiveLimiter ConcurrencyLimiter",
+        "mellea_like.limits.fair_queue": "LimiterStatistics",
+        "mellea_like.limits.fallback": "FallbackBackend",
+        "mellea_like.limits.memory_store": "MemoryStore",
+        "mellea_like.limits.rate": "RateLimiter",
+        "mellea_like.limits.retry": "Retry RetryBackend",
+        "mellea_like.limits.sqlite_store": "SQLiteStore",
+        "mellea_like.limits.store": "Store",
+    },
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from mellea_like.report.icons import patterns
 from mellea_like.report.markup import Html, visible
+from mellea_like.version import __version__
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -50,7 +50,7 @@ def page(template: str, **content: Any) -> str:
             style=Html(sheet),
             script=Html(script),
             patterns=patterns(SCOPE),
-            version=version("mellea-like"),
+            version=__version__,
         )
     )
 

@@ -1,8 +1,7 @@
-"""Checks of JSON: whether it is any, of a JSON Schema, of a pydantic model."""
+"""Checks of JSON, of JSON Schemas and of pydantic models."""
 
 from __future__ import annotations
 
-import copy
 import json
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
@@ -12,16 +11,9 @@ from mellea_like.core.display import first_few
 from mellea_like.core.format import check_format, parse_json, strip_fence
 from mellea_like.core.format_watch import FormatWatch
 from mellea_like.core.requirement import Requirement
-from mellea_like.core.validation import ValidationResult, Verdict
+from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import (
-    Answer,
-    Fresh,
-    Settings,
-    check,
-    clipped,
-    ready_made,
-)
+from mellea_like.requirements.checks_common import Fresh, Settings, check, clipped, ready_made
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -31,9 +23,14 @@ if TYPE_CHECKING:
 
     from mellea_like.core.tools import CallWatch
     from mellea_like.core.validation import Candidate
-    from mellea_like.requirements.checks_common import Look
 
-from mellea_like.requirements.json_arriving import SchemaShape, json_only
+from mellea_like.requirements.json_arriving import (
+    OTHERS_STEPS,
+    call_watch,
+    json_only,
+    of_schema,
+    watching,
+)
 from mellea_like.requirements.json_schemas import (
     OF_THE_REST,
     TooCostly,
@@ -41,7 +38,6 @@ from mellea_like.requirements.json_schemas import (
     ignored,
     most_relevant,
     schema_validator,
-    spent,
     unknown_names,
     validator_of,
 )
@@ -51,19 +47,16 @@ __all__ = ["is_json", "json_only", "json_schema", "parses_as"]
 MAX_STEPS = 100_000
 """Keywords that are looked at in one validation; so many take about two seconds."""
 
-OTHERS_STEPS = 2_000
-"""Keywords that are looked at while a reply of somebody else's schema arrives; some 20 ms."""
-
 
 @ready_made
 def is_json(*, early: bool = False, **settings: Unpack[Settings]) -> Requirement:
-    """Require a reply that is one JSON value (RFC 8259: no comments, no NaN).
+    """Require a reply that is one JSON value by RFC 8259, without comments or NaN.
 
-    White space and one Markdown code fence around the whole of it are tolerated.
+    White space and one Markdown code fence around the reply are allowed.
 
     Args:
-        early: check a reply while it arrives, too, and close its request at the first sure failure;
-            see `mellea_like.requirements.checks`.
+        early: also check replies while they stream in, and close a request as soon as its reply is
+            certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -96,34 +89,34 @@ def json_schema(
 ) -> Requirement:
     r"""Require a reply that is JSON of a schema.
 
-    The draft is the one that ``$schema`` names, else 2020-12. Its formats are checked, and patterns
-    are in the dialect of the ``regex`` package, which has ``\p{L}``. A format or a keyword that the
-    draft doesn't have, perhaps a misspelled one, checks nothing: the log has a warning when the
-    check is made, except for keywords that start with ``x-``.
+    The draft is the one that ``$schema`` names, or else 2020-12. Its formats are checked. Patterns
+    are in the dialect of the ``regex`` package, which includes ``\p{L}``. Formats and keywords that
+    the draft doesn't have are ignored; a warning is logged for each when the check is made, except
+    for keywords that start with ``x-``.
 
-    White space and one Markdown code fence around the reply are tolerated. A schema that takes too
-    many steps on a reply, or too long for a pattern, makes the requirement err instead of hanging
-    the event loop.
+    White space and one Markdown code fence around the reply are allowed. If a reply needs
+    too many steps, or too long for a pattern, the requirement errs instead of blocking the event
+    loop.
 
     Args:
-        schema: a JSON Schema; copied. References to other documents than the drafts' own schemas
-            are not fetched.
-        early: check a reply while it arrives, too, and close its request at the first value that
-            can't fit; see `mellea_like.requirements.checks`. If a name is twice in an object, both
-            of its values must fit, though the whole check reads the last one only.
-        max_steps: how many keywords may be looked at for one reply, at least 1.
+        schema: a JSON Schema, which is copied. References to other documents are not fetched,
+            except for the schemas of the drafts.
+        early: also check replies while they stream in, and close a request at the first value that
+            can't fit; see `mellea_like.requirements.checks`. If an object has a name twice, both
+            values must fit then, although the final check only reads the last one.
+        max_steps: the most keywords to evaluate for one reply, at least 1.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its reason names the most relevant error and where in the value it is, and
-        its score falls with the number of errors.
+        The requirement. Its reason has the most relevant error and its place in the value, and its
+        score falls with the number of errors.
 
     Raises:
-        ImportError: the ``jsonschema`` package is not installed.
-        TypeError: the schema isn't a mapping, or holds what JSON can't; or ``max_steps`` isn't
+        ImportError: the ``jsonschema`` package isn't installed.
+        TypeError: the schema isn't a mapping or can't be written as JSON, or ``max_steps`` isn't
             an int.
-        ValueError: it isn't a valid JSON Schema, or has a reference that leads nowhere; or
-            ``max_steps`` is below 1.
+        ValueError: the schema is invalid or has a reference that leads nowhere, or ``max_steps`` is
+            below 1.
     """
     whole_number("json_schema: max_steps", max_steps)
     validator = schema_validator(schema)
@@ -136,29 +129,12 @@ def json_schema(
         f"is JSON that meets this JSON Schema: {shown}",
         validate,
         settings,
-        _of_schema(validator, max_steps) if early else None,
+        of_schema(validator, max_steps) if early else None,
     )
 
 
-def early_schema(schema: Mapping[str, Any]) -> Fresh:
-    """Return a stream check for a schema of somebody else's: valid, but of unknown cost.
-
-    It looks at no pattern, and gives up after some steps: then the whole check decides.
-    """
-    return _of_schema(validator_of(json.loads(json.dumps(schema))), OTHERS_STEPS, ours=False)
-
-
 def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return what reads a tool's arguments; a `ValueError` says what is wrong with a text.
-
-    Args:
-        schema: the JSON Schema of the arguments.
-
-    Raises:
-        ImportError: the ``jsonschema`` package is not installed.
-        TypeError: the schema holds what JSON can't.
-        ValueError: it isn't a valid JSON Schema.
-    """
+    """Return a function that reads a tool's arguments, and raises `ValueError` for wrong ones."""
     validator = schema_validator(schema)
 
     def read(text: str) -> Any:
@@ -176,15 +152,9 @@ def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
 
 
 def watch_of(schema: Mapping[str, Any], *, ours: bool = True) -> CallWatch:
-    """Return what looks at a tool's arguments while they arrive: `reader_of` refuses what it does.
-
-    Args:
-        schema: the JSON Schema of the arguments, which is one.
-        ours: whether it is the program's own; of somebody else's, it looks at no pattern, and
-            gives up after some steps.
-    """
+    """Return a check of a tool's arguments while they arrive: a part of `reader_of`'s."""
     validator = validator_of(json.loads(json.dumps(dict(schema))))
-    return _call_watch(validator, MAX_STEPS if ours else OTHERS_STEPS, ours=ours)
+    return call_watch(validator, MAX_STEPS if ours else OTHERS_STEPS, ours=ours)
 
 
 def call_arguments(schema: Mapping[str, Any]) -> Requirement:
@@ -212,7 +182,7 @@ def _validate(
 
 
 def _wrong_with(value: Any, validator: Any, max_steps: int, *, call: bool) -> tuple[str, int]:
-    """Return what is wrong with a value, and how many errors that are."""
+    """Return the errors of a value in words, and their number."""
     with counted(max_steps):
         errors: list[Any] = list(islice(validator.iter_errors(value), 100))
         unknown = list(islice(unknown_names(value, [validator]), 100)) if call else []
@@ -232,17 +202,17 @@ def parses_as(
 ) -> Requirement:
     """Require a reply that is JSON of a pydantic model, or of another type pydantic can validate.
 
-    To have the parsed value too, give ``format=`` to ``sample`` instead. White space and one
-    Markdown code fence around the reply are tolerated.
+    If you need the parsed value, use ``format=`` of ``sample`` instead. White space and one
+    Markdown code fence around the reply are allowed.
 
     Args:
         model: the type.
-        early: check a reply while it arrives, too, and close its request at the first sure failure;
-            see `mellea_like.requirements.checks`.
+        early: also check replies while they stream in, and close a request as soon as its reply is
+            certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its reason names the fields that are wrong.
+        The requirement. Its reason names the wrong fields.
 
     Raises:
         TypeError: pydantic can't validate that type.
@@ -270,50 +240,7 @@ def parses_as(
 
 def _of_type(model: Any) -> Fresh:
     """Return a stream check that fails once a reply can't become a value of a type any more."""
-    return _watching(lambda: FormatWatch(model).feed, constants=True)
-
-
-def _of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:
-    """Return a stream check that fails at the first value that a schema can't have."""
-    return _watching(_call_watch(validator, max_steps, ours=ours))
-
-
-def _call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatch:
-    def begin() -> Callable[[str], str | None]:
-        watch = FormatWatch(None, shape=SchemaShape(validator))
-        left = max_steps
-
-        def feed(text: str) -> str | None:
-            nonlocal left
-            with counted(left, ours=ours):
-                why = watch.feed(text)
-                left = spent.left
-            return why
-
-        return feed
-
-    return begin
-
-
-def _watching(
-    begin: Callable[[], Callable[[str], str | None]], *, constants: bool = False
-) -> Fresh:
-    """Return a stream check that reads JSON, and has something look at its values."""
-    json_so_far = json_only(constants=constants)
-
-    def make() -> Look:
-        syntax, feed = copy.deepcopy(json_so_far), begin()
-
-        def look(text: str, delta: str) -> Answer:
-            said = syntax(text, delta)
-            if said is not Verdict.UNKNOWN:
-                return said
-            why = feed(text)
-            return (Verdict.FAIL, why) if why else Verdict.UNKNOWN
-
-        return look
-
-    return Fresh(make)
+    return watching(lambda: FormatWatch(model).feed, constants=True)
 
 
 def _loads(text: str) -> Any:

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from itertools import islice
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from mellea_like.core.display import bounded
-from mellea_like.core.format_watch import BrokenError
+from mellea_like.core.format_watch import BrokenError, FormatWatch
 from mellea_like.core.validation import Verdict
-from mellea_like.requirements.checks_common import (
-    Answer,
-    Fresh,
-    clipped,
-    quoted,
-)
+from mellea_like.requirements.checks_common import Answer, Fresh, clipped, quoted
 from mellea_like.requirements.json_schemas import (
     TooCostly,
     count_step,
+    counted,
     inside_of,
     looked_up,
     most_relevant,
     of_item,
     of_property,
+    spent,
+    validator_of,
 )
 
-__all__ = ["SchemaShape", "json_only"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mellea_like.core.tools import CallWatch
+    from mellea_like.requirements.checks_common import Look
+
+__all__ = ["OTHERS_STEPS", "call_watch", "early_schema", "json_only", "of_schema", "watching"]
+
+OTHERS_STEPS = 2_000
+"""Keywords that are looked at while a reply of somebody else's schema arrives; some 20 ms."""
 
 DEEPEST = 16
 """Inside more values than that, one is validated with the value that it is in."""
@@ -43,6 +51,57 @@ _LONG_LINE = 100
 # White space that a reply may have around its JSON, and JSON itself doesn't have: inside of it, the
 # whole check decides.
 _OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and c not in " \t\r\n"}
+
+
+def early_schema(schema: Mapping[str, Any]) -> Fresh:
+    """Return a stream check for a schema of somebody else's: valid, but of unknown cost.
+
+    It looks at no pattern, and gives up after some steps: then the whole check decides.
+    """
+    return of_schema(validator_of(json.loads(json.dumps(schema))), OTHERS_STEPS, ours=False)
+
+
+def of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:
+    """Return a stream check that fails at the first value that a schema can't have."""
+    return watching(call_watch(validator, max_steps, ours=ours))
+
+
+def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatch:
+    """Return what fails at the first value that a schema can't have."""
+
+    def begin() -> Callable[[str], str | None]:
+        watch = FormatWatch(None, shape=_SchemaShape(validator))
+        left = max_steps
+
+        def feed(text: str) -> str | None:
+            nonlocal left
+            with counted(left, ours=ours):
+                why = watch.feed(text)
+                left = spent.left
+            return why
+
+        return feed
+
+    return begin
+
+
+def watching(begin: Callable[[], Callable[[str], str | None]], *, constants: bool = False) -> Fresh:
+    """Return a stream check that reads JSON, and has something look at its values."""
+    json_so_far = json_only(constants=constants)
+
+    def make() -> Look:
+        syntax, feed = copy.deepcopy(json_so_far), begin()
+
+        def look(text: str, delta: str) -> Answer:
+            said = syntax(text, delta)
+            if said is not Verdict.UNKNOWN:
+                return said
+            why = feed(text)
+            return (Verdict.FAIL, why) if why else Verdict.UNKNOWN
+
+        return look
+
+    return Fresh(make)
 
 
 def json_only(*, constants: bool = False) -> Fresh:
@@ -60,7 +119,7 @@ _KINDS = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "bool
 _NUMBERS = "-0123456789"
 
 
-class SchemaShape:
+class _SchemaShape:
     """What a JSON Schema says of a value that is still arriving."""
 
     brackets = "".join(_KINDS) + _NUMBERS

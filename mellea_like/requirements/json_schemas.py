@@ -16,13 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.argument_checks import unknown_argument
 from mellea_like.core.display import bounded
-from mellea_like.requirements.checks_common import (
-    clipped,
-)
+from mellea_like.requirements.checks_common import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
-
 
 __all__ = [
     "OF_THE_REST",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mellea_like.telemetry.call import CallTelemetry, Instruments
     from mellea_like.telemetry.spans import SpanScope
 
-__all__ = ["Telemetry", "server_span"]
+__all__ = ["Telemetry"]
 
 BY_NAME = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER")
 """Environment variables that name a provider, which OpenTelemetry loads."""

@@ -18,7 +18,6 @@ from engine_kit import yes
 
 from mellea_like import (
     Budget,
-    FallbackBackend,
     Generation,
     Image,
     Message,
@@ -26,16 +25,14 @@ from mellea_like import (
     Request,
     Requirement,
     Tool,
-    ToolCall,
-    Usage,
-    Verdict,
 )
 from mellea_like.backends import CachedBackend, FunctionBackend, ScriptedBackend, SimulatedBackend
 from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core import ToolCall, Usage, Verdict
 from mellea_like.core.backend import Options, RequestMeta
 from mellea_like.core.generation import Meter, TokenLogprob
 from mellea_like.errors import BackendUnavailable, CacheError
-from mellea_like.limits import ConcurrencyLimiter, LimitedBackend, RetryBackend
+from mellea_like.limits import ConcurrencyLimiter, FallbackBackend, LimitedBackend, RetryBackend
 from mellea_like.testing import check_backend
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,9 @@ import openai
 import pytest
 from http_server import Answer, OpenAIServer
 
-from mellea_like import Message, Options, Request
+from mellea_like import Message, Request
 from mellea_like.backends import OpenAIBackend
+from mellea_like.core import Options
 from mellea_like.errors import BackendError
 
 pytestmark = pytest.mark.anyio

@@ -14,10 +14,11 @@ from openai.types.responses import ResponseStreamEvent
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 from pydantic import BaseModel, TypeAdapter
 
-from mellea_like import Audio, File, Image, Message, Options, Request, Tool, ToolCall, Usage
+from mellea_like import Image, Message, Request, Tool
 from mellea_like.backends import OpenAIBackend
 from mellea_like.backends.openai_events import ServerError
 from mellea_like.backends.openai_responses import Response
+from mellea_like.core import Audio, File, Options, ToolCall, Usage
 from mellea_like.core.generation import Generation, Meter, TokenLogprob
 from mellea_like.errors import (
     BackendUnavailable,

@@ -10,8 +10,9 @@ import openai
 import pytest
 from http_server import Answer, OpenAIServer, serving
 
-from mellea_like import RejectionSamplingStrategy, Requirement, Usage
+from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core import Usage
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.token_estimate import estimate_input_tokens

@@ -18,9 +18,10 @@ from openai.types.chat import (
 )
 from pydantic import TypeAdapter
 
-from mellea_like import Audio, File, Image, Message, Options, Request, Text, Tool, ToolCall
+from mellea_like import Image, Message, Request, Tool
 from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_reply import Reply
+from mellea_like.core import Audio, File, Options, Text, ToolCall
 from mellea_like.core.generation import Generation, Meter
 from mellea_like.errors import MalformedResponse
 

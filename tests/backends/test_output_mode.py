@@ -10,7 +10,7 @@ import pytest
 from http_server import Answer, serving
 from pydantic import BaseModel, Field
 
-from mellea_like import Budget, Collect, RejectionSamplingStrategy, Retry
+from mellea_like import Budget, Collect, RejectionSamplingStrategy
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.output_mode import MODES, OutputModes, demand, names, reply_text
 from mellea_like.core.backend import Options, Request
@@ -18,6 +18,7 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.parts import Image, Text
 from mellea_like.core.tools import Tool
 from mellea_like.errors import BackendError, InvalidRequest
+from mellea_like.limits import Retry
 
 pytestmark = pytest.mark.anyio
 

@@ -12,13 +12,15 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from mellea_like import BestOf, RejectionSamplingStrategy, Tournament, Usage, judge_score
+from mellea_like import BestOf, RejectionSamplingStrategy, judge_score
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.pydantic_ai import PydanticAIBackend
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core import Usage
 from mellea_like.core.backend import JUDGE_DEFAULTS, Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.errors import InvalidRequest, RequirementError
+from mellea_like.selections import Tournament
 
 pytestmark = pytest.mark.anyio
 

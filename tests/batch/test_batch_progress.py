@@ -8,8 +8,8 @@ import anyio
 import pytest
 from batch_kit import MemoryJournal, Plan, results_of, strategy
 
-from mellea_like import Usage
 from mellea_like.batch import Progress, sample_many
+from mellea_like.core import Usage
 from mellea_like.errors import AuthenticationFailed
 
 pytestmark = pytest.mark.anyio

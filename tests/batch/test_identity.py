@@ -23,20 +23,20 @@ from mellea_like import (
     Instruction,
     Message,
     MultiTurnStrategy,
-    Options,
     RejectionSamplingStrategy,
     Requirement,
-    Tournament,
     Vote,
     checks,
     judge_score,
 )
 from mellea_like.backends import ScriptedBackend
 from mellea_like.batch.identity import differing_part, digest_of, identity_of, label_of, row_of
+from mellea_like.core import Options
 from mellea_like.core.backend import Backend
 from mellea_like.core.conversation import as_action
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry
 from mellea_like.schedules import BaseSchedule, Hedged, Staggered
+from mellea_like.selections import Tournament
 
 
 def short(candidate: Any) -> bool:

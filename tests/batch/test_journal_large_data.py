@@ -14,8 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mellea_like import (
-    Audio,
-    File,
     FunctionBackend,
     Generation,
     Image,
@@ -30,6 +28,7 @@ from mellea_like import (
 from mellea_like.batch import read_items
 from mellea_like.batch.journal import large_data as journal_parts
 from mellea_like.batch.journal.records import input_row, item_record, result_rows
+from mellea_like.core import Audio, File
 from mellea_like.errors import JournalError
 from tests.support.journal_kit import items_of
 from tests.support.messages import CALLS, MESSAGES, SOME, WORDS

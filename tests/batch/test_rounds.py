@@ -25,10 +25,10 @@ from mellea_like import (
     Request,
     Requirement,
     Stage,
-    Usage,
     Vote,
 )
 from mellea_like.batch import Journal, breadth_first, read_items, read_run, sample_many
+from mellea_like.core import Usage
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendUnavailable,

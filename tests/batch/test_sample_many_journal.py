@@ -8,9 +8,10 @@ import anyio
 import pytest
 from batch_kit import Counted, MemoryJournal, Plan, ids, into, results_of, strategy
 
-from mellea_like import Message, Usage
+from mellea_like import Message
 from mellea_like.batch import item as item_module
 from mellea_like.batch import sample_many
+from mellea_like.core import Usage
 from mellea_like.errors import AuthenticationFailed, JournalError, LimitExceeded, SamplingFailed
 from mellea_like.limits import Budget
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import examples
-from mellea_like import Generation, Request, Usage
+from mellea_like import Generation, Request
 from mellea_like.batch import ItemResult, sample_many
+from mellea_like.core import Usage
 from mellea_like.errors import InvalidRequest, JournalError, SamplingFailed
 from mellea_like.testing import run_virtual
 

@@ -15,12 +15,12 @@ from mellea_like import (
     RepairTemplateStrategy,
     Requirement,
     Tool,
-    ToolCall,
     Vote,
     checks,
 )
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.batch import sample_many
+from mellea_like.core import ToolCall
 from mellea_like.errors import JournalError
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,6 @@ from http_server import Answer, OpenAIServer
 from rich.cells import cell_len
 from rows_kit import echo, write_rows
 
-from mellea_like import Usage
 from mellea_like.batch import Progress
 from mellea_like.cli.batch.progress import (
     BatchView,
@@ -23,6 +22,7 @@ from mellea_like.cli.batch.progress import (
     summary,
 )
 from mellea_like.cli.console import make_console
+from mellea_like.core import Usage
 from mellea_like.limits import Price
 
 BUSY = Progress(

@@ -102,7 +102,7 @@ def children_of(pid):
 UNSTOPPABLE = """
 import sys, time
 import anyio
-import _mellea_like_entry
+from mellea_like.__main__ import main
 from mellea_like.backends import MarkovBackend
 
 async def generate(self, request):
@@ -115,7 +115,7 @@ async def generate(self, request):
             continue
 
 MarkovBackend.generate = generate
-sys.exit(_mellea_like_entry.main())
+sys.exit(main())
 """
 
 
@@ -135,7 +135,7 @@ def test_a_second_signal_waits_for_nothing(started, tmp_path, number, code):
 
 WHILE_IT_IMPORTS = """
 import signal, sys
-import _mellea_like_entry
+from mellea_like.__main__ import main
 
 class Hang:
     def find_spec(self, name, path=None, target=None):
@@ -143,14 +143,14 @@ class Hang:
         signal.pause()
 
 sys.meta_path.insert(0, Hang())
-sys.exit(_mellea_like_entry.main())
+sys.exit(main())
 """
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_while_the_package_is_imported_is_told(started, number, code):
     process = started(sys.executable, "-c", WHILE_IT_IMPORTS)
-    assert read_until(process, "importing") == "importing mellea_like\n"
+    assert read_until(process, "importing") == "importing mellea_like.cli\n"
     process.send_signal(number)
     out, _ = process.communicate(timeout=10)
     assert (process.returncode, out) == (code, "Interrupted.\n")
@@ -158,19 +158,19 @@ def test_an_interrupt_while_the_package_is_imported_is_told(started, number, cod
 
 def test_the_command_starts_where_nothing_is_imported_yet():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
-    assert project["project"]["scripts"] == {"mellea-like": "_mellea_like_entry:main"}
+    assert project["project"]["scripts"] == {"mellea-like": "mellea_like.__main__:main"}
 
 
 AT_THE_END = """
 import signal, sys
-import _mellea_like_entry
+from mellea_like.__main__ import main
 
 class Last:
     def __del__(self):
         signal.raise_signal(signal.{})
 
 sys.last = Last()
-sys.exit(_mellea_like_entry.main())
+sys.exit(main())
 """
 
 

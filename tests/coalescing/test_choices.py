@@ -23,12 +23,11 @@ from mellea_like import (
     RejectionSamplingStrategy,
     Request,
     Requirement,
-    Usage,
-    Verdict,
 )
 from mellea_like.backends import FunctionBackend
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.coalescing import ChoicesBackend
+from mellea_like.core import Usage, Verdict
 from mellea_like.core.generation import Meter
 from mellea_like.errors import BackendUnavailable, InvalidRequest, ShutdownError
 from mellea_like.testing import check_backend

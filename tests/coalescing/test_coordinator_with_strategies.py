@@ -11,10 +11,10 @@ from mellea_like import (
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
-    Usage,
     requirement,
 )
 from mellea_like.coalescing import SamplingCoordinator
+from mellea_like.core import Usage
 from mellea_like.core.validation import Verdict
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable, MissingAnswer
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend

@@ -18,7 +18,6 @@ from pydantic import BaseModel, Field, ValidationError
 from typed_values import replies, shown
 
 from mellea_like import (
-    Blocked,
     Candidate,
     Context,
     Generation,
@@ -27,18 +26,16 @@ from mellea_like import (
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
-    RequirementError,
     SamplingFailed,
     SamplingResult,
     Slice,
-    StopReason,
-    Usage,
     ValidationResult,
     requirement,
 )
 from mellea_like.backends import FunctionBackend, ScriptedBackend
+from mellea_like.core import StopReason, Usage
 from mellea_like.core.recorded import RecordedAction, RecordedError, error_from_dict, error_to_dict
-from mellea_like.errors import BackendUnavailable, HookError, RateLimited
+from mellea_like.errors import BackendUnavailable, Blocked, HookError, RateLimited, RequirementError
 
 CONTEXT = Context([Message("system", "Be brief.")])
 ASKED = Message("user", "do it")

@@ -22,17 +22,20 @@ from mellea_like import (
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
-    RequirementError,
     SamplingFailed,
     SamplingResult,
     Tool,
-    ToolCall,
-    Usage,
     checks,
 )
 from mellea_like.agent import run_agent, run_agent_sync
 from mellea_like.backends import ScriptedBackend
-from mellea_like.errors import AuthenticationFailed, ToolError, UnansweredToolCalls
+from mellea_like.core import ToolCall, Usage
+from mellea_like.errors import (
+    AuthenticationFailed,
+    RequirementError,
+    ToolError,
+    UnansweredToolCalls,
+)
 
 pytest.importorskip("jsonschema")  # It reads its schemas when it is imported, and blocks the loop.
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

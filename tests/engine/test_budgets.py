@@ -8,8 +8,9 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import Instruction, RejectionSamplingStrategy, StopReason
+from mellea_like import Instruction, RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core import StopReason
 from mellea_like.core.prices import Price
 from mellea_like.errors import LimitExceeded, RequirementError
 from mellea_like.limits import LimitedBackend

@@ -12,15 +12,13 @@ from mellea_like import (
     Instruction,
     Message,
     MultiTurnStrategy,
-    PluginSet,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
-    hook,
 )
 from mellea_like.core.recorded import recorded_requirement
 from mellea_like.core.serialization import slice_from_dict, slice_to_dict
 from mellea_like.errors import BackendUnavailable, LimitExceeded
-from mellea_like.hooks import HookType
+from mellea_like.hooks import HookType, PluginSet, hook
 from mellea_like.limits import Budget
 from mellea_like.sampling.call import Call
 from mellea_like.sampling.prepare import prepare_call

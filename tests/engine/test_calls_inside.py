@@ -6,9 +6,10 @@ import anyio
 import pytest
 from engine_kit import Unmetered, outcomes, yes
 
-from mellea_like import Generation, RejectionSamplingStrategy, Requirement, StopReason, Usage
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core import StopReason, Usage
 from mellea_like.errors import BackendTimeout, LimitExceeded
 from mellea_like.limits import Budget, Retry
 

@@ -22,9 +22,9 @@ from mellea_like import (
     SamplingResult,
     Stage,
     Tool,
-    ToolCall,
 )
 from mellea_like.backends import ScriptedBackend
+from mellea_like.core import ToolCall
 from mellea_like.errors import BackendUnavailable
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

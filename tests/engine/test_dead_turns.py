@@ -8,16 +8,10 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, says, yes
 
-from mellea_like import (
-    Generation,
-    HookType,
-    MultiTurnStrategy,
-    RejectionSamplingStrategy,
-    Requirement,
-    hook,
-)
+from mellea_like import Generation, MultiTurnStrategy, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable, RequirementError
+from mellea_like.hooks import HookType, hook
 from mellea_like.schedules import Hedged
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

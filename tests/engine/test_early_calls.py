@@ -14,12 +14,13 @@ from http_server import Answer, OpenAIServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like import RejectionSamplingStrategy, Telemetry
+from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import CallPiece
 from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.sampling.early_rejection import ArrivingCalls
 from mellea_like.sampling.tools import toolbox_of
+from mellea_like.telemetry import Telemetry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.allow_blocking]
 

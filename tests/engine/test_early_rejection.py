@@ -8,17 +8,12 @@ import pytest
 from engine_kit import by_iteration, outcomes, yes
 from pydantic import AfterValidator, BaseModel, Field
 
-from mellea_like import (
-    HookType,
-    RejectionSamplingStrategy,
-    RepairTemplateStrategy,
-    Requirement,
-    RequirementError,
-)
+from mellea_like import RejectionSamplingStrategy, RepairTemplateStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.validation import Verdict
-from mellea_like.errors import BackendUnavailable, BadVerdict
+from mellea_like.errors import BackendUnavailable, BadVerdict, RequirementError
+from mellea_like.hooks import HookType
 from mellea_like.limits import LimitedBackend
 from mellea_like.limits.budget import Budget
 from mellea_like.testing import RecordingPlugin

@@ -17,19 +17,16 @@ from mellea_like import (
     Instruction,
     Message,
     MultiTurnStrategy,
-    Options,
     Outcome,
-    PluginSet,
     Price,
     Requirement,
     SamplingResult,
     Stage,
     SyncSampler,
-    Verdict,
-    hook,
 )
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.batch.identity import identity_of
+from mellea_like.core import Options, Verdict
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
     AuthenticationFailed,
@@ -38,6 +35,7 @@ from mellea_like.errors import (
     RequirementError,
     SamplingFailed,
 )
+from mellea_like.hooks import PluginSet, hook
 from mellea_like.requirements import checks
 from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.schedules import Eager, Hedged, PerRequirement, Staggered

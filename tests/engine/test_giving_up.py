@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from engine_kit import after, by_iteration, says, yes
 
-from mellea_like import RejectionSamplingStrategy, StopReason
+from mellea_like import RejectionSamplingStrategy
+from mellea_like.core import StopReason
 from mellea_like.limits.budget import Budget
 from mellea_like.schedules.giving_up import PerRequirement
 

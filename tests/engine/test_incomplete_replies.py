@@ -16,11 +16,11 @@ from mellea_like import (
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
-    Usage,
     checks,
 )
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.core import Usage
 from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.errors import RequirementError
 

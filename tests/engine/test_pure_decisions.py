@@ -7,22 +7,19 @@ from engine_kit import a_slice, by_iteration, says, yes
 
 from mellea_like import (
     BestOf,
-    Blocked,
     Collect,
-    HookError,
     Instruction,
     Message,
     Outcome,
     RejectionSamplingStrategy,
     Requirement,
-    RequirementError,
     SamplingFailed,
     SamplingTimeout,
-    StopReason,
     ValidationResult,
 )
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.errors import LimitExceeded, RateLimited
+from mellea_like.core import StopReason
+from mellea_like.errors import Blocked, HookError, LimitExceeded, RateLimited, RequirementError
 from mellea_like.sampling.best_failure import best_failure, deepest_failure, merit
 from mellea_like.sampling.ending import Stop, conclude, first_passed
 from mellea_like.sampling.iteration import turn_of

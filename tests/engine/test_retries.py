@@ -8,19 +8,16 @@ import anyio
 import pytest
 from engine_kit import Unmetered, after, by_iteration, outcomes, yes
 
-from mellea_like import (
-    Generation,
-    HookType,
-    RejectionSamplingStrategy,
-    StopReason,
-)
+from mellea_like import Generation, RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core import StopReason
 from mellea_like.errors import (
     BackendTimeout,
     BackendUnavailable,
     MalformedResponse,
     RateLimited,
 )
+from mellea_like.hooks import HookType
 from mellea_like.limits import LimitedBackend
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry, RetryBackend

@@ -8,15 +8,10 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, says, yes
 
-from mellea_like import (
-    Generation,
-    RejectionSamplingStrategy,
-    Requirement,
-    current_iteration,
-    requirement,
-)
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement, requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core import current_iteration
 from mellea_like.runtime.logs import IterationFilter
 from mellea_like.sampling.iteration import turn_of
 

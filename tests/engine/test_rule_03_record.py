@@ -8,14 +8,8 @@ import anyio
 import pytest
 from engine_kit import Unmetered, after, by_iteration, outcomes, yes
 
-from mellea_like import (
-    Generation,
-    HookType,
-    Outcome,
-    RejectionSamplingStrategy,
-    Requirement,
-    hook,
-)
+from mellea_like import Generation, Outcome, RejectionSamplingStrategy, Requirement
+from mellea_like.hooks import HookType, hook
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

@@ -6,17 +6,10 @@ import anyio
 import pytest
 from engine_kit import Unmetered, after, by_iteration, outcomes, yes
 
-from mellea_like import (
-    Generation,
-    HookMode,
-    HookType,
-    Outcome,
-    RejectionSamplingStrategy,
-    Requirement,
-    StopReason,
-    hook,
-)
+from mellea_like import Generation, Outcome, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import Reply
+from mellea_like.core import StopReason
+from mellea_like.hooks import HookMode, HookType, hook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

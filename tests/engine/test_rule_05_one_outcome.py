@@ -10,18 +10,12 @@ from engine_kit import Busy, Unmetered, after, by_iteration, outcomes, ticking, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like import (
-    BackendError,
-    Generation,
-    HookType,
-    Outcome,
-    RejectionSamplingStrategy,
-    Requirement,
-    Usage,
-)
+from mellea_like import BackendError, Generation, Outcome, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend, passes
+from mellea_like.core import Usage
 from mellea_like.errors import BackendUnavailable
+from mellea_like.hooks import HookType
 from mellea_like.testing import RecordingPlugin, run_virtual
 
 pytestmark = pytest.mark.anyio

@@ -7,14 +7,7 @@ import pytest
 import trio
 from engine_kit import Unmetered, a_slice, by_iteration, outcomes, yes
 
-from mellea_like import (
-    BackendError,
-    FallbackBackend,
-    FunctionBackend,
-    Outcome,
-    RejectionSamplingStrategy,
-    RequirementError,
-)
+from mellea_like import BackendError, FunctionBackend, Outcome, RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.backend import Request
 from mellea_like.errors import (
@@ -25,9 +18,10 @@ from mellea_like.errors import (
     MalformedResponse,
     MissingAnswer,
     RateLimited,
+    RequirementError,
     ShutdownError,
 )
-from mellea_like.limits import RetryBackend
+from mellea_like.limits import FallbackBackend, RetryBackend
 from mellea_like.schedules.giving_up import may_go_on
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

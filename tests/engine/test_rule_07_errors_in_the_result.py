@@ -7,8 +7,9 @@ import logging
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import RejectionSamplingStrategy, Requirement, SamplingFailed, StopReason
+from mellea_like import RejectionSamplingStrategy, Requirement, SamplingFailed
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core import StopReason
 from mellea_like.errors import BackendUnavailable, InvalidRequest, RateLimited, RequirementError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

@@ -9,17 +9,17 @@ from engine_kit import after, by_iteration, outcomes, yes
 
 from mellea_like import (
     BaseSamplingStrategy,
-    HookType,
     Instruction,
     Outcome,
     RejectionSamplingStrategy,
     Requirement,
-    StopReason,
     ValidationResult,
 )
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core import StopReason
 from mellea_like.core.validation import ValidationStatus
 from mellea_like.errors import BadVerdict, RequirementError
+from mellea_like.hooks import HookType
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

@@ -8,16 +8,15 @@ import pytest
 from engine_kit import says
 
 from mellea_like import (
-    HookType,
     Instruction,
     Message,
     RejectionSamplingStrategy,
     Requirement,
     ValidationResult,
-    hook,
 )
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.validation import ValidationStatus
+from mellea_like.hooks import HookType, hook
 from mellea_like.sampling.prepare import merge_requirements
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

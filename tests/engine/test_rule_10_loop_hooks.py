@@ -8,18 +8,10 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import (
-    Blocked,
-    HookError,
-    HookMode,
-    HookType,
-    Plugin,
-    RejectionSamplingStrategy,
-    Requirement,
-    StopReason,
-    hook,
-)
-from mellea_like.errors import InvalidRequest, SamplingTimeout
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.core import StopReason
+from mellea_like.errors import Blocked, HookError, InvalidRequest, SamplingTimeout
+from mellea_like.hooks import HookMode, HookType, Plugin, hook
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

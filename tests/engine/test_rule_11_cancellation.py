@@ -12,17 +12,10 @@ import anyio
 import pytest
 from engine_kit import Unmetered, after, by_iteration, yes
 
-from mellea_like import (
-    Generation,
-    HookMode,
-    HookType,
-    RejectionSamplingStrategy,
-    Requirement,
-    SamplingTimeout,
-    hook,
-)
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement, SamplingTimeout
 from mellea_like.backends.scripted import Reply
 from mellea_like.errors import BackendUnavailable
+from mellea_like.hooks import HookMode, HookType, hook
 from mellea_like.limits import FallbackBackend, RetryBackend
 
 pytestmark = pytest.mark.anyio

@@ -12,15 +12,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 from engine_kit import Unmetered, after, by_iteration, outcomes, yes
 
-from mellea_like import (
-    Generation,
-    HookMode,
-    HookType,
-    RejectionSamplingStrategy,
-    Requirement,
-    hook,
-)
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.hooks import HookMode, HookType, hook
 from mellea_like.runtime.task_stack import stack_of
 from mellea_like.runtime.threads import run_in_thread, thread_statistics
 

@@ -10,11 +10,11 @@ from mellea_like import (
     Instruction,
     Message,
     MultiTurnStrategy,
-    Options,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
 )
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core import Options
 from mellea_like.errors import RateLimited
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

@@ -11,22 +11,16 @@ import pytest
 from anyio.lowlevel import checkpoint
 from engine_kit import Unmetered, after, by_iteration, outcomes, yes
 
-from mellea_like import (
-    BaseSamplingStrategy,
-    Generation,
-    HookError,
-    HookType,
-    RejectionSamplingStrategy,
-    Requirement,
-    hook,
-)
+from mellea_like import BaseSamplingStrategy, Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.errors import (
     BackendTimeout,
     BackendUnavailable,
+    HookError,
     RequirementError,
     SamplingTimeout,
 )
+from mellea_like.hooks import HookType, hook
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

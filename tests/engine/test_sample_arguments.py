@@ -15,16 +15,16 @@ from mellea_like import (
     Instruction,
     Message,
     MultiTurnStrategy,
-    Options,
-    PluginSet,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
-    RequirementError,
     SamplingResult,
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core import Options
+from mellea_like.errors import RequirementError
+from mellea_like.hooks import PluginSet
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio]

@@ -11,15 +11,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 from engine_kit import by_iteration, outcomes, yes
 
-from mellea_like import (
-    Generation,
-    HookType,
-    PluginSet,
-    RejectionSamplingStrategy,
-    Requirement,
-    hook,
-)
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.hooks import HookType, PluginSet, hook
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend
 
 

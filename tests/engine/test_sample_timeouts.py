@@ -10,17 +10,16 @@ from engine_kit import after, by_iteration, outcomes, yes
 
 from mellea_like import (
     BackendError,
-    HookType,
     Outcome,
     RejectionSamplingStrategy,
     Requirement,
     SamplingFailed,
     SamplingTimeout,
-    StopReason,
-    hook,
 )
 from mellea_like.backends.scripted import Reply
+from mellea_like.core import StopReason
 from mellea_like.errors import BackendTimeout, RateLimited, RequirementError
+from mellea_like.hooks import HookType, hook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

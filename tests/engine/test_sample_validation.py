@@ -12,12 +12,11 @@ from mellea_like import (
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
-    RequirementError,
-    Usage,
     ValidationResult,
 )
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.errors import BackendUnavailable
+from mellea_like.core import Usage
+from mellea_like.errors import BackendUnavailable, RequirementError
 
 pytestmark = pytest.mark.anyio
 

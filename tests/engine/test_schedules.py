@@ -10,12 +10,8 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import (
-    MultiTurnStrategy,
-    RejectionSamplingStrategy,
-    SamplingFailed,
-    StopReason,
-)
+from mellea_like import MultiTurnStrategy, RejectionSamplingStrategy, SamplingFailed
+from mellea_like.core import StopReason
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable
 from mellea_like.schedules import Eager, Hedged, Staggered
 from mellea_like.schedules.base import BaseSchedule, CallFacts, CallProgress, Go

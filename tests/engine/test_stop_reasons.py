@@ -10,20 +10,17 @@ from mellea_like import (
     BestOf,
     Budget,
     Collect,
-    Consensus,
     Generation,
-    HookError,
-    HookType,
     RejectionSamplingStrategy,
     Requirement,
     SamplingFailed,
-    Tournament,
     Vote,
-    hook,
 )
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.errors import AuthenticationFailed, BackendUnavailable
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable, HookError
+from mellea_like.hooks import HookType, hook
 from mellea_like.schedules import Eager, PerRequirement
+from mellea_like.selections import Consensus, Tournament
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

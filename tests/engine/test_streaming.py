@@ -10,14 +10,7 @@ from engine_kit import outcomes, yes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mellea_like import (
-    BestOf,
-    HookType,
-    RejectionSamplingStrategy,
-    RepairTemplateStrategy,
-    Requirement,
-    hook,
-)
+from mellea_like import BestOf, RejectionSamplingStrategy, RepairTemplateStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.generation import Generation
@@ -29,6 +22,7 @@ from mellea_like.errors import (
     ReplyBroken,
     SamplingFailed,
 )
+from mellea_like.hooks import HookType, hook
 from mellea_like.selections import Collect
 from mellea_like.testing import run_virtual
 

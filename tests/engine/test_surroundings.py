@@ -19,17 +19,15 @@ from http_server import Answer, OpenAIServer
 from mellea_like import (
     Context,
     Generation,
-    HookError,
-    HookType,
     Message,
     RejectionSamplingStrategy,
     Requirement,
     SamplingFailed,
-    current_iteration,
-    hook,
 )
 from mellea_like.backends import FunctionBackend, OpenAIBackend
-from mellea_like.errors import BackendError, RateLimited, RequirementError
+from mellea_like.core import current_iteration
+from mellea_like.errors import BackendError, HookError, RateLimited, RequirementError
+from mellea_like.hooks import HookType, hook
 
 
 def strategy(replies=None, *, loop=2, concurrency=2, **arguments):

@@ -10,15 +10,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 from engine_kit import by_iteration, yes
 
-from mellea_like import (
-    HookType,
-    PluginSet,
-    RejectionSamplingStrategy,
-    Requirement,
-    SyncSampler,
-    hook,
-)
+from mellea_like import RejectionSamplingStrategy, Requirement, SyncSampler
 from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.hooks import HookType, PluginSet, hook
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend
 
 NEVER = Reply("yes", delay=math.inf)

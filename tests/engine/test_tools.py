@@ -24,31 +24,28 @@ from mellea_like import (
     Escalate,
     FunctionBackend,
     Generation,
-    HookMode,
-    HookType,
     Image,
     Message,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
-    SamplingCoordinator,
     SamplingFailed,
     SamplingResult,
     Stage,
-    StopReason,
-    Telemetry,
-    Usage,
     Vote,
     checks,
-    hook,
     judge_score,
 )
 from mellea_like.backends import CachedBackend
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.coalescing import SamplingCoordinator
+from mellea_like.core import StopReason, Usage
 from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.errors import BackendUnavailable, LimitExceeded, ToolError
+from mellea_like.hooks import HookMode, HookType, hook
 from mellea_like.schedules import Hedged, LatencyQuantiles, Restart
 from mellea_like.selections import tool_key
+from mellea_like.telemetry import Telemetry
 
 pytest.importorskip("jsonschema")  # It reads its schemas when it is imported, and blocks the loop.
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

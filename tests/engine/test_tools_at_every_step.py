@@ -6,8 +6,9 @@ import anyio
 import pytest
 from steps import run_stepped
 
-from mellea_like import Generation, RejectionSamplingStrategy, Requirement, Tool, ToolCall
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement, Tool
 from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.core import ToolCall
 
 LOOK = tuple(ToolCall(f"c{n}", "look_up", f'{{"n": {n}}}') for n in (1, 2))
 good = Requirement("good", lambda candidate: candidate.text == "good", inline=True)

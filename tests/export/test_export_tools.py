@@ -17,9 +17,9 @@ from mellea_like import (
     Message,
     RejectionSamplingStrategy,
     Requirement,
-    ToolCall,
     sample_many,
 )
+from mellea_like.core import ToolCall
 from mellea_like.core.tools import Tool
 from mellea_like.export import export
 

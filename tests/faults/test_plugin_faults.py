@@ -17,18 +17,11 @@ from engine_kit import after as later
 from engine_kit import by_iteration, outcomes, yes
 from leftovers import other_threads
 
-from mellea_like import (
-    Blocked,
-    HookError,
-    HookMode,
-    HookType,
-    Plugin,
-    RejectionSamplingStrategy,
-    hook,
-)
+from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.result import StopReason
-from mellea_like.errors import BackendUnavailable
+from mellea_like.errors import BackendUnavailable, Blocked, HookError
+from mellea_like.hooks import HookMode, HookType, Plugin, hook
 
 pytestmark = pytest.mark.anyio
 virtual = pytest.mark.usefixtures("virtual_clock")

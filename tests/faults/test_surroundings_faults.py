@@ -31,12 +31,12 @@ from mellea_like import (
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
-    Telemetry,
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.limits import Budget
 from mellea_like.schedules import Eager, Hedged
 from mellea_like.schedules.giving_up import PerRequirement
+from mellea_like.telemetry import Telemetry
 
 pytestmark = pytest.mark.anyio
 STRATEGIES = [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]

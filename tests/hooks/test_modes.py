@@ -6,19 +6,10 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import (
-    Blocked,
-    HookError,
-    HookMode,
-    HookType,
-    Outcome,
-    Plugin,
-    RejectionSamplingStrategy,
-    Requirement,
-    StopReason,
-    hook,
-)
-from mellea_like.errors import InvalidRequest
+from mellea_like import Outcome, RejectionSamplingStrategy, Requirement
+from mellea_like.core import StopReason
+from mellea_like.errors import Blocked, HookError, InvalidRequest
+from mellea_like.hooks import HookMode, HookType, Plugin, hook
 from mellea_like.hooks.payloads import SamplingIterationPayload
 from mellea_like.testing import RecordingPlugin
 

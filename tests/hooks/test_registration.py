@@ -9,16 +9,8 @@ import anyio.lowlevel
 import pytest
 from engine_kit import by_iteration, yes
 
-from mellea_like import (
-    HookMode,
-    HookType,
-    Plugin,
-    PluginSet,
-    RejectionSamplingStrategy,
-    hook,
-    register,
-    unregister,
-)
+from mellea_like import RejectionSamplingStrategy
+from mellea_like.hooks import HookMode, HookType, Plugin, PluginSet, hook, register, unregister
 from mellea_like.hooks.plugins import handlers_of, snapshot
 
 END = HookType.SAMPLING_LOOP_END

@@ -11,25 +11,20 @@ from mellea_like import (
     Candidate,
     Context,
     Generation,
-    HookError,
-    HookType,
     Instruction,
     Message,
-    Options,
     Outcome,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
     Slice,
-    StopReason,
-    Usage,
     ValidationResult,
-    hook,
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.errors import BackendUnavailable
-from mellea_like.hooks import payloads
+from mellea_like.core import Options, StopReason, Usage
+from mellea_like.errors import BackendUnavailable, HookError
+from mellea_like.hooks import HookType, hook, payloads
 from mellea_like.hooks.payloads import (
     GenerationErrorPayload,
     GenerationPostCallPayload,

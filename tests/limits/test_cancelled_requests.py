@@ -9,9 +9,10 @@ import anyio
 import pytest
 from http_server import Answer, OpenAIServer
 
-from mellea_like import Price, RejectionSamplingStrategy, Requirement, Verdict
+from mellea_like import Price, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.core import Verdict
 from mellea_like.core.backend import Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage

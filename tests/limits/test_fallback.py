@@ -9,11 +9,12 @@ import anyio
 import pytest
 from http_server import Answer, OpenAIServer
 
-from mellea_like import FallbackBackend, Price, RejectionSamplingStrategy, Requirement, Verdict
+from mellea_like import Price, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.batch import sample_many
+from mellea_like.core import Verdict
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
@@ -27,7 +28,14 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry, RetryBackend
+from mellea_like.limits import (
+    Budget,
+    ConcurrencyLimiter,
+    FallbackBackend,
+    LimitedBackend,
+    Retry,
+    RetryBackend,
+)
 from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.testing import check_backend, run_virtual
 

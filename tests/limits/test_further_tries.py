@@ -7,7 +7,7 @@ from functools import partial
 import anyio
 import pytest
 
-from mellea_like import FallbackBackend, Price, RejectionSamplingStrategy
+from mellea_like import Price, RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.backend import Backend, Options, Request
 from mellea_like.core.conversation import Message
@@ -18,7 +18,14 @@ from mellea_like.errors import (
     BackendUnavailable,
     LimitExceeded,
 )
-from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry, RetryBackend
+from mellea_like.limits import (
+    Budget,
+    ConcurrencyLimiter,
+    FallbackBackend,
+    LimitedBackend,
+    Retry,
+    RetryBackend,
+)
 from mellea_like.limits.budget_accounts import Amounts
 
 pytestmark = pytest.mark.anyio

@@ -98,7 +98,7 @@ def test_the_wheel_has_each_file_of_the_package_and_no_other(wheel):
         if path.is_file() and "__pycache__" not in path.parts
     }
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == ours | {"_mellea_like_entry.py"}
+    assert names == ours
     assert "mellea_like/py.typed" in names
 
 

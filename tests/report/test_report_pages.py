@@ -11,7 +11,8 @@ from html_page import HtmlPage
 from messages import PNG
 from report_kit import NASTY, calls, decision, item, many, nasty_run, nasty_trace, run_of, trace_of
 
-from mellea_like import Audio, Image, Message, ToolCall
+from mellea_like import Image, Message
+from mellea_like.core import Audio, ToolCall
 from mellea_like.core.decision import Answer
 from mellea_like.report import call_report, call_text, comparison_text, run_report, run_text
 from mellea_like.report.draw_details import FULL, MOST_BARS

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from code_kit import decided, python, sandbox
 
-from mellea_like import RequirementError
+from mellea_like.errors import RequirementError
 from mellea_like.requirements.code import CodeJob, passes_tests, returns, runs
 
 pytestmark = [

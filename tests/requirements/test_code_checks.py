@@ -14,8 +14,9 @@ from code_kit import decided, python, sandbox
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like import RejectionSamplingStrategy, RepairTemplateStrategy, RequirementError
+from mellea_like import RejectionSamplingStrategy, RepairTemplateStrategy
 from mellea_like.backends import ScriptedBackend
+from mellea_like.errors import RequirementError
 from mellea_like.requirements.code import (
     CodeReport,
     Sandbox,

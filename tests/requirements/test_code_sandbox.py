@@ -18,7 +18,7 @@ import pytest
 from code_kit import sandbox
 from leftovers import children
 
-from mellea_like import RequirementError
+from mellea_like.errors import RequirementError
 from mellea_like.requirements.code import CodeJob, Sandbox
 from mellea_like.requirements.code import sandbox as module
 from mellea_like.requirements.code.report import described

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from code_kit import decided, sandbox
 
-from mellea_like import RequirementError
+from mellea_like.errors import RequirementError
 from mellea_like.requirements.code import runs_sql
 
 pytestmark = pytest.mark.anyio

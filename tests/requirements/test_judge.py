@@ -9,7 +9,8 @@ from engine_kit import candidate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like import Audio, Context, Image, Instruction, Message, Requirement, ToolCall
+from mellea_like import Context, Image, Instruction, Message, Requirement
+from mellea_like.core import Audio, ToolCall
 from mellea_like.requirements.judge import judge_messages, read_verdict
 
 KIND = Requirement("be kind")

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedule_kit import took
 
-from mellea_like import Generation, Outcome, Usage
+from mellea_like import Generation, Outcome
+from mellea_like.core import Usage
 from mellea_like.schedules import LatencyQuantiles, learned
 
 

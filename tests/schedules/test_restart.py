@@ -7,7 +7,8 @@ import pytest
 from engine_kit import Busy, yes
 from schedule_kit import facts, progress, took
 
-from mellea_like import Budget, Escalate, Generation, Outcome, RejectionSamplingStrategy, Usage
+from mellea_like import Budget, Escalate, Generation, Outcome, RejectionSamplingStrategy
+from mellea_like.core import Usage
 from mellea_like.errors import LimitExceeded
 from mellea_like.sampling.escalate import Stage
 from mellea_like.schedules import (

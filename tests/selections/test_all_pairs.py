@@ -18,26 +18,22 @@ from mellea_like import (
     BestOf,
     Budget,
     Collect,
-    Consensus,
     Generation,
     MultiTurnStrategy,
     Outcome,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
-    Retry,
-    StopReason,
     SyncSampler,
-    Tournament,
-    Usage,
-    Verdict,
     Vote,
-    hook,
     sample_many,
 )
 from mellea_like.backends.function import FunctionBackend
+from mellea_like.core import StopReason, Usage, Verdict
 from mellea_like.errors import BackendUnavailable
+from mellea_like.hooks import hook
 from mellea_like.hooks.types import HookType
+from mellea_like.limits import Retry
 from mellea_like.schedules import (
     Eager,
     Hedged,
@@ -46,6 +42,7 @@ from mellea_like.schedules import (
     Restart,
     Staggered,
 )
+from mellea_like.selections import Consensus, Tournament
 from mellea_like.testing import run_virtual
 
 WIDTH, LOOPS = 3, 5

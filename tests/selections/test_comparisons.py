@@ -8,30 +8,22 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration
 
-from mellea_like import (
-    Blocked,
-    Budget,
-    Generation,
-    HookError,
-    Outcome,
-    Plugin,
-    RejectionSamplingStrategy,
-    Requirement,
-    Retry,
-    StopReason,
-    Tournament,
-    Usage,
-    hook,
-)
+from mellea_like import Budget, Generation, Outcome, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
+from mellea_like.core import StopReason, Usage
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendUnavailable,
+    Blocked,
     CircuitOpen,
+    HookError,
     InvalidRequest,
 )
+from mellea_like.hooks import Plugin, hook
 from mellea_like.hooks.types import HookType
+from mellea_like.limits import Retry
 from mellea_like.schedules import PerRequirement
+from mellea_like.selections import Tournament
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

@@ -15,22 +15,21 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from mellea_like import (
     BestOf,
     Collect,
-    Consensus,
     Generation,
-    HookType,
     RejectionSamplingStrategy,
     Requirement,
     SamplingResult,
-    Telemetry,
-    Tournament,
-    Usage,
     Vote,
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.batch import Journal, read_items, sample_many
+from mellea_like.core import Usage
 from mellea_like.core.decision import Answer
 from mellea_like.core.ledger import LedgerTotal
 from mellea_like.core.prices import Price
+from mellea_like.hooks import HookType
+from mellea_like.selections import Consensus, Tournament
+from mellea_like.telemetry import Telemetry
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = pytest.mark.anyio

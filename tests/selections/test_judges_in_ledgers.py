@@ -17,15 +17,14 @@ from mellea_like import (
     Requirement,
     SamplingResult,
     Tool,
-    ToolCall,
-    Tournament,
-    Usage,
     judge_score,
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.batch import Journal, read_items, read_run, sample_many
+from mellea_like.core import ToolCall, Usage
 from mellea_like.core.prices import Price
 from mellea_like.report.run_figures import figures_of
+from mellea_like.selections import Tournament
 
 pytestmark = pytest.mark.anyio
 

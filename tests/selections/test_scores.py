@@ -7,17 +7,10 @@ import math
 import pytest
 from engine_kit import by_iteration, votes_of
 
-from mellea_like import (
-    BestOf,
-    Generation,
-    RejectionSamplingStrategy,
-    RequirementError,
-    Vote,
-    judge_score,
-)
+from mellea_like import BestOf, Generation, RejectionSamplingStrategy, Vote, judge_score
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.generation import TokenLogprob
-from mellea_like.errors import InvalidRequest
+from mellea_like.errors import InvalidRequest, RequirementError
 from mellea_like.scoring import expected_score
 
 

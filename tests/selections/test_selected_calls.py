@@ -14,31 +14,32 @@ from mellea_like import (
     BestOf,
     Budget,
     Collect,
-    Consensus,
-    First,
     Generation,
-    Options,
-    Ordered,
     Outcome,
     Price,
     RejectionSamplingStrategy,
     Requirement,
-    RequirementError,
     SamplingFailed,
     SamplingResult,
-    StopReason,
-    Tournament,
-    Usage,
     Vote,
-    hook,
     judge_score,
 )
 from mellea_like.backends.function import FunctionBackend
+from mellea_like.core import Options, StopReason, Usage
 from mellea_like.core.decision import Answer, Decision
+from mellea_like.errors import RequirementError
+from mellea_like.hooks import hook
 from mellea_like.hooks.types import HookType
 from mellea_like.runtime.threads import thread_statistics
 from mellea_like.schedules import Hedged, PerRequirement, Staggered
-from mellea_like.selections import BaseSelection, SelectionState
+from mellea_like.selections import (
+    BaseSelection,
+    Consensus,
+    First,
+    Ordered,
+    SelectionState,
+    Tournament,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

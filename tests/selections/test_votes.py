@@ -16,15 +16,14 @@ from mellea_like import (
     Collect,
     Outcome,
     RejectionSamplingStrategy,
-    RequirementError,
     SamplingFailed,
     SamplingResult,
-    StopReason,
-    ToolCall,
     Vote,
 )
+from mellea_like.core import StopReason, ToolCall
 from mellea_like.core.decision import Answer
 from mellea_like.core.serialization import decision_from_dict
+from mellea_like.errors import RequirementError
 from mellea_like.selections import SelectionFacts, majority_confidence
 from mellea_like.selections.base import Answers, tool_key
 

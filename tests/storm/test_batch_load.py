@@ -11,8 +11,9 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from mellea_like import Generation, RejectionSamplingStrategy, Request, Usage
+from mellea_like import Generation, RejectionSamplingStrategy, Request
 from mellea_like.batch import sample_many
+from mellea_like.core import Usage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.storm, pytest.mark.timeout(600)]
 

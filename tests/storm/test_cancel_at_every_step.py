@@ -39,11 +39,11 @@ from mellea_like import (
     RepairTemplateStrategy,
     Requirement,
     Stage,
-    Tournament,
 )
 from mellea_like.errors import AuthenticationFailed, Blocked, HookError, SamplingTimeout
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.schedules import Staggered
+from mellea_like.selections import Tournament
 from mellea_like.testing.virtual_clock import run_virtual
 
 

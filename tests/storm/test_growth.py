@@ -29,7 +29,6 @@ from pydantic import BaseModel
 
 from mellea_like import (
     Candidate,
-    Consensus,
     Context,
     Generation,
     Message,
@@ -47,7 +46,7 @@ from mellea_like.estimate import plan
 from mellea_like.export import export
 from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
 from mellea_like.report import call_report, run_report
-from mellea_like.selections import SelectionFacts
+from mellea_like.selections import Consensus, SelectionFacts
 
 pytestmark = [pytest.mark.storm, pytest.mark.timeout(120)]
 

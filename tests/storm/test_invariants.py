@@ -25,12 +25,10 @@ from examples import examples
 from mellea_like import (
     BestOf,
     Collect,
-    Consensus,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
-    Tournament,
     Vote,
 )
 from mellea_like.core.result import SamplingResult, StopReason
@@ -44,7 +42,7 @@ from mellea_like.errors import (
 )
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.schedules.giving_up import FEWEST, bug_of, may_go_on, times_seen
-from mellea_like.selections import BaseSelection
+from mellea_like.selections import BaseSelection, Consensus, Tournament
 
 pytestmark = pytest.mark.timeout(3600)
 storm = examples(75, 400)

@@ -18,7 +18,8 @@ from steps import Stepper, run_stepped
 from storm import Ask, Draw, Rig
 
 from examples import examples
-from mellea_like import RejectionSamplingStrategy, Requirement, Retry
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.limits import Retry
 from mellea_like.schedules import Staggered
 from mellea_like.testing.virtual_clock import run_virtual
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from forked_command import Forked
 
-COMMAND = (sys.executable, "-m", "mellea_like.cli.main")
+COMMAND = (sys.executable, "-m", "mellea_like")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 MOVES = re.compile(r"\r|\x1b\[[0-9;]*[ABHJK]")
 

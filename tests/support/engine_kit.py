@@ -15,10 +15,10 @@ from mellea_like import (
     Outcome,
     Requirement,
     Slice,
-    Usage,
     ValidationResult,
 )
 from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.core import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -256,6 +256,6 @@ if __name__ == "__main__":
     wanted = serve(socket.socket(fileno=int(sys.argv[1])))
     if wanted["script"]:
         _exit(_run_script(wanted["script"]))
-    from _mellea_like_entry import main
+    from mellea_like.__main__ import main
 
     _exit(main())

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar, as
 from pydantic import BaseModel, Field
 
 from mellea_like import (
-    Action,
     BaseSamplingStrategy,
     Candidate,
     Context,
@@ -17,7 +16,6 @@ from mellea_like import (
     Instruction,
     Message,
     MultiTurnStrategy,
-    Options,
     Outcome,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
@@ -25,18 +23,15 @@ from mellea_like import (
     Requirement,
     SamplingResult,
     Slice,
-    StopReason,
     SyncSampler,
     Tool,
-    ToolCall,
-    Usage,
     ValidationResult,
     checks,
-    current_iteration,
     requirement,
 )
 from mellea_like.agent import AgentResult, run_agent, run_agent_sync
 from mellea_like.backends import ScriptedBackend
+from mellea_like.core import Action, Options, StopReason, ToolCall, Usage, current_iteration
 from mellea_like.core.backend import Backend, StreamingBackend
 from mellea_like.errors import BackendError, HookError, SamplingFailed
 from mellea_like.hooks import (

@@ -15,10 +15,10 @@ from mellea_like import (
     Message,
     RejectionSamplingStrategy,
     SamplingResult,
-    Usage,
     requirement,
 )
 from mellea_like.batch import BatchRun, ItemResult, Journal, Progress, sample_many
+from mellea_like.core import Usage
 from mellea_like.limits import Budget
 
 if TYPE_CHECKING:

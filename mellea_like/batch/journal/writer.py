@@ -12,7 +12,6 @@ import sys
 import threading
 from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.differences import differences, has_more_turns
@@ -34,6 +33,7 @@ from mellea_like.batch.journal.reader import (
 )
 from mellea_like.batch.journal.records import to_json
 from mellea_like.errors import JournalError
+from mellea_like.version import __version__
 
 if sys.platform != "win32":
     import fcntl
@@ -185,7 +185,7 @@ class JournalFile:
                 self.commit({_REOPEN_FAILED: [()], SET_RUN: [own]})
             (last,) = self._connection.execute("SELECT max(id) FROM items").fetchone()
             self.last: int = -1 if last is None else last
-            versions = {"mellea_like": version("mellea-like"), "Python": platform.python_version()}
+            versions = {"mellea_like": __version__, "Python": platform.python_version()}
             self._earlier, self._opened = list(facts.get("sittings") or ()), timestamp()
             sittings = [*self._earlier, [self._opened, None]]
             self._note({**notes, "versions": versions, "ended": None, "sittings": sittings})

@@ -32,16 +32,16 @@ ENDED = ", and was ended"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeJob:
-    """A program to run, once: by itself, with tests, or to call one of its functions.
+    """A program to run once, by itself, with tests, or to call one of its functions.
 
     Attributes:
         program: its source, in Python.
-        stdin: what it reads from its standard input.
+        stdin: its standard input.
         tests: the sources of its tests, which run in the program's process.
-        names: what of the program the tests use; None is all.
+        names: the names of the program that the tests use; None is all.
         function: an expression for the function to call, such as its name.
-        inputs: the positional arguments of each call, which are plain data.
-        seconds: the most processor time that it may take; None is the runner's own limit.
+        inputs: the positional arguments of each call, as plain data.
+        seconds: the most seconds of processor time; None is the runner's own limit.
     """
 
     program: str
@@ -58,10 +58,10 @@ class CodeAnswer:
     """The outcome of one call of a program's function.
 
     Attributes:
-        value: what it returned.
+        value: the value it returned.
         raised: the names of the exception's class and its base classes, if it raised one.
         told: the exception in words, with the program's last frames.
-        problem: why the value can't be compared, such as its type, if it isn't plain data.
+        problem: the reason why the value can't be compared, such as a type that isn't plain data.
     """
 
     value: Any = None
@@ -72,18 +72,18 @@ class CodeAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeReport:
-    """How a program's run ended.
+    """The end of a program's run.
 
     Attributes:
-        failure: what went wrong, in words for the model; empty if the program ended by itself with
-            exit status 0, or its tests or calls came to their end, whatever they found.
-        stdout: what it printed, up to the runner's limit.
-        stderr: what it wrote to its standard error.
+        failure: the problem, in words for the model. Empty if the program ended by itself with exit
+            status 0, or if all its tests or calls ran, even if they failed.
+        stdout: its output, up to the runner's limit.
+        stderr: its standard error, up to the runner's limit.
         passed: how many of its tests passed.
         total: how many tests there are.
-        failures: what each failed test found.
-        answers: the outcomes of the calls, in the order of the inputs; fewer if it was ended.
-        seconds: how long it ran, by the clock.
+        failures: the reason of each failed test.
+        answers: the outcomes of the calls, in the order of the inputs; fewer if the run was ended.
+        seconds: how long it ran, in seconds by the clock.
     """
 
     failure: str = ""
@@ -97,16 +97,16 @@ class CodeReport:
 
 
 class CodeRunner(Protocol):
-    """Runs programs: a `Sandbox`, or anything of yours with this method, as a service's client."""
+    """Something that runs programs, such as a `Sandbox` or your client of a service."""
 
     async def run(self, job: CodeJob) -> CodeReport:
-        """Run a program, and end it when cancelled; raise only if it could not be run.
+        """Run a program, and end it when cancelled. Raise only if it couldn't be run.
 
         Args:
-            job: the program, and its tests.
+            job: the program and its tests.
 
         Returns:
-            How it ended.
+            The end of the run.
         """
         ...
 

@@ -63,42 +63,42 @@ SECONDS_TO_END = 5.0
 
 
 class Sandbox:
-    """Runs each program in a process of its own, with limits, and ends all that it starts.
+    """Runs each program in its own process, with limits, and ends everything that it starts.
 
-    A template process, started at the first run, forks a process for each program: that takes a few
-    milliseconds. Programs of one template see the same seed of hashes, and nothing of each other.
+    The first run starts a template process, which forks a process for each program in a few
+    milliseconds. Programs share the seed of hashes, and nothing else.
 
-    In namespaces, a program has no network, sees no other process and no files but Python's and
-    ``/usr``, read-only. They are made with bubblewrap (``bwrap``) if it is installed and works, or
-    with util-linux's ``unshare``. If neither works, no program runs: the check has errored, and
-    says why. **It is a seat belt, not a wall**: the kernel is shared. The boundary for code of
-    people who mean harm is a container or a virtual machine; put one there with ``python=``, or
-    give the checks a `CodeRunner` of yours.
+    Namespaces keep a program from the network, from other processes, and from all files except
+    Python's and ``/usr``, which it can only read. They are made with bubblewrap (``bwrap``), or
+    else with util-linux's ``unshare``. If neither works, no program runs, and the check errs with
+    the reason. **A sandbox is a seat belt, not a wall**, because programs share the kernel. Run
+    code of attackers in a container or a virtual machine, with ``python=`` or with your own
+    `CodeRunner`.
 
     Use it with ``async with``, or call `aclose`; templates also end with this process.
 
     Args:
-        seconds: the processor time that a program may take; over 0.
-        wall_seconds: the longest that it may run by the clock; by default four times its processor
-            time and a second, for programs that wait for their turn.
+        seconds: the most seconds of processor time for a program; over 0.
+        wall_seconds: the most seconds by the clock; by default one second more than four times the
+            processor time, because programs may have to wait for a processor.
         memory: bytes of address space for each process of a program; at least 64 MiB.
-        processes: how many processes and threads a program may start, at least 0.
-        output: bytes that a program may write to each of its outputs.
-        files: bytes that a program may write to files: in all with namespaces, else to each.
-        concurrency: how many programs run at a time, in each event loop; by default as many as
-            this machine has processors.
-        path: directories from which programs may import, besides the standard library.
-        preload: modules that a template imports before it forks, so that no program waits for them.
-        isolation: ``"auto"``, or ``"limits"`` to do without namespaces: a program then reaches the
-            network, and all files and processes that its user may reach. It never runs as root: as
-            root, it becomes an unprivileged user, or is refused.
-        python: the command that starts an interpreter of Python 3.11 or newer, this one by default;
-            with namespaces, one in ``/usr``. ``("docker", "run", "-i", "--rm", "--network=none",
+        processes: the most processes and threads that a program may start, at least 0.
+        output: the most bytes that a program may write to each of its outputs.
+        files: the most bytes that a program may write, to all files with namespaces, else to each.
+        concurrency: the most programs at a time in each event loop; by default, the number of this
+            machine's processors.
+        path: directories from which programs may import, in addition to the standard library.
+        preload: modules that the template imports before it forks, which saves each program time.
+        isolation: ``"auto"``, or ``"limits"`` for no namespaces. Programs can then reach the
+            network and all files and processes of their user. They never run as root; if this
+            process does, they become an unprivileged user or are refused.
+        python: the command that starts Python 3.11 or newer, by default this one; with namespaces,
+            one in ``/usr``. ``("docker", "run", "-i", "--rm", "--network=none",
             "--user=65534", "python:3.13-slim", "python3")`` puts the template into a container,
-            with ``isolation="limits"``; nothing need be installed in it.
+            together with ``isolation="limits"``; nothing must be installed in it.
 
     Warns:
-        RuntimeWarning: ``isolation="limits"`` without a ``python`` that may be a container.
+        RuntimeWarning: ``isolation="limits"`` is used without ``python``, so without a container.
 
     Raises:
         NotImplementedError: this is Windows.
@@ -170,14 +170,14 @@ class Sandbox:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the templates; another run starts new ones."""
+        """End the templates. Another run starts new ones."""
         await _to_its_end(_end_all, self._servers)
 
     async def describe(self) -> str:
-        """Describe what holds here: which limits, and what a program can still reach.
+        """Describe the limits that hold here, and what a program can still reach.
 
         Returns:
-            Sentences for people.
+            A text for people.
 
         Raises:
             RequirementError: the template could not be started.
@@ -190,10 +190,10 @@ class Sandbox:
         """Run a program, and end it when cancelled; see `CodeRunner.run`.
 
         Args:
-            job: the program, and its tests.
+            job: the program and its tests.
 
         Returns:
-            How it ended.
+            The end of the run.
 
         Raises:
             RequirementError: the template could not be started, or could not start the program.

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     Run = Callable[..., Awaitable[CodeReport]]
 
-
 __all__ = ["parses", "python_problem"]
 
 
@@ -34,22 +33,22 @@ def parses(
     fence: Fence = "longest",
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Require code that parses: Python by this Python's own compiler, SQL by ``sqlglot``.
+    """Require code that parses, Python with this Python's compiler and SQL with ``sqlglot``.
 
-    Nothing is run. SQL may be several statements; expressions alone are none.
+    Nothing runs. SQL may be several statements; a lone expression isn't one.
 
     Args:
         language: ``"python"`` or ``"sql"``.
-        dialect: for SQL, one that ``sqlglot`` knows: ``"sqlite"``, ``"postgres"``, ``"tsql"``, ...;
-            None is its own, which takes most of what any of them does.
-        fence: which of several fences it is; see `mellea_like.requirements.code`.
+        dialect: a dialect of SQL that ``sqlglot`` knows, such as ``"sqlite"``, ``"postgres"`` or
+            ``"tsql"``. None is its own, which accepts most of the others.
+        fence: the fence to use if a reply has several; see `mellea_like.requirements.code`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its reason names the line, and what is wrong there.
+        The requirement. Its reason names the line and the problem.
 
     Raises:
-        ImportError: SQL, and the ``sqlglot`` package is not installed.
+        ImportError: the language is SQL, and the ``sqlglot`` package isn't installed.
         ValueError: the language or the dialect is unknown.
     """
     if language not in ("python", "sql"):

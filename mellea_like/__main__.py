@@ -1,12 +1,13 @@
-"""The entry point of the command ``mellea-like``: it imports next to nothing.
+"""The entry point of the command ``mellea-like``, and of ``python -m mellea_like``.
 
-The package takes a good part of a second to import, and Ctrl-C works from the first moment on. So
-this module stands beside the package, not in it.
+The command line takes a good part of a second to import, and Ctrl-C works from the start. So this
+module handles the signals before it imports anything else.
 """
 
 import atexit
 import os
 import signal
+import sys
 
 
 def main() -> int:
@@ -27,8 +28,7 @@ def main() -> int:
         for number in ours:
             signal.signal(number, signal.SIG_IGN)
 
-    # Registered first, so called last: from then on, a signal would end the interpreter in its own
-    # way.
+    # Registered first, so called last: a later signal would end the interpreter with a traceback.
     atexit.register(ignore)
     from mellea_like.cli.main import main as run  # noqa: PLC0415
 
@@ -38,3 +38,7 @@ def main() -> int:
 def _leave(number: int, _frame: object) -> None:
     os.write(2, b"Interrupted.\n")
     os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

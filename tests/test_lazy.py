@@ -1,0 +1,40 @@
+"""Names that are imported when they are first used."""
+
+from __future__ import annotations
+
+import pytest
+
+from mellea_like import limits
+from mellea_like.lazy import lazy_exports
+from mellea_like.requirements import checks
+
+PLACES = {
+    "mellea_like": "limits",
+    "mellea_like.requirements": "checks",
+    "mellea_like.coalescing.rerun.watch": "watch",
+    "mellea_like.limits.budget": "Budget Bugdet",
+}
+
+
+def test_a_name_is_an_attribute_of_its_module_or_a_submodule():
+    attribute, listed = lazy_exports({"__name__": "mellea_like"}, PLACES)
+    assert attribute("Budget").__name__ == "Budget"
+    assert attribute("checks") is checks
+    assert attribute("limits") is limits
+    assert callable(attribute("watch"))
+    assert listed() == ["Budget", "Bugdet", "__name__", "checks", "limits", "watch"]
+
+
+def test_a_name_that_its_module_lacks_is_an_error():
+    attribute, _ = lazy_exports({"__name__": "front"}, PLACES)
+    with pytest.raises(ImportError, match="Bugdet"):
+        attribute("Bugdet")
+    with pytest.raises(AttributeError, match="front"):
+        attribute("other")
+
+
+def test_a_name_that_moved_says_where_it_is_and_is_not_listed():
+    attribute, listed = lazy_exports({"__name__": "front"}, PLACES, {"mellea_like.batch": "Gone"})
+    with pytest.raises(ImportError, match=r"Gone is in mellea_like.batch now"):
+        attribute("Gone")
+    assert "Gone" not in listed()
