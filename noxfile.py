@@ -313,5 +313,5 @@ def demo(session: nox.Session) -> None:
     environment = Environment(session, "test")
     instruction = "Write a sentence about strings."
     checks = ["--check=words==9", "--check=contains:string", "--check=excludes:Python"]
-    budget = ["--backend=markov", "--loop=250", "--concurrency=4"]
+    budget = ["--backend=markov", "--attempts=250", "--lanes=4"]
     environment.run("mellea-like", "sample", instruction, *checks, *budget, *session.posargs)

@@ -47,7 +47,7 @@ async def write_pairs(model: Backend, journal: Path) -> int:
             return Instruction(f"Write a Python function {task}.", requirements=[tests])
 
         async with sample_many(
-            strategy, TASKS, action=ask, concurrency=2, journal=journal, ordered=True
+            strategy, TASKS, action=ask, concurrency=2, journal=journal, in_order=True
         ) as results:
             async for item in results:
                 show(item.item, item)

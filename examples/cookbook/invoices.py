@@ -75,7 +75,7 @@ def ask(letter: str) -> Instruction:
 async def read(model: Backend, letters: list[str]) -> list[ItemResult[Invoice]]:
     strategy = MultiTurnStrategy(model, loop_budget=6)
     async with sample_many(
-        strategy, letters, action=ask, format=Invoice, concurrency=4, ordered=True
+        strategy, letters, action=ask, format=Invoice, concurrency=4, in_order=True
     ) as results:
         return [item async for item in results]
 

@@ -38,7 +38,7 @@ def panel(judges: list[Backend]) -> Requirement:
 async def write(model: Backend, judges: list[Backend]) -> list[ItemResult[str]]:
     strategy = RejectionSamplingStrategy(model, loop_budget=8, requirements=[panel(judges)])
     prompts = [f"Write a line for our shop. The facts: {facts}." for facts in PRODUCTS.values()]
-    async with sample_many(strategy, prompts, concurrency=3, ordered=True) as results:
+    async with sample_many(strategy, prompts, concurrency=3, in_order=True) as results:
         return [item async for item in results]
 
 

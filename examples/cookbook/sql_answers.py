@@ -61,7 +61,9 @@ async def answer(model: Backend, questions: list[str]) -> list[ItemResult[str]]:
         requirements=[parses("sql", dialect="sqlite"), runs_sql(database=DATABASE)],
         selection=Vote(key=rows, n=7),
     )
-    async with sample_many(strategy, questions, action=ask, concurrency=3, ordered=True) as results:
+    async with sample_many(
+        strategy, questions, action=ask, concurrency=3, in_order=True
+    ) as results:
         return [item async for item in results]
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         requirements: Sequence[Requirement | str]
         options: Options | Mapping[str, Any] | None
         budget: Budget | None
-        ordered: bool
+        in_order: bool
         order: Order
         fail_fast: bool
         journal: Journal | str | os.PathLike[str] | None
@@ -137,7 +137,7 @@ def sample_many(
     format: Any = None,
     options: Options | Mapping[str, Any] | None = None,
     budget: Budget | None = None,
-    ordered: bool = False,
+    in_order: bool = False,
     order: Order = "depth",
     fail_fast: bool = False,
     journal: Journal | str | os.PathLike[str] | None = None,
@@ -148,6 +148,7 @@ def sample_many(
     tools: Sequence[ToolSource] = (),
     tool_choice: str | None = None,
     tool_rounds: int = ROUNDS,
+    **kwargs: Any,
 ) -> BatchRun[Any]:
     """Sample every item of a source, many at a time.
 
@@ -179,14 +180,14 @@ def sample_many(
         budget: what all items together may cost. When it is spent, no further item begins; those
             in flight end, and then the iteration raises `LimitExceeded`. With a journal, the items
             that were stopped are sampled anew when the run is resumed.
-        ordered: whether results come in the order of the items. By default they come as they are
+        in_order: whether results come in the order of the items. By default they come as they are
             ready, so that a slow item keeps no others waiting.
         order: ``"depth"`` makes all draws of an item before it takes the next; ``"breadth"`` makes
             the first draw of every item before any gets its second, the second before any gets its
             third, and so on: under a budget that can't pay for all, more items pass (Reset and
             Discard, https://arxiv.org/abs/2601.21522). An item goes on with what it had, repairs
             included; what waits is in the journal, or in memory where there is none. The items are
-            gone through once for each round; with ``ordered``, results come when the last round is
+            gone through once for each round; with ``in_order``, results come when the last round is
             over. For strategies with a concurrency budget of 1, no schedule or stages, and no
             selection object but `Collect` and `Vote` without weights; and journals that keep all
             text. A call's time and plugins see each draw as a
@@ -217,16 +218,21 @@ def sample_many(
             run: what else an item's winner calls is yours to run, by ``item.result.run_tools()``.
         tool_choice: see `BaseSamplingStrategy.sample`.
         tool_rounds: see `BaseSamplingStrategy.sample`.
+        **kwargs: no others.
 
     Returns:
         The results, to be entered with ``async with`` and then iterated once.
 
     Raises:
-        TypeError: an argument is of the wrong type.
+        TypeError: an argument is of the wrong type, or there is no such argument.
         ValueError: an argument is out of its range, or the strategy has no backend.
         ImportError: a similarity needs datasketch: the extra ``dedupe``.
         RequirementError: a requirement needs a judge, and its judge can't judge.
     """
+    if kwargs:
+        name = next(iter(kwargs))
+        msg = f"sample_many() got an unexpected keyword argument {name!r}"
+        raise TypeError(f"{msg}: it is called in_order now" if name == "ordered" else msg)
     whole_number("sample_many: concurrency", concurrency)
     if not isinstance(strategy, BaseSamplingStrategy):
         msg = f"sample_many takes a strategy first, not {strategy!r}"
@@ -264,7 +270,7 @@ def sample_many(
         work,
         items,
         concurrency=concurrency,
-        ordered=ordered,
+        ordered=in_order,
         order=order,
         fail_fast=fail_fast,
         journal=_journal(journal),

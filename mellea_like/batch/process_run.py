@@ -85,7 +85,7 @@ def sample_in_processes(
             on with them, with as many processes.
         **arguments: what else `sample_many` takes and can be pickled, such as ``action``,
             ``requirements``, ``format``, ``options``, ``budget`` and ``settings``; but for
-            ``ordered``, ``order``, ``unique`` and ``on_progress``.
+            ``in_order``, ``order``, ``unique`` and ``on_progress``.
 
     Returns:
         The results, to be entered with ``async with`` and then iterated, in the order in which they
@@ -101,7 +101,7 @@ def sample_in_processes(
     if concurrency < processes:
         msg = f"concurrency is for all processes: at least {processes}, not {concurrency}"
         raise ValueError(msg)
-    if wrong := {"ordered", "order", "unique", "on_progress"} & arguments.keys():
+    if wrong := {"in_order", "ordered", "order", "unique", "on_progress"} & arguments.keys():
         msg = f"sample_in_processes takes no {', '.join(sorted(wrong))}: use sample_many"
         raise TypeError(msg)
     folder = None if journal is None else Path(journal)

@@ -117,11 +117,15 @@ class DrawOptions:
     )
     loop: int | None = option(
         None,
-        f"Draws in a row, at most; by default {LOOP}, or as many as --n needs.",
+        f"The most draws in each lane, one after another; by default {LOOP}, or as many as --n"
+        " needs.",
+        "--attempts",
         metavar="N",
         panel=DRAWS,
     )
-    concurrency: int = option(4, "Draws at a time.", metavar="K", panel=DRAWS)
+    concurrency: int = option(
+        4, "How many draws run at a time.", "--lanes", metavar="K", panel=DRAWS
+    )
     escalate: list[str] = option(
         list,
         "A bigger model that goes on where the draws of the one before have failed, as in"

@@ -65,8 +65,17 @@ def _run(argv: Sequence[str], signals: SignalHandler) -> int:
     return code if isinstance(code, int) else 0
 
 
+RENAMED = {"--loop": "--attempts", "--concurrency": "--lanes", "--ordered": "--in-order"}
+"""Options that had another name."""
+
+
 def _usage(error: Any) -> int:
     context, message = error.ctx, error.format_message()
+    was = getattr(error, "option_name", None)
+    now = RENAMED.get(str(was))
+    if now is not None and any(now in one.opts for one in context.command.params):
+        warn(f"mellea-like: {was} is called {now} now")
+        return Exit.USAGE
     if message:  # Else help was shown because nothing was asked for.
         # Typer's newer versions check values with pydantic, which says so.
         sentence = message.replace("Value error, ", "").replace("\n\t", " ").rstrip(".")

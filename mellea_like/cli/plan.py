@@ -20,7 +20,7 @@ __all__ = ["EPILOG", "HELP", "PlanOptions", "run"]
 HELP = """Say how many draws it takes until a share of the items has passed.
 
 Made of a journal of [bold]mellea-like batch[/bold], finished or not: the coverage by number of\
- draws, what --loop and --concurrency to give, what that costs, the check that fails most often,\
+ draws, what --attempts and --lanes to give, what that costs, the check that fails most often,\
  and the items that are probably hopeless.
 
 [bold]Examples[/bold]

@@ -229,7 +229,7 @@ class DrawPlan:
         if cut := self.curve.cut:
             yield (
                 f"{plural(cut, 'draw')} raced and were cancelled: each may have passed or failed,"
-                " so the intervals are wide. A run with --concurrency 1 tells more."
+                " so the intervals are wide. A run with --lanes 1 tells more."
             )
         yield f"Never pass: {percent(self.curve.hopeless, 1)} of items at most."
         yield from self._answer()

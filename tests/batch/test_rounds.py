@@ -102,7 +102,7 @@ TURNS = [fate or LOOP for fate in FATES]
 @pytest.mark.usefixtures("calls")
 async def test_every_item_gets_a_draw_before_any_gets_another(tmp_path, kept, ordered):
     backend, path = Fates(FATES), tmp_path / "run.db"
-    batch = breadth(backend, 10, journal=path if kept else None, ordered=ordered)
+    batch = breadth(backend, 10, journal=path if kept else None, in_order=ordered)
     seen: list[Any] = []
     await into(seen, batch)
     rounds = [draw for _, draw in backend.draws]
@@ -117,7 +117,7 @@ async def test_every_item_gets_a_draw_before_any_gets_another(tmp_path, kept, or
     assert batch.progress.usage.requests == sum(TURNS)
     assert (batch.progress.done, batch.progress.waiting) == (10, 0)
     if kept:
-        await into(again := [], breadth(backend, 10, journal=path, ordered=ordered))
+        await into(again := [], breadth(backend, 10, journal=path, in_order=ordered))
         assert all(item.replayed for item in again)
         assert len(backend.draws) == sum(TURNS)
 
@@ -128,7 +128,7 @@ async def test_a_budget_reaches_as_many_items_as_it_can_and_a_larger_one_goes_on
     for requests, passed in ((4, [0]), (9, [0, 3, 4, 9]), (30, [0, 1, 3, 4, 5, 7, 8, 9])):
         seen: list[Any] = []
         budget = Budget(requests=requests)
-        arguments = {"journal": path, "budget": budget, "ordered": ordered, "concurrency": 1}
+        arguments = {"journal": path, "budget": budget, "in_order": ordered, "concurrency": 1}
         batch = breadth(backend, 10, **arguments)
         with pytest.raises(LimitExceeded, match="budget"):
             await into(seen, batch)
@@ -184,7 +184,7 @@ async def test_with_more_turns_what_failed_goes_on_and_the_rest_comes_again(tmp_
 
     async def run(loop_budget: int) -> list[Any]:
         turns = strategy(backend, loop_budget=loop_budget)
-        arguments = {"concurrency": 2, "journal": path, "ordered": True, "order": order}
+        arguments = {"concurrency": 2, "journal": path, "in_order": True, "order": order}
         return await results_of(turns, prompts(5), **arguments)
 
     for loop_budget, passed in ((2, [0, 3]), (5, [0, 3, 4]), (7, [0, 1, 3, 4])):
@@ -227,7 +227,7 @@ async def test_repairs_go_on_from_round_to_round_with_their_conversation(tmp_pat
         journal = tmp_path / f"{order}.db" if kept else None
         repairing = strategy(backend, MultiTurnStrategy)
         items = await results_of(
-            repairing, prompts(10), concurrency=3, order=order, journal=journal, ordered=True
+            repairing, prompts(10), concurrency=3, order=order, journal=journal, in_order=True
         )
         asked.append((backend.prompts, [[s.text for s in i.result.slices] for i in items]))
     assert asked[0] == asked[1]
@@ -278,7 +278,7 @@ async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(tmp_path,
         (2, 1): AuthenticationFailed("no key"),
     }
     backend = Fates([2, 3, 1], errors)
-    arguments = {"journal": path, "keep_errors": False, "ordered": True}
+    arguments = {"journal": path, "keep_errors": False, "in_order": True}
     await into(seen := [], breadth(backend, 3, **arguments))
     assert [item.status for item in seen] == ["passed", "failed", "errored"]
     assert [0 if item.result is None else len(item.result.slices) for item in seen] == [2, 2, 0]
@@ -348,7 +348,7 @@ async def test_several_that_pass_are_drawn_round_by_round(tmp_path, selection, f
     assert rounds == sorted(rounds)
     assert len(rounds) == sum(draws for _, draws in found), "no draw is made twice"
     # They are the same as in depth.
-    await into(deep := [], run(order="depth", journal=None, ordered=True))
+    await into(deep := [], run(order="depth", journal=None, in_order=True))
     assert [item.values for item in deep] == [item.values for item in seen]
 
 
@@ -358,7 +358,7 @@ async def test_what_was_collected_before_a_run_was_broken_off_counts_in_depth_to
     arguments = {"concurrency": 1, "journal": tmp_path / "run.db"}
     with pytest.raises(LimitExceeded):
         await into([], sample_many(drawing, prompts(2), budget=Budget(requests=3), **arguments))
-    found = await results_of(drawing, prompts(2), **arguments, ordered=True)
+    found = await results_of(drawing, prompts(2), **arguments, in_order=True)
     assert [item.values for item in found] == [("a", "b"), ("x", "y")]
     assert backend.draws == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2)]
 
@@ -424,7 +424,7 @@ async def test_a_pause_takes_no_time_of_a_call_and_its_errors_are_logged_once(
 
     backend = Slow([0] * 4, {(n, 1): MalformedResponse("odd") for n in range(4)})
     hasty = strategy(backend, timeout=2.5)
-    items = await results_of(hasty, prompts(4), concurrency=1, order="breadth", ordered=True)
+    items = await results_of(hasty, prompts(4), concurrency=1, order="breadth", in_order=True)
     for item in items:
         found = [(str(s.outcome), s.started_at, s.ended_at) for s in item.result.slices]
         assert found == [("errored", 0, 1), ("failed", 1, 2), ("cancelled", 2, 2.5)]

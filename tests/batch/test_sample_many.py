@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 from typing import Any
 
 import anyio
@@ -45,7 +46,7 @@ async def test_every_item_has_its_result(virtual_clock):
 async def test_results_come_as_they_are_ready_or_in_the_order_of_the_items(virtual_clock, ordered):
     backend = Plan({"slow": 3, "quick": 1, "medium": 2})
     prompts = ["slow", "quick", "medium"]
-    items = await results_of(strategy(backend), prompts, concurrency=3, ordered=ordered)
+    items = await results_of(strategy(backend), prompts, concurrency=3, in_order=ordered)
     assert ids(items) == ([0, 1, 2] if ordered else [1, 2, 0])
     assert virtual_clock.now == 3
 
@@ -154,7 +155,7 @@ async def test_an_item_that_fails_is_a_failed_item(virtual_clock):
     wrong = AuthenticationFailed("the key is missing")
     backend = Plan({"fails": "no", "raises": wrong})
     items = await results_of(
-        strategy(backend), ["fails", "raises", "passes"], concurrency=1, ordered=True
+        strategy(backend), ["fails", "raises", "passes"], concurrency=1, in_order=True
     )
     failed, errored, passed = items
     assert [item.status for item in items] == ["failed", "errored", "passed"]
@@ -182,7 +183,7 @@ async def test_an_action_that_raises_is_a_failed_item(virtual_clock):
         return f"say {row['word']}"
 
     rows = [{"word": "one"}, {}, {"word": "three"}]
-    items = await results_of(strategy(), rows, concurrency=1, action=action, ordered=True)
+    items = await results_of(strategy(), rows, concurrency=1, action=action, in_order=True)
     assert [item.status for item in items] == ["passed", "errored", "passed"]
     assert isinstance(items[1].error, KeyError)
     assert items[1].item == {}
@@ -462,3 +463,12 @@ async def test_why_items_are_missing_counts_more_than_that_the_source_failed(vir
         spent = Budget(requests=1)
         spending = strategy(backend, loop_budget=2, budget=spent)
         await results_of(spending, source(), concurrency=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("ordered", ": it is called in_order now"), ("retries", "")]
+)
+def test_an_unknown_argument_is_an_error_that_knows_renamed_ones(name, hint):
+    said = f"sample_many() got an unexpected keyword argument {name!r}{hint}"
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+        sample_many(strategy(), [], concurrency=1, **{name: True})

@@ -37,7 +37,7 @@ async def test_finished_items_come_again_without_being_sampled(virtual_clock):
     await broken_off(journal, 3)
     backend = Plan()
     items = await results_of(
-        strategy(backend), PROMPTS, concurrency=2, journal=journal, ordered=True
+        strategy(backend), PROMPTS, concurrency=2, journal=journal, in_order=True
     )
     assert backend.asked == ["d", "e", "f"]
     assert ids(items) == [0, 1, 2, 3, 4, 5]
@@ -140,7 +140,7 @@ async def test_what_raised_is_sampled_anew_unless_errors_are_kept(virtual_clock)
             strategy(backend),
             ["a", "b"],
             concurrency=1,
-            ordered=True,
+            in_order=True,
             journal=journal,
             keep_errors=False,
         )
@@ -171,7 +171,7 @@ async def test_with_fail_fast_the_failed_item_is_sampled_anew(virtual_clock):
     assert journal.finished == [0]
     backend = Plan()
     items = await results_of(
-        strategy(backend), PROMPTS, concurrency=1, fail_fast=True, journal=journal, ordered=True
+        strategy(backend), PROMPTS, concurrency=1, fail_fast=True, journal=journal, in_order=True
     )
     assert backend.asked == ["b", "c", "d", "e", "f"]
     assert [item.attempt for item in items] == [1, 2, 1, 1, 1, 1]

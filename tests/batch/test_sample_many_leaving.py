@@ -261,7 +261,7 @@ def test_a_native_cancellation_at_any_step_leaves_nothing(journaled):
 
         async def call() -> None:
             async with sample_many(
-                strategy(backend), PROMPTS[:3], concurrency=2, journal=journal, ordered=True
+                strategy(backend), PROMPTS[:3], concurrency=2, journal=journal, in_order=True
             ) as results:
                 async for item in results:
                     seen.append(item.id)  # noqa: PERF401 (it may be cancelled half-way)

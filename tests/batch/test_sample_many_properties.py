@@ -127,7 +127,7 @@ async def consume(case: Case, backend: Plan, journal: MemoryJournal | None) -> S
                 strategy(backend),
                 source,
                 concurrency=case.concurrency,
-                ordered=case.ordered,
+                in_order=case.ordered,
                 fail_fast=case.fail_fast,
                 journal=journal,
             ) as results:
@@ -199,7 +199,7 @@ async def play_and_resume(case: Case) -> None:
         strategy(again),
         case.prompts,
         concurrency=case.concurrency,
-        ordered=case.ordered,
+        in_order=case.ordered,
         journal=journal,
     )
     assert sorted(item.id for item in items) == list(range(len(case.items)))

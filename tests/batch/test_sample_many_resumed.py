@@ -60,7 +60,7 @@ async def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path, ordered)
     path, backend = tmp_path / "run.db", Quick()
     acknowledged = []
     async with sample_many(
-        strategy(backend), PROMPTS, concurrency=8, journal=path, ordered=ordered
+        strategy(backend), PROMPTS, concurrency=8, journal=path, in_order=ordered
     ) as results:
         async for item in results:
             acknowledged.append(item.id)
@@ -68,7 +68,7 @@ async def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path, ordered)
                 break
     asked = len(backend.asked)
     items = await results_of(
-        strategy(backend), PROMPTS, concurrency=8, journal=str(path), ordered=ordered
+        strategy(backend), PROMPTS, concurrency=8, journal=str(path), in_order=ordered
     )
     assert sorted(ids(items)) == list(range(50))
     if ordered:
@@ -90,8 +90,8 @@ async def test_a_finished_run_comes_again_as_it_was(tmp_path):
     replies = {"fails": "no", "raises": InvalidRequest("too long", status=400)}
     prompts = ["fine", "fails", "raises"]
     path, backend = tmp_path / "run.db", Quick(replies)
-    first = await results_of(strategy(backend), prompts, concurrency=2, journal=path, ordered=True)
-    again = await results_of(strategy(backend), prompts, concurrency=2, journal=path, ordered=True)
+    first = await results_of(strategy(backend), prompts, concurrency=2, journal=path, in_order=True)
+    again = await results_of(strategy(backend), prompts, concurrency=2, journal=path, in_order=True)
     assert len(backend.asked) == 3
     assert [item.status for item in again] == ["passed", "failed", "errored"]
     assert all(item.replayed for item in again)

@@ -54,7 +54,7 @@ def told(item: Any) -> list[tuple[str, str]]:
 
 async def sampled(backend: Any, items: str, **more: Any) -> dict[str, Any]:
     strategy = {"loop_budget": 3, "concurrency_budget": 1, **more.pop("strategy", {})}
-    arguments = {"concurrency": 1, "unique": True, "ordered": True, **more}
+    arguments = {"concurrency": 1, "unique": True, "in_order": True, **more}
     made = RejectionSamplingStrategy(backend, **strategy)
     results = await results_of(made, items.split(), **arguments)
     return {result.item: result for result in results}

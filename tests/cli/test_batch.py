@@ -51,28 +51,28 @@ def batch(command, server, tmp_path):
 def test_in_breadth_a_budget_asks_about_each_row_first_and_a_larger_one_goes_on(
     batch, server, tmp_path
 ):
-    many = ("--check", "ends:3", "--order", "breadth", "--ordered")
+    many = ("--check", "ends:3", "--order", "breadth", "--in-order")
     many += ("--journal", str(tmp_path / "run.db"))
-    code, _, err = batch(*many, "--loop", "3", "--budget", "requests=7")
+    code, _, err = batch(*many, "--attempts=3", "--budget", "requests=7")
     assert code == 1
     assert "Stopped after 1 of 5 rows; " in err
     assert [asked(body) for body in server.requests] == [
         f"Say number {n}" for n in (0, 1, 2, 3, 4, 0, 1)
     ]
-    code, _, err = batch(*many, "--loop", "3", "--resume", "--budget", "requests=100")
+    code, _, err = batch(*many, "--attempts=3", "--resume", "--budget", "requests=100")
     assert code == 1
     assert err.splitlines()[-1].startswith("5 rows: 1 passed, 4 failed; 6 requests, ")
     assert len(server.requests) == 13
     found = records(tmp_path / "out.jsonl")
     assert [one["iterations"] for one in found] == [3, 3, 3, 1, 3]
     assert [one["usage"]["requests"] for one in found] == [3, 3, 3, 1, 3]
-    batch(*many, "--loop", "4", "--resume")
+    batch(*many, "--attempts=4", "--resume")
     assert len(server.requests) == 17, "each that failed has one draw more"
     assert [one["iterations"] for one in records(tmp_path / "out.jsonl")] == [4, 4, 4, 1, 4]
 
 
 def test_in_breadth_several_are_collected(batch, server, tmp_path):
-    code, _, err = batch("--order", "breadth", "--select", "collect:2", "--loop", "3")
+    code, _, err = batch("--order", "breadth", "--select", "collect:2", "--attempts=3")
     assert (code, err.splitlines()[-1].startswith("5 rows: 5 passed; 10 requests")) == (0, True)
     assert [asked(body)[-1] for body in server.requests] == list("0123401234")
     assert [one["id"] for one in records(tmp_path / "out.jsonl")] == sorted(2 * [0, 1, 2, 3, 4])
@@ -81,7 +81,7 @@ def test_in_breadth_several_are_collected(batch, server, tmp_path):
 @pytest.mark.parametrize("order", ["depth", "breadth"])
 def test_rows_added_at_the_end_are_asked_and_no_other_again(batch, server, tmp_path, order):
     path = tmp_path / "in.jsonl"
-    many = ("--check", "ends:3", "--order", order, "--ordered", "--loop", "2")
+    many = ("--check", "ends:3", "--order", order, "--in-order", "--attempts=2")
     many += ("--journal", str(tmp_path / "run.db"))
     batch(*many, "--budget", "requests=7")
     before = path.read_bytes()
@@ -111,7 +111,7 @@ def test_a_row_that_only_begins_as_it_did_is_another(batch, tmp_path):
 
 
 def test_a_result_stands_for_each_row(batch, server, tmp_path):
-    code, out, err = batch("--check", "ends:3", "--loop", "2")
+    code, out, err = batch("--check", "ends:3", "--attempts=2")
     assert (code, out) == (1, "")
     found = records(tmp_path / "out.jsonl")
     assert [one["success"] for one in found] == [False, False, False, True, False]
@@ -165,7 +165,7 @@ def test_rows_are_sampled_at_a_time_and_may_come_in_order(batch, server, tmp_pat
         return Answer(f"re {asked(body)}", wait=0.3 if asked(body).endswith("0") else 0.0)
 
     server._choose = choose
-    assert batch("--ordered", parallel="5")[0] == 0
+    assert batch("--in-order", parallel="5")[0] == 0
     assert server.max_in_flight > 1
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines] == [0, 1, 2, 3, 4]
@@ -175,7 +175,7 @@ def test_rows_are_sampled_at_a_time_and_may_come_in_order(batch, server, tmp_pat
 
 
 def test_rows_that_did_not_pass_go_to_a_file_of_their_own(batch, tmp_path):
-    arguments = ("--check", "ends:3", "--loop", "1")
+    arguments = ("--check", "ends:3", "--attempts=1")
     assert batch(*arguments, "--failed", str(tmp_path / "failed.csv"))[0] == 1
     assert [one["id"] for one in records(tmp_path / "out.jsonl")] == [3]
     with (tmp_path / "failed.csv").open(newline="", encoding="utf-8") as file:
@@ -191,9 +191,9 @@ def test_rows_that_did_not_pass_are_asked_again_with_their_ids(batch, tmp_path, 
     if source.suffix == ".csv":
         source.write_text("text,id\nnumber 0,x\nnumber 1,y\nnumber 2,z\n", encoding="utf-8")
     failed = str(tmp_path / f"failed.{kind}")
-    first = ("--journal", str(tmp_path / "1.db"), "--check", "ends:2", "--loop", "1")
+    first = ("--journal", str(tmp_path / "1.db"), "--check", "ends:2", "--attempts=1")
     assert batch(*first, "--failed", failed, source=source)[0] == 1
-    again = ("--journal", str(tmp_path / "2.db"), "--again", "--check", "ends:1", "--loop", "1")
+    again = ("--journal", str(tmp_path / "2.db"), "--again", "--check", "ends:1", "--attempts=1")
     assert batch(*again, source=failed, to="again.jsonl")[0] == 1
     rows = len(source.read_text().splitlines()) - (source.suffix == ".csv")
     found = records(tmp_path / "again.jsonl")
@@ -216,7 +216,7 @@ def test_rows_that_were_asked_again_are_one_item_in_reports_plans_and_exports(
 ):
     one, two, three = (str(tmp_path / f"{n}.db") for n in (1, 2, 3))
     failed, still = str(tmp_path / "failed.jsonl"), str(tmp_path / "still.jsonl")
-    often = ("--loop", "2")
+    often = ("--attempts=2",)
     batch("--journal", one, "--check", "ends:2", *often, "--failed", failed)
     batch(
         *("--journal", two, "--again", "--check", "regex:[23]$", *often, "--failed", still),
@@ -349,7 +349,7 @@ def test_thoughts_and_filters_of_results(command, tmp_path):
             out = tmp_path / name
             code, _, err = command(
                 *("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}", "-o", str(out)),
-                *("--base-url", server.url, "--model", "m", "--force", "--ordered", *arguments),
+                *("--base-url", server.url, "--model", "m", "--force", "--in-order", *arguments),
             )
             assert code in {0, 1}, err
             return records(out) if name.endswith("jsonl") else out.read_text(), err
@@ -363,9 +363,9 @@ def test_thoughts_and_filters_of_results(command, tmp_path):
         assert "reasoning" not in found[0]
         text, _ = outputs("--reasoning", "inline", name="out.csv")
         assert "<think>" in text
-        found, err = outputs("--drop", "empty", "--loop", "1")
+        found, err = outputs("--drop", "empty", "--attempts=1")
         assert [one["id"] for one in found] == [0, 1, 2, 4]
-        found, err = outputs("--max-chars", "3", "--loop", "1")
+        found, err = outputs("--max-chars", "3", "--attempts=1")
         assert "Left out of the results by their length or end: 4 rows" in err
 
 
@@ -376,7 +376,7 @@ def test_halves_of_characters_are_replaced_and_their_rows_counted(command, tmp_p
     said = ["\ud83d half", "\ud83d\ude00 whole", "plain"]
     with OpenAIServer(choose=lambda number, body: Answer(said[int(asked(body)[-1])])) as server:
         _, _, err = command(
-            *("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}", "--ordered"),
+            *("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}", "--in-order"),
             *("-o", str(tmp_path / name), "--base-url", server.url, "--model", "m"),
             *("--journal", str(tmp_path / "run.db")),
         )
@@ -389,7 +389,7 @@ def test_halves_of_characters_are_replaced_and_their_rows_counted(command, tmp_p
 
 def test_what_stands_in_the_output_can_be_chosen(batch, tmp_path):
     for keep, ids in ("passed", [3]), ("failed", [0, 1, 2, 4]):
-        assert batch("--check", "ends:3", "--loop", "1", "--keep", keep, "--force")[0] == 1
+        assert batch("--check", "ends:3", "--attempts=1", "--keep", keep, "--force")[0] == 1
         assert [one["id"] for one in records(tmp_path / "out.jsonl")] == ids
     code, _, err = batch("--keep", "passed", "--failed", "f.jsonl")
     assert (code, "give one of them" in err) == (2, True)
@@ -480,7 +480,7 @@ def test_a_reply_by_a_schema_stands_as_its_value(batch, server, tmp_path):
     schema.write_text('{"type": "object", "required": ["a"]}')
     replies = ("{}", '```json\n{"a": 1}\n```', '{"a": NaN}', "no JSON")
     server._choose = lambda number, body: Answer(replies[number])
-    batch("--schema", str(schema), "--first", "4", "--loop", "1")
+    batch("--schema", str(schema), "--first", "4", "--attempts=1")
     first, second, third, fourth = records(tmp_path / "out.jsonl")
     assert (first["output"], first["success"]) == ({}, False)
     assert (second["output"], second["success"]) == ({"a": 1}, True)
@@ -620,7 +620,7 @@ def test_a_file_that_changes_meanwhile_ends_it_where_it_did(tmp_path):
 @pytest.mark.parametrize(("skip", "code"), [([], 3), (["--on-bad-line", "skip"], 0)])
 def test_in_a_pipe_a_bad_line_ends_it_when_it_comes_or_is_left_out(skip, code):
     rows = '{"n": 1}\n{"n": 2}\nnonsense\n{"n": 4}\n'
-    arguments = ("-p", "Write {{ n }}", "-o", "-", "--check", "words>=1", "--loop", "50")
+    arguments = ("-p", "Write {{ n }}", "-o", "-", "--check", "words>=1", "--attempts=50")
     done = run("batch", "-", "--backend", "markov", *arguments, *skip, stdin=rows)
     assert done.returncode == code, done.stderr
     assert [one["line"] for one in records(done.stdout)] == ([1, 2] if code else [1, 2, 4])
@@ -734,11 +734,11 @@ def test_what_the_journal_has_is_not_asked_again_and_the_results_are_made_anew(
     batch, server, tmp_path
 ):
     journal, out = ("--journal", str(tmp_path / "run.db")), tmp_path / "out.jsonl"
-    assert batch(*journal, "--check", "ends:3", "--loop", "1")[0] == 1
+    assert batch(*journal, "--check", "ends:3", "--attempts=1")[0] == 1
     before = records(out)
     out.write_text(out.read_text()[:-20])  # As a kill may leave it.
     (tmp_path / ".out.jsonl.part").write_text("of a resumed run that was killed\n")
-    code, _, err = batch(*journal, "--check", "ends:3", "--loop", "1", "--resume")
+    code, _, err = batch(*journal, "--check", "ends:3", "--attempts=1", "--resume")
     assert (code, len(server.requests)) == (1, 5)
     assert records(out) == before
     assert re.search("0 requests, 0 tokens, [^;]+; 5 came from the journal", err)
@@ -750,7 +750,7 @@ def test_what_the_journal_has_is_not_asked_again_and_the_results_are_made_anew(
     [
         ("--prompt was", {"prompt": "Tell {{ text }}"}),
         ('--check, --require: "has at most 9 words"', ["--check", "words<=9"]),
-        ("--loop was 5 and is 3", ["--loop", "3"]),
+        ("--attempts was 5 and is 3", ["--attempts=3"]),
         ("--seed: 3 is new", ["--seed", "3"]),
         ("--schema: ", ["--schema", "SCHEMA"]),
         ("INPUT was", {}),
@@ -834,7 +834,7 @@ def test_but_does_not_replace_results_that_are_there(batch, server, tmp_path):
 
 def test_the_journal_keeps_rows_prices_and_as_many_words_as_asked(batch, tmp_path):
     arguments = ("--journal", str(tmp_path / "run.db"), "--journal-text", "none", "--price", "1,2")
-    assert batch(*arguments, "--check", "words<1", "--loop", "1")[0] == 1
+    assert batch(*arguments, "--check", "words<1", "--attempts=1")[0] == 1
     assert read_run(tmp_path / "run.db")["prices"] == {"m": [1.0, 2.0, "USD"]}
     first = next(iter(read_items(tmp_path / "run.db")))
     assert first["data"] == {"text": "number 0", "n": 0}

@@ -28,8 +28,8 @@ def batch(command, server, tmp_path):
     def run_batch(rows, *arguments):
         source = write_rows(tmp_path / "in.jsonl", rows)
         code, _, err = command(
-            *("batch", str(source), "-o", str(tmp_path / "out.jsonl"), "--force", "--loop", "1"),
-            *("--ordered", "--base-url", server.url, "--model", "m", *arguments),
+            *("batch", str(source), "-o", str(tmp_path / "out.jsonl"), "--force", "--attempts=1"),
+            *("--in-order", "--base-url", server.url, "--model", "m", *arguments),
         )
         out = tmp_path / "out.jsonl"
         return code, records(out) if out.exists() else [], err

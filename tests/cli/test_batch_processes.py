@@ -73,7 +73,7 @@ def counts(tmp_path):
 # --- the whole run --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [(), ("--ordered",)], ids=["as they come", "ordered"])
+@pytest.mark.parametrize("more", [(), ("--in-order",)], ids=["as they come", "ordered"])
 def test_all_rows_are_in_one_file_and_the_run_is_one_to_report_and_export(
     arguments, command, tmp_path, more
 ):
@@ -115,7 +115,7 @@ def test_rows_that_failed_go_where_they_belong_and_bad_lines_are_left_out(
     with OpenAIServer(choose=some) as server:
         code, _, err = command(
             *arguments(server, "--failed", str(tmp_path / "failed.csv"), "--check", "words<=9"),
-            *("--on-bad-line", "skip", "--loop", "1"),
+            *("--on-bad-line", "skip", "--attempts=1"),
         )
     assert code == 1, err
     assert err.count("Left out:") == 2

@@ -38,12 +38,12 @@ MARKOV = ("--backend", "markov")
         ((*BASE, "--resume"), 2, "--resume goes on with a journal: name it with --journal FILE"),
         ((*BASE, "--parallel", "0"), 2, "Invalid value for '--parallel'"),
         ((*BASE, "--unique", "2"), 2, "--unique takes exact, or a similarity between"),
-        ((*BASE, "--order", "breadth", "--concurrency", "2"), 2, "not go with --concurrency"),
+        ((*BASE, "--order", "breadth", "--lanes=2"), 2, "not go with --lanes"),
         ((*BASE, "--order", "breadth", "--select", "consensus"), 2, "does not go with --select"),
         (("-", *BASE[1:], "--order", "breadth"), 2, "does not go with INPUT -"),
         ((*BASE, "--first", "0"), 2, "Invalid value for '--first'"),
         ((*BASE, "--on-bad-line", "cry"), 2, "'cry' is not one of 'stop', 'skip'"),
-        ((*BASE, "--loop", "500", "--concurrency", "3"), 2, "is more than 1000 draws"),
+        ((*BASE, "--attempts=500", "--lanes=3"), 2, "is more than 1000 draws"),
         ((*BASE, "--check", "word<=5"), 2, "did you mean words<=5"),
         ((*BASE, "--budget", "cost=1"), 2, "--budget cost needs the price of tokens: add --price"),
         ((*BASE, "--model", " "), 2, "--model goes with --backend openai"),
@@ -149,7 +149,7 @@ def test_the_help_names_the_formats_and_the_exit_codes(command, monkeypatch):
 
 def test_a_closed_standard_input_is_a_sentence(here):
     done = subprocess.run(
-        ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-m", "mellea_like.cli.main", "batch",
+        ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-m", "mellea_like", "batch",
          "-", *BASE[1:], *MARKOV],
         capture_output=True, text=True, env=environment(), check=False,
     )  # fmt: skip

@@ -23,7 +23,7 @@ def server():
 @pytest.fixture
 def sample(command, server):
     def run(*arguments):
-        small = ("--base-url", server.url, "--model", "small", "--concurrency", "1")
+        small = ("--base-url", server.url, "--model", "small", "--lanes=1")
         return command("sample", "x", *small, "--check", "words<2", *arguments)
 
     return run
@@ -34,7 +34,7 @@ def asked(server):
 
 
 def test_a_bigger_model_goes_on_and_sees_the_best_failure(sample, server):
-    code, out, err = sample("--loop", "2", "--escalate", "big,carry=best", "--explain")
+    code, out, err = sample("--attempts=2", "--escalate", "big,carry=best", "--explain")
     assert (code, out) == (0, "fine\n")
     assert asked(server) == ["small", "small", "big"]
     assert "An earlier attempt:\nnot one word" in server.requests[-1]["messages"][-1]["content"]
@@ -45,7 +45,7 @@ def test_a_bigger_model_goes_on_and_sees_the_best_failure(sample, server):
 
 def test_each_model_has_its_turns_and_its_price(sample, server):
     bigger = ("--escalate", "big,turns=2,price=10,10", "--price", "1,1")
-    code, out, _ = sample("--loop", "3", *bigger, "--json", "-q")
+    code, out, _ = sample("--attempts=3", *bigger, "--json", "-q")
     assert code == 0
     found = json.loads(out)["ledger"]["stages"]
     assert [(s["stage"], s["model"], s["requests"]) for s in found] == [
@@ -53,7 +53,7 @@ def test_each_model_has_its_turns_and_its_price(sample, server):
         (1, "big", 1),
     ]
     assert [s["cost"] for s in found] == pytest.approx([600e-6, 2000e-6])
-    code, _, err = sample("--loop", "1", *bigger, "--ledger", "--check", "contains:never", "-q")
+    code, _, err = sample("--attempts=1", *bigger, "--ledger", "--check", "contains:never", "-q")
     assert (code, asked(server)[4:]) == (1, ["small", "big", "big"])
     drawn = ["attempt 1, small", "attempt 2, big", "attempt 3, big"]
     table = [line.strip() for line in err.splitlines()]
@@ -62,7 +62,7 @@ def test_each_model_has_its_turns_and_its_price(sample, server):
 
 
 def test_without_the_bigger_models_price_its_cost_is_not_known(sample):
-    _, out, _ = sample("--loop", "1", "--escalate", "big", "--price", "1,1", "--json", "-q")
+    _, out, _ = sample("--attempts=1", "--escalate", "big", "--price", "1,1", "--json", "-q")
     assert [s["cost"] for s in json.loads(out)["ledger"]["stages"]] == [200e-6, None]
 
 
@@ -72,8 +72,8 @@ def test_a_batch_learns_when_the_bigger_model_is_cheaper(command, server, tmp_pa
     code, _, err = command(
         *("batch", str(rows), "--prompt", "{{ a }}", "-o", str(tmp_path / "out.jsonl"), "-q"),
         *("--base-url", server.url, "--model", "small", "--price", "1,1", "--check", "words<2"),
-        *("--escalate", "big,price=5,5", "--escalate-when", "cheaper", "--loop", "9"),
-        *("--concurrency", "1", "--parallel", "1", "--journal", str(journal)),
+        *("--escalate", "big,price=5,5", "--escalate-when", "cheaper", "--attempts=9"),
+        *("--lanes=1", "--parallel", "1", "--journal", str(journal)),
     )
     assert (code, err) == (0, "")
     assert len(records(tmp_path / "out.jsonl")) == 20

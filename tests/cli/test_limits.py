@@ -206,7 +206,7 @@ def test_a_reply_is_rejected_while_it_arrives(command):
     with OpenAIServer(*answers) as server:
         code, out, err = command(
             *("sample", "x", "--base-url", server.url, "--model", "m", "--early", "--json"),
-            *("--check", "words<=2", "--concurrency", "1"),
+            *("--check", "words<=2", "--lanes=1"),
         )
     record = json.loads(out)
     assert (code, record["text"]) == (0, "Leaves fall")
@@ -236,8 +236,8 @@ def test_a_reply_that_was_cut_off_has_failed_unless_it_is_accepted(command):
         "Write.",
         "--backend=markov",
         "--max-tokens=2",
-        "--loop=2",
-        "--concurrency=3",
+        "--attempts=2",
+        "--lanes=3",
     )
     code, out, err = command(*given, "--json")
     record = json.loads(out)
@@ -264,7 +264,7 @@ def test_a_budget_spent_on_errors_names_the_first(command):
     with OpenAIServer(Answer.error(503, "busy")) as server:
         code, _, err = command(
             *("sample", "x", "--base-url", server.url, "--model", "m", "-q"),
-            *("--budget", "requests=1", "--concurrency", "1", "--retries", "0"),
+            *("--budget", "requests=1", "--lanes=1", "--retries", "0"),
         )
     assert code == 1
     assert "1 of 1 requests are made" in err
@@ -272,9 +272,7 @@ def test_a_budget_spent_on_errors_names_the_first(command):
 
 
 def test_the_ledger_is_a_table_on_standard_error(command):
-    code, out, err = command(
-        "sample", "Write.", "-q", "--backend=markov", "--ledger", "--concurrency", "1"
-    )
+    code, out, err = command("sample", "Write.", "-q", "--backend=markov", "--ledger", "--lanes=1")
     assert code == 0
     assert "wasted" not in out
     heads, row, total = err.splitlines()
@@ -287,7 +285,7 @@ _COLUMNS = ["requests", "input", "output", "wasted", "unknown", "saved"]
 
 
 def test_with_a_price_money_is_shown(command):
-    arguments = ["sample", "Write.", "--concurrency", "1", "--price", "1000,2000"]
+    arguments = ["sample", "Write.", "--lanes=1", "--price", "1000,2000"]
     _, out, err = command(*arguments, "--ledger", "--json")
     record = json.loads(out)
     usage = record["usage"]
@@ -300,7 +298,7 @@ def test_with_a_price_money_is_shown(command):
 
 def test_a_cost_that_is_only_known_in_part_is_a_lower_bound_in_the_last_line_too(command):
     with OpenAIServer(Answer("fine", usage=None)) as server:
-        at = ("--base-url", server.url, "--model", "m", "--concurrency", "1")
+        at = ("--base-url", server.url, "--model", "m", "--lanes=1")
         _, _, err = command("sample", "x", *at, "--price", "1000,2000")
     assert ", cost ≥ $" in err.splitlines()[-1]
 
@@ -310,9 +308,7 @@ def test_a_cost_that_is_only_known_in_part_is_a_lower_bound_in_the_last_line_too
 
 def test_a_passing_fault_is_tried_again(command):
     with OpenAIServer(Answer.error(503, "busy"), Answer("fine")) as server:
-        code, out, _ = command(
-            "sample", "x", "--base-url", server.url, "--model", "m", "--concurrency", "1"
-        )
+        code, out, _ = command("sample", "x", "--base-url", server.url, "--model", "m", "--lanes=1")
     assert (code, out) == (0, "fine\n")
     assert len(server.requests) == 2
 
@@ -320,8 +316,8 @@ def test_a_passing_fault_is_tried_again(command):
 def test_how_often_it_was_tried_is_told(command):
     with OpenAIServer(Answer.error(503, "busy")) as server:
         code, _, err = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "--concurrency", "1", "-q"),
-            *("--retries", "1", "--loop", "1"),
+            *("sample", "x", "--base-url", server.url, "--model", "m", "--lanes=1", "-q"),
+            *("--retries", "1", "--attempts=1"),
         )
     assert code == 3
     assert len(server.requests) == 2
@@ -333,7 +329,7 @@ def test_a_refusal_says_when_to_come_back(command, retries):
     with OpenAIServer(Answer.error(429, "slow down", retry_after="300")) as server:
         code, out, err = command(
             *("sample", "x", "--base-url", server.url, "--model", "m", "--json", "-q"),
-            *("--retries", retries, "--concurrency", "1", "--loop", "1"),
+            *("--retries", retries, "--lanes=1", "--attempts=1"),
         )
     assert code == 3
     assert "answered 429: slow down; come back in 300 s" in err
@@ -347,7 +343,7 @@ def test_requests_keep_to_a_rate(command):
         began = time.monotonic()
         code, _, _ = command(
             *("sample", "x", "--base-url", server.url, "--model", "m", *HARD, "-q"),
-            *("--loop", "3", "--concurrency", "1", "--rpm", "120"),
+            *("--attempts=3", "--lanes=1", "--rpm", "120"),
         )
     assert code == 1
     assert len(server.requests) == 3
@@ -358,7 +354,7 @@ def test_requests_keep_to_a_rate(command):
 
 
 def test_it_gives_up_what_is_hopeless(command):
-    code, out, _ = command("sample", "Write.", *HARD, "--give-up", "--loop", "50", "--json", "-q")
+    code, out, _ = command("sample", "Write.", *HARD, "--give-up", "--attempts=50", "--json", "-q")
     record = json.loads(out)
     assert (code, record["stop_reason"]) == (1, "hopeless")
     assert record["stop_detail"].startswith("requirement 'words<1' was met in 0 of 6 replies")
@@ -371,7 +367,7 @@ def test_it_gives_up_what_is_hopeless(command):
 )
 def test_every_schedule_uses_all_turns_and_no_more(command, schedule):
     code, out, err = command(
-        *("sample", "Write.", *HARD, "--schedule", schedule, "--loop", "4", "--concurrency", "3"),
+        *("sample", "Write.", *HARD, "--schedule", schedule, "--attempts=4", "--lanes=3"),
         "--json",
     )
     record = json.loads(out)

@@ -184,8 +184,8 @@ def test_a_small_terminal_does_not_break_the_view(size):
     with (
         OpenAIServer(MISS) as server,
         Terminal(
-            *("sample", "x", "--check", "words<=2", "--base-url", server.url, "--loop", "2"),
-            *("--concurrency", "12", "--explain"),
+            *("sample", "x", "--check", "words<=2", "--base-url", server.url, "--attempts=2"),
+            *("--lanes=12", "--explain"),
             columns=size[0],
             lines=size[1],
         ) as terminal,
@@ -207,7 +207,7 @@ def test_the_view_copes_with_chains_that_open_late_and_borrow_turns(size, schedu
     with (
         OpenAIServer(choose=lambda number, _: lag if number == 1 else quick) as server,
         Terminal(
-            *("sample", "x", "--base-url", server.url, "--loop", "6", "--concurrency", "3"),
+            *("sample", "x", "--base-url", server.url, "--attempts=6", "--lanes=3"),
             *("--check", "words<=2", "--schedule", schedule, "--ledger"),
             columns=size[0],
             lines=size[1],
@@ -227,7 +227,7 @@ def test_a_request_that_is_tried_again_says_why_it_waits():
     refusal = Answer.error(429, "slow down", retry_after="1")
     with (
         OpenAIServer(refusal, Answer("fine")) as server,
-        Terminal("sample", "x", "--base-url", server.url, "--concurrency", "1") as terminal,
+        Terminal("sample", "x", "--base-url", server.url, "--lanes=1") as terminal,
     ):
         terminal.wait_for("retrying")
         code, out = terminal.finish()
@@ -236,7 +236,7 @@ def test_a_request_that_is_tried_again_says_why_it_waits():
 
 
 def test_a_dumb_terminal_gets_plain_lines():
-    with Terminal("sample", "Write.", "--loop", "1", TERM="dumb") as terminal:
+    with Terminal("sample", "Write.", "--attempts=1", TERM="dumb") as terminal:
         code, _ = terminal.finish()
     assert code == 0
     assert "attempt 1 of 1, lane 1: " in terminal.seen
@@ -258,7 +258,7 @@ def test_an_interrupt_cancels_the_calls_in_flight_and_says_so(number, code):
     with (
         OpenAIServer(SLOW) as server,
         Terminal(
-            *("sample", "x", "--check", "words>=1", "--concurrency", "3"),
+            *("sample", "x", "--check", "words>=1", "--lanes=3"),
             *("--base-url", server.url),
         ) as terminal,
     ):

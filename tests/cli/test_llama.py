@@ -60,7 +60,7 @@ def test_a_schema_constrains_what_the_model_writes(gguf, tmp_path):
             }
         )
     )
-    done = run("sample", "Write.", "--gguf", gguf, "--schema", str(file), "--json", "--loop", "2")
+    done = run("sample", "Write.", "--gguf", gguf, "--schema", str(file), "--json", "--attempts=2")
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)["value"]) == {"name"}
 
@@ -76,7 +76,7 @@ def test_a_file_that_is_no_model_is_a_sentence(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_server_behind(gguf, number):
-    arguments = ["sample", "Write.", "--gguf", gguf, "--check", "chars<1", "--loop", "250"]
+    arguments = ["sample", "Write.", "--gguf", gguf, "--check", "chars<1", "--attempts=250"]
     with Terminal(*arguments) as terminal:
         terminal.wait_for("generating")
         servers = children(terminal.process.pid)

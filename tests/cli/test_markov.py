@@ -7,7 +7,7 @@ import json
 
 def test_the_result_alone_goes_to_standard_output_and_passes_its_checks(command):
     code, out, err = command(
-        *("sample", "Write about Python classes.", "--check", "words<=20", "-q", "--loop", "20"),
+        *("sample", "Write about Python classes.", "--check", "words<=20", "-q", "--attempts=20"),
         *("--check", "contains:class", "--backend", "markov", "--strategy", "multi-turn"),
     )
     assert (code, err) == (0, "")
@@ -22,7 +22,7 @@ def test_standard_error_says_which_backend_and_what_it_is(command):
 
 
 def test_without_a_terminal_progress_is_plain_lines(command):
-    code, _, err = command("sample", "Write.", "--check", "chars<1", "--loop", "2", "--seed", "1")
+    code, _, err = command("sample", "Write.", "--check", "chars<1", "--attempts=2", "--seed", "1")
     assert code == 1
     lines = err.splitlines()
     assert sum(line.startswith("attempt ") for line in lines) == 8
@@ -49,7 +49,7 @@ def test_nothing_passed_exits_with_1_the_best_failure_and_why(command):
         "contains:\u2603",
         "-q",
         "--backend=markov",
-        "--loop=1",
+        "--attempts=1",
     )
     assert code == 1
     assert out.strip()
@@ -58,9 +58,7 @@ def test_nothing_passed_exits_with_1_the_best_failure_and_why(command):
 
 
 def test_json_is_one_object_with_every_slice(command):
-    code, out, _ = command(
-        "sample", "Write.", "--check", "words>=1", "--json", "--concurrency", "1"
-    )
+    code, out, _ = command("sample", "Write.", "--check", "words>=1", "--json", "--lanes=1")
     assert code == 0
     assert out.count("\n") == 1
     record = json.loads(out)
@@ -77,7 +75,7 @@ def test_json_is_one_object_with_every_slice(command):
 
 
 def test_json_of_a_failure_has_the_reasons(command):
-    code, out, _ = command("sample", "Write.", "--check", "chars<1", "--json", "--loop", "1")
+    code, out, _ = command("sample", "Write.", "--check", "chars<1", "--json", "--attempts=1")
     record = json.loads(out)
     assert code == 1
     assert record["success"] is False
@@ -90,7 +88,14 @@ def test_json_of_a_failure_has_the_reasons(command):
 
 def test_explain_shows_a_table_of_all_draws_on_standard_error(command):
     code, out, err = command(
-        "sample", "Write.", "--check", "chars<1", "--explain", "--loop=2", "-q", "--backend=markov"
+        "sample",
+        "Write.",
+        "--check",
+        "chars<1",
+        "--explain",
+        "--attempts=2",
+        "-q",
+        "--backend=markov",
     )
     assert code == 1
     assert "outcome" not in out
@@ -99,7 +104,7 @@ def test_explain_shows_a_table_of_all_draws_on_standard_error(command):
 
 
 def test_a_seed_makes_a_run_repeatable(command):
-    arguments = ["Write about lists.", "--seed", "7", "--concurrency", "1", "-q"]
+    arguments = ["Write about lists.", "--seed", "7", "--lanes=1", "-q"]
     assert command("sample", *arguments) == command("sample", *arguments)
 
 
@@ -123,6 +128,6 @@ def test_a_corpus_of_ones_own_is_what_it_learns_from(command, tmp_path):
 def test_a_schema_is_a_check_on_the_local_backend_too(command, tmp_path):
     file = tmp_path / "s.json"
     file.write_text('{"type": "object"}')
-    code, _, err = command("sample", "Write.", "--schema", str(file), "--loop", "1", "-q")
+    code, _, err = command("sample", "Write.", "--schema", str(file), "--attempts=1", "-q")
     assert code == 1
     assert "schema:s.json: it is not valid JSON" in err

@@ -10,7 +10,16 @@ import pytest
 
 from mellea_like import SamplingResult
 
-ARGUMENTS = ("sample", "Write.", "--check", "words>=1", "--loop", "20", "-q", "--backend", "markov")
+ARGUMENTS = (
+    "sample",
+    "Write.",
+    "--check",
+    "words>=1",
+    "--attempts=20",
+    "-q",
+    "--backend",
+    "markov",
+)
 
 
 def test_the_record_of_a_call_is_written_for_its_owner_alone(command, tmp_path):
@@ -99,7 +108,7 @@ def test_a_place_that_is_taken_meanwhile_costs_the_trace_and_not_the_reply(comma
 
 
 def test_what_json_prints_is_a_trace_with_more_and_can_be_reported(command, tmp_path):
-    _, out, _ = command("sample", "Write.", "--check", "words<1", "--json", "--loop", "1", "-q")
+    _, out, _ = command("sample", "Write.", "--check", "words<1", "--json", "--attempts=1", "-q")
     record = json.loads(out)
     assert {"text", "value", "ledger", "strategy", "backend"} <= set(record)
     file = tmp_path / "call.json"
@@ -108,7 +117,7 @@ def test_what_json_prints_is_a_trace_with_more_and_can_be_reported(command, tmp_
 
 
 def test_a_cache_answers_the_same_command_again_at_no_cost(command, tmp_path):
-    alone = (*ARGUMENTS, "--seed", "1", "--concurrency", "1", "--json")
+    alone = (*ARGUMENTS, "--seed", "1", "--lanes=1", "--json")
     cached = (*alone, "--cache", str(tmp_path / "replies.cache"))
     first, again = (json.loads(command(*cached)[1]) for _ in range(2))
     assert again["text"] == first["text"]

@@ -25,7 +25,7 @@ def sample(command):
     return run
 
 
-ONE = ("--concurrency", "1")
+ONE = ("--lanes=1",)
 
 
 def test_the_best_wins_and_its_score_is_told(sample):
@@ -67,7 +67,7 @@ def test_replies_are_collected_that_differ_by_their_key(sample):
 
 def test_fewer_than_are_to_be_collected_are_printed_and_no_success(sample):
     code, out, err, _ = sample(
-        *("--select", "collect:2", "--check", "words<2", "--loop", "2", "-q", *ONE),
+        *("--select", "collect:2", "--check", "words<2", "--attempts=2", "-q", *ONE),
         replies=["a b", "c"],
     )
     assert (code, out) == (1, "c\n")
@@ -88,9 +88,9 @@ def test_each_draw_is_asked_for_with_a_temperature(command):
     ("arguments", "asked"),
     [
         (("--n", "7", *ONE), 7),
-        (("--n", "11", "--concurrency", "2"), 11),
-        (("--n", "3", "--loop", "3", *ONE), 3),
-        (("--loop", "2", *ONE), 2),
+        (("--n", "11", "--lanes=2"), 11),
+        (("--n", "3", "--attempts=3", *ONE), 3),
+        (("--attempts=2", *ONE), 2),
         (ONE, 5),
     ],
 )
@@ -163,10 +163,10 @@ def test_a_selection_may_have_a_judge_of_its_own(command, select):
         (["--select", "vote", "--n", "0"], "--n takes 1 at least, not 0"),
         (["--n", "3"], "--n goes with best, vote, consensus, tournament: not with first"),
         (
-            ["--select", "vote", "--n", "9", "--loop", "2"],
-            "'vote' wants 9 replies that pass, and --loop 2 times --concurrency 4 makes 8",
+            ["--select", "vote", "--n", "9", "--attempts=2"],
+            "'vote' wants 9 replies that pass, and --attempts 2 times --lanes 4 makes 8",
         ),
-        (["--select", "collect:9", "--loop", "2"], "'collect:9' wants 9 replies that pass"),
+        (["--select", "collect:9", "--attempts=2"], "'collect:9' wants 9 replies that pass"),
         (["--select", "best:words", "--n", "1001"], "is more than 1000 draws"),
         (["--select", "ordered", "--schedule", "hedged"], "schedule hedged does: leave one"),
         (
@@ -215,7 +215,7 @@ def batch(command, tmp_path):
             return command(
                 *("batch", str(tmp_path / "in.jsonl"), "-p", "{{ text }}", "--parallel", "1"),
                 *("-o", str(tmp_path / "out.jsonl"), "--base-url", server.url, "--model", "m"),
-                *("--journal", str(tmp_path / "run.db"), "--ordered", *arguments),
+                *("--journal", str(tmp_path / "run.db"), "--in-order", *arguments),
             )
 
     return run
@@ -230,7 +230,7 @@ def test_each_row_of_a_batch_is_selected(batch, tmp_path):
 def test_each_reply_that_is_collected_has_a_row_and_one_more_says_where_they_are_too_few(
     batch, tmp_path
 ):
-    asked = ("--select", "collect:2", "--check", "words<2", "--loop", "2")
+    asked = ("--select", "collect:2", "--check", "words<2", "--attempts=2")
     for again in ((), ("--resume", "--force")):  # All of it from the journal.
         code, _, err = batch(*asked, *again, replies=[] if again else ["a", "b", "c d", "e"])
         assert code == 1

@@ -57,7 +57,7 @@ def test_an_error_beside_failures_is_told_with_the_best_failure(command):
     with OpenAIServer(*answers) as server:
         code, out, err = command(
             *("sample", "x", "--base-url", server.url, "--model", "m", "--check", "words<2"),
-            *("--loop", "2", "--concurrency", "1", "-q"),
+            *("--attempts=2", "--lanes=1", "-q"),
         )
     assert (code, out) == (1, "long enough\n")
     assert "1 draw ended in an error, the first with: " in err
@@ -77,7 +77,7 @@ def test_what_is_required_in_words_is_judged_by_the_model(command):
     with OpenAIServer(choose=choose) as server:
         code, out, _ = command(
             *("sample", "x", "--base-url", server.url, "--require", "mentions a colour"),
-            *("--concurrency", "1", "--json"),
+            *("--lanes=1", "--json"),
         )
     record = json.loads(out)
     assert (code, record["text"]) == (0, "a red fox")
@@ -90,7 +90,7 @@ def test_another_model_may_judge_what_the_embedded_generator_writes(command):
         code, out, err = command(
             *("sample", "Write about lists.", "--require", "mentions a colour"),
             *("--judge-base-url", server.url, "--judge-model", "judge"),
-            *("--loop", "1", "--concurrency", "1", "-q"),
+            *("--attempts=1", "--lanes=1", "-q"),
         )
     assert code == 1
     assert out.strip()
@@ -105,7 +105,7 @@ def test_the_judge_is_on_the_generators_server_unless_told_otherwise(command):
     with OpenAIServer(choose=choose) as server:
         code, _, _ = command(
             *("sample", "x", "--base-url", server.url, "--model", "m", "--require", "is fine"),
-            *("--judge-model", "judge", "--concurrency", "1"),
+            *("--judge-model", "judge", "--lanes=1"),
         )
     assert code == 0
     assert [request["model"] for request in server.requests] == ["m", "judge"]
@@ -181,7 +181,7 @@ def test_a_schema_is_sent_and_checked_and_gives_a_value(command, tmp_path):
     with OpenAIServer(*answers) as server:
         code, out, err = command(
             *("sample", "x", "--base-url", server.url, "--model", "m", "--schema", str(file)),
-            *("--concurrency", "1", "--json"),
+            *("--lanes=1", "--json"),
         )
     record = json.loads(out)
     assert (code, record["value"]) == (0, {"name": "Ada"})
@@ -203,7 +203,7 @@ def test_a_call_whose_time_is_up_is_a_record_too(command):
 
 def test_a_log_record_is_shown_with_debug(command):
     with OpenAIServer(Answer.error(500, "oops")) as server:
-        arguments = ["--base-url", server.url, "--model", "m", "--loop", "1", "--concurrency", "1"]
+        arguments = ["--base-url", server.url, "--model", "m", "--attempts=1", "--lanes=1"]
         code, _, err = command("sample", "x", *arguments, "--debug")
         _, _, quiet = command("sample", "x", *arguments)
     assert code == 3

@@ -35,18 +35,18 @@ from mellea_like.cli.app import command as command_of
             "--judge-base-url takes a text that isn't empty",
         ),
         (
-            ["--concurrency", "100000000"],
-            "--concurrency 100000000 is more than 1000 draws",
+            ["--lanes", "100000000"],
+            "--lanes 100000000 is more than 1000 draws",
         ),
         (["--escalate-when", "cheaper"], "--escalate-when says when a bigger model goes on"),
         (["--escalate", "big", "--give-up"], "--give-up would end a call before the bigger"),
         (["--strategy", "other"], "'other' is not one of 'rejection', 'repair', 'multi-turn'"),
-        (["--loop", "0"], "--loop takes 1 at least, not 0"),
-        (["--loop", "many"], "Invalid value for '--loop'"),
-        (["--concurrency", "0"], "--concurrency takes 1 at least, not 0"),
+        (["--attempts", "0"], "--attempts takes 1 at least, not 0"),
+        (["--attempts", "many"], "Invalid value for '--attempts'"),
+        (["--lanes", "0"], "--lanes takes 1 at least, not 0"),
         (
-            ["--loop", "100", "--concurrency", "11"],
-            "--loop 100 times --concurrency 11 is more than 1000 draws",
+            ["--attempts", "100", "--lanes", "11"],
+            "--attempts 100 times --lanes 11 is more than 1000 draws",
         ),
         (["--timeout", "0"], "--timeout takes a number above 0, not 0"),
         (
@@ -82,6 +82,21 @@ def test_bad_usage_exits_with_2_and_a_sentence(command, arguments, sentence):
     assert err.startswith("mellea-like: ")
     assert sentence in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["sample", "x", "--loop", "3"], "--loop is called --attempts now"),
+        (["batch", "x.jsonl", "--loop=3"], "--loop is called --attempts now"),
+        (["sample", "x", "--concurrency", "3"], "--concurrency is called --lanes now"),
+        (["batch", "x.jsonl", "--ordered"], "--ordered is called --in-order now"),
+    ],
+)
+def test_an_option_that_was_renamed_says_its_name(command, arguments, sentence):
+    assert command(*arguments) == (2, "", f"mellea-like: {sentence}\n")
+    code, _, err = command("watch", arguments[2])
+    assert (code, "No such option" in err) == (2, True)
 
 
 def test_a_wrong_check_is_shown_with_all_that_are_allowed(command):

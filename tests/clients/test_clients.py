@@ -102,7 +102,7 @@ def outcomes(tmp_path_factory) -> dict[str, Rows | str]:
     with process(home / "upstream.log", HERE / "upstream.py") as its_port:
         port = int(its_port)
         (home / "gateway.yaml").write_text(CONFIG.format(port=port))
-        serve = ["-m", "mellea_like.cli.main", "serve", "--config", home / "gateway.yaml"]
+        serve = ["-m", "mellea_like", "serve", "--config", home / "gateway.yaml"]
         with process(home / "gateway.log", *serve) as printed:
             found = re.search(r"http://\S+/v1", printed)
             assert found is not None, (home / "gateway.log").read_text()

@@ -124,7 +124,7 @@ def test_a_new_environment_with_an_extra(wheel, extra, tmp_path):
     run(python, "-W", "error::SyntaxWarning", "-c", code, cwd=tmp_path)
     if extra in {"cli", "all"}:
         command = tmp_path / "env" / "bin" / "mellea-like"
-        options = ("--backend", "markov", "--loop", 50, "--check", "words<=30")
+        options = ("--backend", "markov", "--attempts", 50, "--check", "words<=30")
         said = run(command, "sample", "Write a sentence about strings.", *options, cwd=tmp_path)
         assert 0 < len(said.split()) <= 30
 

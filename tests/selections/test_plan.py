@@ -320,7 +320,7 @@ async def test_a_journal_and_its_results_give_the_same_plan(tmp_path, text):
     )
     journal = Journal(tmp_path / "run.db", text=text)
     items = [f"{'hopeless' if n % 5 == 0 else 'item'} {n}" for n in range(40)]
-    async with sample_many(strategy, items, concurrency=1, journal=journal, ordered=True) as run:
+    async with sample_many(strategy, items, concurrency=1, journal=journal, in_order=True) as run:
         done = [item async for item in run]
     made = await anyio.to_thread.run_sync(plan, journal, 0.7)
     assert made == await anyio.to_thread.run_sync(plan, str(tmp_path / "run.db"), 0.7)

@@ -68,7 +68,7 @@ async def batch(items: int) -> int:
 async def test_memory_does_not_grow_with_the_items(ordered):
     blocks = []
     async with sample_many(
-        STRATEGY, prompts(20_000), concurrency=CONCURRENCY, ordered=ordered
+        STRATEGY, prompts(20_000), concurrency=CONCURRENCY, in_order=ordered
     ) as results:
         async for item in results:
             if results.progress.handed_on % 4_000 == 0:

@@ -126,7 +126,7 @@ async def what_a_batch_takes(strategy: BaseSamplingStrategy) -> None:
         requirements=[requirement("short"), "polite"],
         options={"temperature": 0.5},
         budget=Budget(requests=100),
-        ordered=True,
+        in_order=True,
         fail_fast=True,
         journal=Journal("run.db", text="best"),
         keep_errors=False,

@@ -216,7 +216,7 @@ class _Batch:
         if self._shards is not None:
             parts = self._shards.parts(template, self._settings)
             return await stack.enter_async_context(
-                shard_results(parts, view, self._source.total, ordered=options.ordered)
+                shard_results(parts, view, self._source.total, ordered=options.in_order)
             )
         await stack.enter_async_context(self._backends.open())
         if not options.quiet:

@@ -168,7 +168,7 @@ class BatchOptions(DrawOptions):
         max=256,
         panel=RUN,
     )
-    ordered: bool = option(
+    in_order: bool = option(
         False, "Results in the order of the rows; by default as they come.", panel=RUN
     )
     order: Order = option(
@@ -196,14 +196,16 @@ class BatchOptions(DrawOptions):
     )
     loop: int | None = option(
         None,
-        f"Draws one after the other for one row, at most; by default {LOOP}, or as many as --n"
-        " needs.",
+        f"The most draws for one row in each lane, one after another; by default {LOOP}, or as many"
+        " as --n needs.",
+        "--attempts",
         metavar="N",
         panel=DRAWS,
     )
     concurrency: int = option(
         1,
-        "Draws at a time for one row; more than 1 is quicker for it, and costs more.",
+        "How many draws of one row run at a time; more than 1 is faster and costs more.",
+        "--lanes",
         metavar="K",
         panel=DRAWS,
     )
@@ -257,7 +259,7 @@ class BatchOptions(DrawOptions):
     def _check_rounds(self) -> None:
         """Make sure that a row can be left after each draw."""
         for wrong, given, why in (
-            (self.concurrency > 1, "--concurrency", "makes one draw for a row at a time"),
+            (self.concurrency > 1, "--lanes", "makes one draw for a row at a time"),
             (
                 self.select.partition(":")[0] not in {"first", "ordered", "collect", "vote"},
                 "--select",

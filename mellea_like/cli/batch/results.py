@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Results", "View", "row_results", "with_options"]
 
 OPTIONS = {
-    "loop_budget": "--loop",
-    "concurrency_budget": "--concurrency",
+    "loop_budget": "--attempts",
+    "concurrency_budget": "--lanes",
     "provider": "--backend",
     "requirements": "--check, --require",
     "judge": "--judge-model",
@@ -97,7 +97,7 @@ async def row_results(
                 format=backends.reply_type,
                 options=options.request_options,
                 budget=backends.make_budget("this run"),
-                ordered=options.ordered,
+                in_order=options.in_order,
                 order=options.order,
                 journal=_journal(options, backends),
                 unique=options.similarity,
