@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import core_schema
 
-from mellea_like.backends.server_address import OFFICIAL_URL
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option_names, read_section
 from mellea_like.cli.standard_streams import warn
 from mellea_like.core.backend import Options
 from mellea_like.core.format import check_format
 from mellea_like.core.prices import is_version
-from mellea_like.limits.backoff_gate import gate_before
+from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.specification.upstream import (
+    OFFICIAL_URL,
     LlamaUpstream,
     MarkovUpstream,
     OpenAIUpstream,
@@ -139,9 +139,8 @@ class Backends:
 
     @property
     def gates(self) -> list[BackoffGate]:
-        """The gates before the servers that are open; none of what retries by itself."""
-        found = map(gate_before, self._opened)
-        return list(dict.fromkeys(gate for gate in found if gate is not None))
+        """The gates in front of the open servers."""
+        return list(dict.fromkeys(map(gate_of, self._opened)))
 
     async def _with_cache(self, stack: AsyncExitStack, backend: Backend, path: Path) -> Backend:
         # Imported lazily: most runs don't need it.
