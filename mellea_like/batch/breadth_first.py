@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.batch.journal.records import standing
 from mellea_like.core.conversation import Context
-from mellea_like.core.recorded import recorded_requirement
-from mellea_like.core.serialization import slice_from_dict
+from mellea_like.core.serialization import recorded_requirement, slice_from_dict
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import JournalError
 from mellea_like.schedules.giving_up import may_go_on
