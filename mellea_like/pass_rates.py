@@ -269,11 +269,16 @@ class CoverageCurve:
     def _end(self, draws: int, *, upper: bool) -> float:
         if (draws, upper) not in self._known:
             mixture, of_rate = self._mixture(upper=upper), _coverage(draws)
-            self._known[draws, upper] = (
+            end = (
                 mixture.highest(of_rate)
                 if upper
                 else 1 - mixture.highest([1 - share for share in of_rate])
             )
+            if draws > 1:
+                # Coverage never falls with more draws, although the search may find a worse
+                # optimum. So an end is at least that of the next smaller power of two.
+                end = max(end, self._end(2 ** ((draws - 1).bit_length() - 1), upper=upper))
+            self._known[draws, upper] = end
         return self._known[draws, upper]
 
 

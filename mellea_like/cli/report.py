@@ -180,7 +180,7 @@ def _of_two(
     options: ReportOptions, other: Path, prices: Mapping[str, Any], *, as_text: bool
 ) -> tuple[str, str]:
     """Compare two runs, each of a journal or of several that are read as one."""
-    from mellea_like.batch.differences import differences  # noqa: PLC0415 (few commands need it)
+    from mellea_like.batch.journal.differences import differences  # noqa: PLC0415 (few commands need it)
     from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
     from mellea_like.report.comparison import comparison_report, comparison_text  # noqa: PLC0415
 

@@ -343,7 +343,7 @@ class SamplingResult(Generic[T]):
         return from_dict(data, format, made)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from mellea_like.core.serialization import picklable  # noqa: PLC0415 (few programs need it)
+        from mellea_like.core.recorded import picklable  # noqa: PLC0415 (few programs need it)
 
         left = {"slices", "toolbox"}  # Tools may be functions of a function, which don't pickle.
         given = (getattr(self, f.name) for f in fields(self) if f.name not in left)

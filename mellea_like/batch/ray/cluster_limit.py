@@ -15,16 +15,15 @@ from uuid import uuid4
 import anyio
 
 from mellea_like.batch.ray.cluster import KeeperGone
-from mellea_like.core.backend import (
-    BYTES_PER_TOKEN,
-    TOKENS_PER_MESSAGE,
-    Options,
-    Request,
-    estimate_input_tokens,
-)
+from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.prices import checked_prices
+from mellea_like.core.token_estimate import (
+    BYTES_PER_TOKEN,
+    TOKENS_PER_MESSAGE,
+    estimate_input_tokens,
+)
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,

@@ -13,8 +13,7 @@ from mellea_like.cli.draw_options import CHECKS, DRAWS, LOOP, PANELS, DrawOption
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.export.example_selection import Drop, Reasoning
-from mellea_like.requirements.code_expressions import CODE_FORMS
-from mellea_like.requirements.expressions import ALLOWED
+from mellea_like.requirements.expressions import ALLOWED, CODE_FORMS
 
 __all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine"]
 

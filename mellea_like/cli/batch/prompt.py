@@ -13,8 +13,7 @@ from mellea_like.batch.rows.template import RowTemplate
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import one_line
 from mellea_like.core.conversation import Conversation, Instruction, Message
-from mellea_like.requirements.code_expressions import is_code_check, parse_code_check
-from mellea_like.requirements.expressions import parse_check
+from mellea_like.requirements.expressions import is_code_check, parse_check, parse_code_check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

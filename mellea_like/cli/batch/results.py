@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import anyio
 
 from mellea_like.batch.api import sample_many
-from mellea_like.batch.differences import Difference
+from mellea_like.batch.journal.differences import Difference
 from mellea_like.batch.journal.journal import Journal
 from mellea_like.cli.batch.options import BatchOptions
 from mellea_like.cli.batch.records import RowRecords
