@@ -55,6 +55,7 @@ HABITS = {
     "idioms": (
         r"\b(?:go|goes|going|went|gone) (?:by|on)\b|\b(?:is|are|was|were) to be\b|\banew\b"
         r"|\bbesides\b|\bof (?:its|their) own\b"
+        r"(?! (?!(?:and|as|at|but|for|in|on|or|so|that|to|which|with)\b)\w)"
     ),
     "abstract": rf"\b(?:a|an|the|each|every|one|no) (?:{ABSTRACT}) (?:{PERSONAL})\b",
 }
