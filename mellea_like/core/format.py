@@ -88,7 +88,7 @@ def _adapter_of(known: type | FormatKey) -> TypeAdapter[Any]:
 
 
 def check_format(format: Any) -> None:
-    """Raise `TypeError` if JSON can't be read into a format."""
+    """Raise ``TypeError`` if JSON can't be read into a format."""
     try:
         if isinstance(format, BuiltinFunctionType | FunctionType | MethodType):
             msg = "it is a function: to read replies with it, give an action with this parse method"
@@ -128,7 +128,7 @@ def strip_fence(text: str) -> str:
 def parse_json(format: Any, text: str) -> Any:
     """Read a text, with or without a Markdown fence around it, as JSON of a type.
 
-    A `ValueError` names the wrong fields, or a key that one object has twice.
+    A ``ValueError`` names the wrong fields, or a key that one object has twice.
     """
     whole = strip_fence(text)
     value = _validated(adapter_of(format).validate_json, whole)
@@ -402,7 +402,7 @@ _EACH_KEY_ONCE = json.JSONDecoder(object_pairs_hook=_each_key_once, strict=False
 
 
 def parse_value(format: Any, value: object) -> Any:
-    """Validate a Python value as a type; raise `ValueError` if it isn't of that type."""
+    """Validate a Python value as a type; raise ``ValueError`` if it isn't of that type."""
     return _validated(adapter_of(format).validate_python, value)
 
 

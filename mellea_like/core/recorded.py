@@ -64,7 +64,7 @@ class RecordedAction:
         return (*context.messages, Message("user", self.text))
 
     def parse(self, text: str) -> str:
-        """Return the reply's text as it is."""
+        """Return the reply's text unchanged."""
         return text
 
 

@@ -134,7 +134,7 @@ def json_schema(
 
 
 def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return a function that reads a tool's arguments, and raises `ValueError` for wrong ones."""
+    """Return a function that reads a tool's arguments, and raises ``ValueError`` for wrong ones."""
     validator = schema_validator(schema)
 
     def read(text: str) -> Any:
