@@ -71,7 +71,7 @@ def cache_key(format: Any) -> type | FormatKey:
 
 
 def cached_format(key: type | FormatKey) -> Any:
-    """Return the format of a `cache_key`."""
+    """Return the format of a ``cache_key``."""
     return key.format if isinstance(key, FormatKey) else key
 
 
