@@ -152,7 +152,6 @@ def test_a_button_copies_an_example(visit):
         ("cost", {"howto/cost"}),
         ("timeout", {"howto/faults", "howto/limits"}),
         ("pass@k", {"howto/how-many-draws"}),
-        ("SamplingResult", {"api/core"}),
     ],
 )
 def test_search_finds(visit, words, pages):
