@@ -30,11 +30,8 @@ LIBRARY = (
 )
 TO_BE_REMOVED = {
     "batch: limits.backoff_gate.PATIENT",
-    "batch: limits.budget.Cancelled",
-    "batch: limits.rate.ASSUMED",
     "batch: sampling.call.Call",
     "batch: sampling.call_state.SliceListener",
-    "batch: sampling.prepare.CheckedSelection",
     "batch: sampling.prepare.ROUNDS",
     "batch: sampling.prepare.prepare_call",
     "batch: sampling.tools.Toolbox",

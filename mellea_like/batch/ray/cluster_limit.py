@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import uuid4
 
 import anyio
@@ -33,8 +33,8 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.limits.base import RequestEnd
-from mellea_like.limits.budget import Budget, Cancelled
-from mellea_like.limits.rate import ASSUMED, RateLimiter
+from mellea_like.limits.budget import Budget
+from mellea_like.limits.rate import RateLimiter
 from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class ClusterLimit:
     money: float | None = None
     prices: Mapping[str, Price] | None = None
     assume_output_tokens: int | None = None
-    cancelled: Cancelled = "estimate"
+    cancelled: Literal["estimate", "reserved", "received"] = "estimate"
     name: str = field(default_factory=_new_name)
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ def limits_of(limit: ClusterLimit) -> list[Limit]:
                 requests_per_minute=limit.requests_per_minute,
                 tokens_per_minute=limit.tokens_per_minute,
                 burst_seconds=limit.burst_seconds,
-                assume_output_tokens=ASSUMED if assumed is None else assumed,
+                **({} if assumed is None else {"assume_output_tokens": assumed}),
             )
         )
     return made
