@@ -139,13 +139,15 @@ def limits_of(limit: ClusterLimit) -> list[Limit]:
             )
         )
     if limit.requests_per_minute is not None or limit.tokens_per_minute is not None:
-        assumed = limit.assume_output_tokens
+        assumed: dict[str, Any] = {}
+        if limit.assume_output_tokens is not None:
+            assumed["assume_output_tokens"] = limit.assume_output_tokens
         made.append(
             RateLimiter(
                 requests_per_minute=limit.requests_per_minute,
                 tokens_per_minute=limit.tokens_per_minute,
                 burst_seconds=limit.burst_seconds,
-                **({} if assumed is None else {"assume_output_tokens": assumed}),
+                **assumed,
             )
         )
     return made
