@@ -237,7 +237,7 @@ class Request:
         options: how to generate; a mapping becomes `Options`.
         format: the type that the reply's text should parse to, as JSON: a pydantic model, or any
             other type that pydantic can validate. None for free text.
-        meta: where the request comes from.
+        meta: the origin of the request.
         meter: counts what the request costs. The backend updates it.
         tools: the tools that the reply may call.
         tool_choice: ``"auto"`` lets the model decide whether to call one, ``"required"`` asks for
@@ -366,7 +366,7 @@ def texts_only(request: Request, backend: str, *, tools: bool = False) -> None:
 
     Args:
         request: the request.
-        backend: what the error calls the backend.
+        backend: the backend's name in the error.
         tools: whether the backend takes tools, and messages that call them or answer calls.
 
     Raises:

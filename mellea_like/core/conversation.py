@@ -50,7 +50,7 @@ __all__ = [
 Role = Literal["system", "user", "assistant", "tool"]
 _ROLES = get_args(Role)
 _SAME_ROLES: Mapping[Any, Role] = {"developer": "system"}
-"""What OpenAI's newer models call a role that others know by another name."""
+"""Roles of OpenAI's newer models that have another name elsewhere."""
 
 _NONE: tuple[()] = ()
 
@@ -273,7 +273,7 @@ class Context:
             ValueError: a dict isn't a message.
         """
         longer = Context()
-        # What is here already isn't looked at again: a conversation of many turns is as cheap.
+        # Messages that are already here aren't checked again, so long conversations cost no more.
         object.__setattr__(longer, "messages", self.messages + _as_messages(messages))
         return longer
 
@@ -364,7 +364,7 @@ class Instruction:
     and, in a repair, by the problems of the last attempt.
 
     Args:
-        description: what to do.
+        description: the task in words.
         system: a system message to put first, or None.
         requirements: the requirements of each reply. A judge decides those that are texts.
         repair: the problems of the last attempt, one a line.

@@ -61,16 +61,16 @@ class Decision:
             nothing passed, or if no answer of a vote reached the share that it needs.
         reason: why there were no further draws, and what was short where it is not complete.
         complete: whether there are as many winners as were asked for.
-        scores: the score of each passing iteration, where there are scores.
+        scores: the score of each passing iteration, if the selection has scores.
         notes: why a score is what it is, where the scorer said so, by iteration.
         answers: the answers that got votes, the one with most first, and of equal ones the one
             whose first draw has the lowest rank.
         share: the first answer's share of all votes, from 0 to 1; None without votes.
         abstentions: draws that have no say: those that were judged and did not pass, errored, or
             passed with a key of None.
-        comparisons: what a judge compared.
-        usage: what the comparisons cost; no slice has it.
-        errors: what went wrong in comparisons; such a pair is even.
+        comparisons: the comparisons of a judge.
+        usage: the cost of the comparisons, which no slice has.
+        errors: the errors in comparisons; such a pair is a tie.
         model: the model that compared, where its backend says so.
     """
 

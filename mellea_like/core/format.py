@@ -71,7 +71,7 @@ def cache_key(format: Any) -> type | FormatKey:
 
 
 def cached_format(key: type | FormatKey) -> Any:
-    """Return the format of a `cache_key`."""
+    """Return the format of a key in a cache."""
     return key.format if isinstance(key, FormatKey) else key
 
 
@@ -263,7 +263,7 @@ def _scalar(read: Any, text: str, choices: frozenset[str]) -> Any:
                 value = _validated(read, source)
             except ValueError as exc:
                 if failed is None or (_is_no_json(failed) and not _is_no_json(exc)):
-                    failed = exc  # What breaks a rule of the type says more.
+                    failed = exc  # A broken rule of the type is more informative.
                 continue
             if source is whole and whole in choices:
                 _refuse_two_readings(read, whole, value)
@@ -367,7 +367,7 @@ def _canonical(value: str) -> str:
     try:
         return json.dumps(json.loads(value), sort_keys=True)
     except (ValueError, RecursionError):
-        return value  # No JSON; where it is the only one, its reader says why.
+        return value  # It isn't JSON; if it is the only value, reading it tells why.
 
 
 def refuse_repeated_keys(text: str) -> None:

@@ -148,7 +148,7 @@ class Generation:
     Args:
         text: the output's text.
         value: the parsed output. Unless ``parsed`` is true, None means that the text is the value.
-        usage: what it cost.
+        usage: its cost.
         model: the model that answered, if it is known.
         finish_reason: why the output ended, in OpenAI's words: ``"stop"``, ``"length"``,
             ``"content_filter"``, ``"refusal"`` or ``"tool_calls"``; None if it is unknown.
@@ -359,7 +359,7 @@ class Meter:
         Args:
             request: the request that will be sent again; its last try is over.
             error: why the last try failed.
-            backend: what will be asked now, if that is another backend.
+            backend: the backend of the retry, if it is another one.
 
         Raises:
             Exception: ``error``, with a note, if a limit refuses another try.

@@ -43,7 +43,7 @@ class LedgerRow(NamedTuple):
             tokens that therefore were not generated: how many the complete replies of the call have
             on average, less what had arrived, and at least 0. None where there is no complete reply
             to compare with, and 0 where nothing was rejected early.
-        cost: what the tokens cost, in the currency of the prices; None where that is not known.
+        cost: the cost of the tokens in the currency of the prices; None if it is unknown.
             With ``unpriced`` or ``unknown`` requests it is a lower bound, and printed with a ``≥``;
             within a `Budget`, the unknown ones are in it with what that has charged for them.
         model: the model that generated, as its reply says; where there is none, as all replies of
@@ -84,8 +84,8 @@ class LedgerTotal(NamedTuple):
         output_tokens: tokens of replies.
         wasted_tokens: tokens of iterations that neither won nor had a say; see `LedgerRow`.
         unknown: requests whose cost the server did not say.
-        saved_tokens: the estimate of what early rejection saved; None where a row has none.
-        cost: what the tokens cost; None where that of a row is not known.
+        saved_tokens: the estimated savings of early rejection; None if a row has none.
+        cost: the cost of the tokens; None if that of a row is unknown.
         cached_input_tokens: those of the input tokens that came from the server's prompt cache.
         reasoning_tokens: those of the output tokens that the model thought with.
         cache_hits: replies that came from a `CachedBackend`'s file.
@@ -173,7 +173,7 @@ class Ledger:
 
     def __str__(self) -> str:
         total = self.total
-        # What no row has is left out: prices, and details that few servers tell.
+        # Columns that no row has are left out, such as prices and details that few servers tell.
         shown = [
             *LedgerTotal._fields[:6],
             *(name for name in USAGE_DETAILS if getattr(total, name)),

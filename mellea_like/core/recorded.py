@@ -37,11 +37,11 @@ _OF_BACKENDS = ("status", "retryable", "retry_after")
 
 @dataclass(frozen=True, slots=True)
 class RecordedAction:
-    """What was asked for, as a record describes it.
+    """The description of an action in a record.
 
     Args:
         type: the action's class.
-        text: what it said.
+        text: its text.
     """
 
     type: str
@@ -51,7 +51,7 @@ class RecordedAction:
 
     @classmethod
     def of(cls, action: Action[Any]) -> RecordedAction:
-        """Describe an action: by its type's name, and its text or else its ``repr``."""
+        """Describe an action by its type's name and its text, or else its ``repr``."""
         if isinstance(action, RecordedAction):
             return action
         if isinstance(action, Message):
@@ -82,7 +82,7 @@ class RecordedError(MelleaError):
 
 
 def recorded_requirement(name: str, description: str, weight: float) -> Requirement:
-    """Return a requirement that stands for one in a record."""
+    """Return a requirement in place of one in a record."""
     return Requirement(description, _Unknown(name), name=name, weight=weight, inline=True)
 
 
@@ -144,7 +144,7 @@ def _pickles(thing: object) -> bool:
         again = pickle.loads(pickle.dumps(thing))  # noqa: S301 (just written)
     except Exception:  # noqa: BLE001 (a user's class may raise anything)
         return False
-    # An exception may come back and say something else: its class is given its message anew.
+    # An exception may come back with another message, because its class gets its message again.
     return not isinstance(thing, BaseException) or error_text(again) == error_text(thing)
 
 

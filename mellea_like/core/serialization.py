@@ -1,9 +1,9 @@
-"""A call's record as plain data, for files, databases and pictures; and back again.
+"""A call's record as plain data, for files, databases and pictures, and its reading.
 
 Conversations are in ``prompts`` (``mellea_like.core.prompts``); a slice has the place there of
-what was sent for it (``prompt``) and of what the conversation was before (``context``). What was
-asked, required and raised is described, not kept: its type's name and its text. A parsed value that
-JSON has no words for is a text.
+what was sent for it (``prompt``) and of what the conversation was before (``context``). Actions,
+requirements and errors are only described, by the name of their type and their text. A parsed value
+that JSON has no words for is a text.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 FORMAT = "mellea_like.trace"
-"""What a record says that it is, under ``format``."""
+"""The ``format`` of a record."""
 
 VERSION = 2
 """The version of that format. In version 1, each conversation was written whole."""
@@ -68,7 +68,7 @@ VERSION = 2
 READ_VERSIONS = (1, VERSION)
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | bool | None"
-"""What JSON can say."""
+"""Values that JSON has."""
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ _AS_WRITTEN = ("stop_reason", "sampling_id", "elapsed", "undelivered", "stop_det
 _WHERE_KNOWN = ("stage", "asked")
 
 _SAID_BESIDES = ("refusal", "reasoning")
-"""What a reply may have said besides its text; its tool calls are written in another way."""
+"""Fields of a reply in addition to its text. Its tool calls are written in another way."""
 
 
 def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def outline(
     """Write a call's record without its slices and what they have cost.
 
     Then follows for each slice its iteration, and the places of its context and of its prompt among
-    the ``prompts``. What writes a message may do so in another way than a record has it.
+    the ``prompts``. Messages may be written in another way than in a record.
     """
     prompts = Prompts()
     place = prompts.place
@@ -188,7 +188,7 @@ def check_readable(reply: Generation, format: Any) -> None:
 
 
 def decision_to_dict(decision: Decision, *, words: bool = True) -> dict[str, Any]:
-    """Write what a selection decided as plain data; or without the words of who lost a vote.
+    """Write the decision of a selection as plain data, or without the words of answers that lost.
 
     An answer that got votes is ``{"label", "votes", "draws"}``, as in `Decision`.
     """
@@ -217,7 +217,7 @@ def decision_to_dict(decision: Decision, *, words: bool = True) -> dict[str, Any
 
 
 def decision_from_dict(plain: Mapping[str, Any] | None) -> Decision | None:
-    """Read what a selection decided; None where there was none."""
+    """Read the decision of a selection; None if there was none."""
     if plain is None:
         return None
     return Decision(
@@ -360,7 +360,7 @@ def slice_from_dict(
     messages: tuple[Message, ...],
     requirement: Callable[[str, str, float], Requirement],
 ) -> Slice:
-    """Read the record of an iteration; its conversation stands elsewhere."""
+    """Read the record of an iteration, without its conversation."""
     of = ("name", "description", "weight")
     return Slice(
         iteration=s["iteration"],
@@ -385,7 +385,7 @@ def slice_from_dict(
 
 
 def check_usage_of(s: Mapping[str, Any]) -> tuple[tuple[str | None, Usage], ...] | None:
-    """Read what each model spent on an iteration's checks; None where a record does not say."""
+    """Read the usage of each model for an iteration's checks; None in records without it."""
     written: Sequence[Sequence[Any]] | None = s.get("check_usage")
     if written is not None:
         return tuple((model, usage_from_dict(spent)) for model, spent in written)

@@ -62,7 +62,7 @@ class Slice:
             or broke a rule of its format, or a budget stopped the request. Empty otherwise.
         started_at: when it started, in seconds since the call began.
         ended_at: when it ended, in seconds since the call began.
-        usage: what it cost, its judge calls included.
+        usage: its cost, including its judge calls.
         stage: the stage of an `Escalate` that made it, 0-based; None with other strategies.
         asked: the model that was asked, if the options or the backend name it.
         check_usage: the part of the usage that was not spent on the reply, as pairs of a model and

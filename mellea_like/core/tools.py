@@ -37,7 +37,7 @@ class ToolCall:
     """A model's wish to have a tool run. Calls compare by what the model wrote.
 
     Args:
-        id: what the model, or its server, calls it; the message with what came of it names that.
+        id: its id, by the model or its server; the message with the answer refers to it.
         name: the tool's name.
         arguments: the arguments, as the JSON text that the model wrote. It need not be right.
         value: the arguments, read and validated, where the call was checked against its `Tool`.

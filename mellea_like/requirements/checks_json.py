@@ -152,7 +152,7 @@ def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
 
 
 def watch_of(schema: Mapping[str, Any], *, ours: bool = True) -> CallWatch:
-    """Return a check of a tool's arguments while they arrive: a part of `reader_of`'s."""
+    """Return a check of a tool's arguments that are still arriving, a part of `reader_of`."""
     validator = validator_of(json.loads(json.dumps(dict(schema))))
     return call_watch(validator, MAX_STEPS if ours else OTHERS_STEPS, ours=ours)
 

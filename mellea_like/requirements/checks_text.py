@@ -381,7 +381,7 @@ def _excluding(
     def make() -> Look:
         settle = _settling(ignore_case=ignore_case)
         tail = ""
-        start = 0  # Where in the window to look from.
+        start = 0  # The place in the window to start from.
 
         def look(_: str, delta: str) -> Answer:
             nonlocal tail, start

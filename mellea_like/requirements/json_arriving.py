@@ -54,9 +54,9 @@ _OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and 
 
 
 def early_schema(schema: Mapping[str, Any]) -> Fresh:
-    """Return a stream check for a schema of somebody else's: valid, but of unknown cost.
+    """Return a stream check for a valid schema of unknown cost, which somebody else wrote.
 
-    It looks at no pattern, and gives up after some steps: then the whole check decides.
+    It skips patterns and gives up after some steps, and leaves the decision to the whole check.
     """
     return of_schema(validator_of(json.loads(json.dumps(schema))), OTHERS_STEPS, ours=False)
 
@@ -120,7 +120,7 @@ _NUMBERS = "-0123456789"
 
 
 class _SchemaShape:
-    """What a JSON Schema says of a value that is still arriving."""
+    """The rules of a JSON Schema for a value that is still arriving."""
 
     brackets = "".join(_KINDS) + _NUMBERS
     title = ""
@@ -227,13 +227,13 @@ class _JsonSoFar:
     def __init__(self, ijson: Any, *, constants: bool) -> None:
         self._ijson = ijson
         self._constants = constants
-        self._start = 0  # Where in the text the fence or the JSON starts.
+        self._start = 0  # The start of the fence or the JSON in the text.
         self._fenced = False
         self._read = 0  # Up to where the text has been read.
-        self._tail: int | None = None  # Where the end of the fence starts.
+        self._tail: int | None = None  # The start of the closing fence.
         self._events: Any = ijson.sendable_list()
         self._parser: Any = None
-        self._token = 0  # Where in the text the parser's unfinished token starts, at the latest.
+        self._token = 0  # The latest start of the parser's unfinished token.
         self._depth = 0
         self._ended = False
         self._gave_up = False
@@ -310,7 +310,7 @@ class _JsonSoFar:
     def _complete(self) -> bool:
         """Tell whether the JSON so far is a whole value, so that a backtick isn't part of it."""
         if not (self._depth or self._ended):
-            with suppress(Exception):  # What is wrong, the next piece will tell.
+            with suppress(Exception):  # The next piece will show the error.
                 self._parser.send(b" ")  # A number ends only with what follows it.
             self._note_events()
         return self._ended

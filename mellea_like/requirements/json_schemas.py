@@ -1,4 +1,4 @@
-"""Validators of JSON Schemas whose validations end: their steps are counted."""
+"""Validators of JSON Schemas that count their steps, so that validations end."""
 
 # ruff: noqa: SIM905 (a list of words)
 

@@ -1,4 +1,4 @@
-"""Running programs that models wrote: in processes of their own, with limits."""
+"""A sandbox for programs that models wrote, with a limited process for each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SHOWN = (
     *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime"),
     *(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")),
 )
-"""The part of the file system that programs see with namespaces, besides Python."""
+"""The paths that programs see with namespaces, in addition to Python's."""
 
 WAYS = {"auto": ("bubblewrap", "unshare"), "limits": ("limits",)}
 """How programs may be kept apart; the first that works is taken."""
