@@ -20,7 +20,7 @@ import lzma
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from fnmatch import fnmatch
 from multiprocessing import get_context
 from pathlib import Path
@@ -120,12 +120,16 @@ def _short(value: Any) -> str:
 # --- recordings ------------------------------------------------------------------------------
 
 
-def record(seeds: Iterable[int], loops: Iterable[Loop], path: Path, jobs: int) -> int:
+def record(
+    seeds: Iterable[int], loops: Iterable[Loop], path: Path, *, jobs: int = 1, wording: bool = True
+) -> int:
     """Write the traces of calls; parts that are equal on both loops are written once."""
     keys = [(seed, loop) for seed in seeds for loop in loops]
     before: Trace = {}
     with _opened(path, "wt") as file:
         for (seed, loop), trace in _played(keys, jobs):
+            if not wording:
+                del trace["wording"]
             same = sorted(k for k in trace if loop == "trio" and before.get(k) == trace[k])
             rest = {k: v for k, v in trace.items() if k not in same}
             file.write(json.dumps([seed, loop, same, rest], separators=(",", ":")) + "\n")
@@ -162,11 +166,19 @@ def _play(key: Key) -> tuple[Key, Trace]:
 
 
 def compared(
-    path: Path, *, seeds: Iterable[int] = (), jobs: int = 1, wording: bool = False
+    path: Path,
+    *,
+    seeds: Container[int] = (),
+    loops: Container[Loop] = LOOPS,
+    jobs: int = 1,
+    wording: bool = False,
 ) -> Iterator[tuple[Key, list[Difference]]]:
     """Run the calls of a recording again, and yield the differences of each."""
-    wanted = set(seeds)
-    old = {key: trace for key, trace in recorded(path) if not wanted or key[0] in wanted}
+    old = {
+        (seed, loop): trace
+        for (seed, loop), trace in recorded(path)
+        if loop in loops and (not seeds or seed in seeds)
+    }
     for key, trace in _played(list(old), jobs):
         yield key, differences(old.pop(key), trace, wording=wording)
 
@@ -249,7 +261,7 @@ def main(arguments: list[str]) -> int:
             command.add_argument("--seeds", type=_seeds, default=[])
             command.add_argument("--jobs", type=int, default=1)
         command.add_argument("--loops", nargs="*", choices=LOOPS, default=LOOPS)
-        command.add_argument("--wording", action="store_true", help="compare texts, too")
+        command.add_argument("--wording", action=argparse.BooleanOptionalAction, help="texts, too")
         command.add_argument("--most", type=int, default=5, help="calls to print of each kind")
     given = parser.parse_args(arguments)
     import mellea_like
@@ -262,11 +274,20 @@ def main(arguments: list[str]) -> int:
         show(given.seed, given.loops, given.recording)
         return 0
     if given.command == "record":
-        n = record(given.seeds or range(1000), given.loops, given.recording, given.jobs)
+        n = record(
+            given.seeds or range(1000),
+            given.loops,
+            given.recording,
+            jobs=given.jobs,
+            wording=given.wording is not False,
+        )
         print(f"{n} calls recorded, {given.recording.stat().st_size:,} bytes")
     else:
-        found = compared(given.recording, seeds=given.seeds, jobs=given.jobs, wording=given.wording)
-        bad = report(((k, d) for k, d in found if k[1] in given.loops), given.most)
+        wording = bool(given.wording)
+        found = compared(
+            given.recording, seeds=given.seeds, loops=given.loops, jobs=given.jobs, wording=wording
+        )
+        bad = report(found, given.most)
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     return min(bad, 1)
 

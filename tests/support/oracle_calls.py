@@ -67,7 +67,7 @@ def make(seed: int) -> Spec:
     """Generate a call."""
     r = Random(f"call {seed}")
     plain = r.random() < 0.25
-    strategy = r.choice(["rejection", "rejection", "repair", "multi", "escalate"])
+    strategy = r.choices(["rejection", "repair", "multi", "escalate", "own"], [8, 5, 5, 5, 2])[0]
     spec: Spec = {
         "seed": seed,
         "strategy": strategy,
@@ -101,6 +101,7 @@ def make(seed: int) -> Spec:
         "judge_delay": r.choice([0.5, 1.0, 3.0]),
         "accept_incomplete": r.random() < 0.08,
         "conversation": r.random() < 0.2,
+        "validation_context": r.random() < 0.08,
         "telemetry": r.random() < 0.25,
         "cancel_grace": r.choice([5.0, 5.0, 0.5]),
         "stream": None,
@@ -110,6 +111,9 @@ def make(seed: int) -> Spec:
         spec["requirements"] = spec["requirements"][:1]
     if strategy == "escalate":
         spec |= escalation(r, spec)
+    if strategy == "own":
+        spec["repair_fails"] = r.random() < 0.15
+        spec["selects"] = r.choices(["first", "last", "nothing", "error"], [4, 4, 1, 1])[0]
     if not plain:
         enrich(r, spec)
     if spec["timeout"] or spec["iteration_timeout"] or spec["leave"]:
@@ -144,11 +148,17 @@ def requirement(r: Random, kind: str) -> Spec:
         made["timeout"] = seconds(r, 1.5)
     if kind == "judged" and r.random() < 0.15:
         made["timeout"] = seconds(r, 1.0)
+    if kind == "streamed":
+        made["certain"] = r.choices(
+            ["yes", "blue", "never", "reason", "error", "odd"], [6, 2, 1, 2, 1, 0.5]
+        )[0]
     if kind == "judged":
         made["own_judge"] = r.random() < 0.2
     if kind == "composed":
         made["operator"] = r.choice(["and", "or", "or", "not", "at least"])
-        parts = r.choices(["yes", "blue", "judged", "boom", "scored"], k=3)
+        parts = r.choices(["yes", "blue", "judged", "boom", "scored", "streamed"], k=3)
+        if r.random() < 0.3:
+            parts = ["streamed", "yes", "streamed"]
         made["parts"] = [requirement(r, part) for part in parts[: 1 if kind == "not" else 3]]
     return made
 
@@ -187,7 +197,10 @@ def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option af
         spec["schedule"] = schedule(r)
     elif spec["selection"]["kind"] == "ordered" and r.random() < 0.25:
         spec["schedule"] = {"kind": "staggered", "delay": seconds(r, 2.0)}
-    if not escalate and r.random() < 0.15:
+    ordered = spec["selection"]["kind"] == "ordered"
+    if ordered and r.random() < 0.95:
+        spec["after"] = False
+    if not escalate and r.random() < (0.02 if ordered else 0.2):
         threshold, confidence = r.choice([(0.3, 0.9), (0.5, 0.6), (0.4, 0.7)])
         spec["give_up"] = {"threshold": threshold, "confidence": confidence}
     for name in ("budget", "strategy_budget"):
@@ -217,6 +230,8 @@ def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option af
     if r.random() < 0.12:
         spec["tools"] = {
             "read_only": r.random() < 0.75,
+            "both": r.random() < 0.3,
+            "choice": r.choice([None, None, "auto", "required", "none", "look"]),
             "fails": r.random() < 0.25,
             "rounds": r.choice([0, 1, 2, 8, 8]),
             "share": r.choice([0.4, 0.8]),
@@ -231,6 +246,10 @@ def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option af
         streamed = [q for q in spec["requirements"] if q["kind"] == "streamed"]
         spec["requirements"] = (streamed or [requirement(r, "streamed")])[:1]
         spec["requirements"] += [requirement(r, "blue")] if r.random() < 0.2 else []
+        if r.random() < 0.75:
+            simple = {"kind": "first"}
+            spec |= {"action": "text", "strategy_requirements": [], "selection": simple}
+            spec |= {"schedule": None, "pieces": True, "mood": r.choice(["even", "rough"])}
     if r.random() < 0.22:
         spec["leave"] = {
             "how": r.choice(["scope", "deadline", "native", "native", "native"]),
@@ -252,6 +271,7 @@ def selection(r: Random) -> Spec:
             {"kind": "consensus", "n": r.randint(2, 4)},
             {"kind": "tournament", "n": r.randint(2, 4), "judge": r.random() < 0.3,
              "rounds": r.choice(["knockout", "pivots"])},
+            {"kind": "tournament", "n": 2, "judge": False, "rounds": "knockout"},
         ]
     )  # fmt: skip
 
@@ -273,13 +293,13 @@ def schedule(r: Random) -> Spec:
 
 def act(r: Random) -> Spec:
     hook = r.choice(HOOKS)
-    whats = ["look", "look", "dawdle", "fail", "block", "wrong", "stray"]
+    whats = ["look", "look", "dawdle", "fail", "block", "wrong", "stray", "odd"]
     if hook == "sampling_loop_start":
         whats += ["budget"] * 4
     if hook == "validation_pre_check":
         whats += ["require"] * 4
     if hook == "validation_post_check":
-        whats += ["veto"] * 5
+        whats += ["veto"] * 5 + ["grant"]
     if hook == "generation_pre_call":
         whats += ["options"] * 3
     return {
@@ -315,6 +335,7 @@ def reply(spec: Spec, name: str, mood: str, place: tuple[Any, ...]) -> Spec:
         "cleanup": seconds(r, 1.2),
         "after": r.choice([None, 0.5, 2.0, 500.0]),
         "pieces": r.randint(1, 5),
+        "begins": r.random() < 0.6,
         "calls": r.random(),
         "metered": r.random() < 0.9,
     }

@@ -121,6 +121,10 @@ class Stuck(BaseException):
 
 @contextlib.contextmanager
 def _alarm():
+    if not hasattr(signal, "SIGALRM"):  # On Windows.
+        yield
+        return
+
     def stuck(*_: Any) -> None:
         raise Stuck
 
@@ -224,6 +228,9 @@ def _arguments(world: World) -> Spec:
     }
     if spec["tools"]:
         arguments["tool_rounds"] = spec["tools"]["rounds"]
+        arguments["tool_choice"] = spec["tools"]["choice"]
+    if spec["validation_context"]:
+        arguments["validation_context"] = [Message("user", "seen by validators only")]
     if spec["conversation"]:
         arguments["context"] = [Message("user", "hello"), Message("assistant", "good day")]
     return arguments

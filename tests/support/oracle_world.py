@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
@@ -33,6 +33,7 @@ from mellea_like import (
     RepairTemplateStrategy,
     Request,
     Requirement,
+    Slice,
     Stage,
     Tool,
     ValidationResult,
@@ -74,7 +75,8 @@ from mellea_like.schedules import (
 from mellea_like.selections import Consensus, Tournament
 
 Spec = dict[str, Any]
-PRICES = {"main": Price(10, 60), "judge": Price(5, 5), "": Price(1, 1)}
+NAMES = ["main", "judge", "own judge", "referee", *(f"stage {n}" for n in range(3))]
+PRICES = {name: Price(10 + n, 60) for n, name in enumerate(NAMES)}
 
 
 class Foreign(Exception):
@@ -248,9 +250,10 @@ class Played:
             raise error
         tools = self.spec["tools"]
         if tools and request.tools and draw["calls"] < tools["share"]:
-            arguments = '{"n": "many"}' if draw["n"] == 99 else f'{{"n": {draw["n"]}}}'
-            call = ToolCall(f"c{draw['n']}", "look", arguments)
-            return Generation("", tool_calls=(call,), finish_reason="tool_calls", model=self.name)
+            called = [ToolCall(f"c{n}", name, arguments) for n, name, arguments in _called(draw)]
+            return Generation(
+                "", tool_calls=tuple(called), finish_reason="tool_calls", model=self.name
+            )
         text = self._text(request, draw)
         finish = {"cut": "length", "filtered": "content_filter"}.get(kind, "stop")
         refusal = "I would rather not" if kind == "refused" else None
@@ -302,6 +305,9 @@ class PlayedInPieces(Played):
         with self._watched(request, seen):
             try:
                 await self._work(draw, 1 / pieces)
+                if draw["kind"] in ERRORS and draw["begins"]:
+                    yield draw["words"][0]
+                    await self._work(draw, 1 / pieces)
                 reply = self._reply(request, draw)
                 size = max(1, -(-len(reply.text) // pieces))
                 for at in range(0, len(reply.text), size):
@@ -320,21 +326,33 @@ class PlayedInPieces(Played):
             yield reply
 
 
+def _called(draw: Spec) -> list[tuple[int, str, str]]:
+    """The calls of tools in a reply: their numbers, names and arguments."""
+    n = draw["n"]
+    calls = [(1, "look", '{"n": "many"}' if n == 99 else f'{{"n": {n}}}')]
+    if draw["pieces"] == 5:
+        calls.append((2, "look", '{"n": 4}'))
+    if draw["pieces"] == 4:
+        calls.append((3, "put", '{"n": 4}'))
+    return calls
+
+
 def _error(kind: str, draw: Spec) -> BaseException | None:
-    wait_for = draw.get("after")
-    errors: dict[str, Any] = {
-        "transient": lambda: BackendUnavailable("overloaded", status=503),
-        "limited": lambda: RateLimited("slow down", status=429, retry_after=wait_for),
-        "timeout": lambda: BackendTimeout("it took too long"),
-        "malformed": lambda: MalformedResponse("no JSON"),
-        "connection": lambda: ConnectionError("reset"),
-        "permanent": lambda: AuthenticationFailed("wrong key", status=401),
-        "invalid": lambda: InvalidRequest("wrong model", status=400),
-        "foreign": lambda: Foreign("no backend error"),
-        "group": lambda: ExceptionGroup("the backend's own", [Foreign("one"), Foreign("two")]),
-        "stray": stray,
-    }
-    return errors[kind]() if kind in errors else None
+    return ERRORS[kind](draw) if kind in ERRORS else None
+
+
+ERRORS: dict[str, Callable[[Spec], BaseException]] = {
+    "transient": lambda _: BackendUnavailable("overloaded", status=503),
+    "limited": lambda draw: RateLimited("slow down", status=429, retry_after=draw["after"]),
+    "timeout": lambda _: BackendTimeout("it took too long"),
+    "malformed": lambda _: MalformedResponse("no JSON"),
+    "connection": lambda _: ConnectionError("reset"),
+    "permanent": lambda _: AuthenticationFailed("wrong key", status=401),
+    "invalid": lambda _: InvalidRequest("wrong model", status=400),
+    "foreign": lambda _: Foreign("no backend error"),
+    "group": lambda _: ExceptionGroup("the backend's own", [Foreign("one"), Foreign("two")]),
+    "stray": lambda _: stray(),
+}
 
 
 # --- requirements ----------------------------------------------------------------------------
@@ -408,10 +426,21 @@ def requirement(world: World, spec: Spec) -> Requirement:  # noqa: C901, PLR0915
         world.note(world.nested, outer, outcomes, current_iteration())
         return result.success
 
-    def certain(text: str, _: str) -> Verdict:
-        if text.startswith(("yes", '{"said": "yes')):
-            return Verdict.PASS
-        return Verdict.FAIL if text.startswith(("no", '{"said": "no')) else Verdict.UNKNOWN
+    def certain(text: str, _: str) -> Any:
+        how = spec["certain"]
+        if how == "error" and "boom" in text:
+            raise Foreign(f"stream ({tag})")
+        if how == "odd" and "odd" in text:
+            return 5
+        if text.startswith(("no", '{"said": "no')):
+            return (Verdict.FAIL, f"it begins with no ({tag})") if how == "reason" else Verdict.FAIL
+        sure = text.startswith(("yes", '{"said": "yes')) and how != "never"
+        return Verdict.PASS if sure else Verdict.UNKNOWN
+
+    def streamed(candidate: Candidate) -> tuple[bool, str]:
+        # Now and then, the final check contradicts the one of the stream.
+        passed, reason = yes(candidate)
+        return passed and (spec["certain"] != "blue" or "blue" in said(candidate)), reason
 
     description = f"{tag}: {kind}"
     if kind == "judged":
@@ -426,7 +455,7 @@ def requirement(world: World, spec: Spec) -> Requirement:  # noqa: C901, PLR0915
         both = spec["operator"] == "and"
         return parts[0] & parts[1] & parts[2] if both else parts[0] | parts[1] | parts[2]
     if kind == "streamed":
-        return Requirement(description, yes, inline=True, stream=certain, **settings)
+        return Requirement(description, streamed, inline=True, stream=certain, **settings)
     inline: Spec = {"yes": yes, "scored": scored, "boom": boom, "bug": bug, "odd": odd}
     if kind in inline:
         return Requirement(description, inline[kind], inline=True, **settings)
@@ -435,6 +464,24 @@ def requirement(world: World, spec: Spec) -> Requirement:  # noqa: C901, PLR0915
 
 
 # --- strategies ------------------------------------------------------------------------------
+
+
+class OwnStrategy(RejectionSamplingStrategy):
+    """A user's strategy, which may have bugs."""
+
+    needs_all_reasons = True
+    spec: Spec
+
+    def repair(self, history: Sequence[Slice]) -> tuple[Any, Context]:
+        if self.spec["repair_fails"] and len(history) > 1:
+            raise Foreign("repair")
+        action, context = super().repair(history)
+        return action, context.add(Message("user", f"again, for {len(history)}"))
+
+    def select_from_failure(self, slices: Sequence[Slice]) -> int:
+        if self.spec["selects"] == "error":
+            raise Foreign("select")
+        return {"first": 0, "last": len(slices) - 1, "nothing": len(slices)}[self.spec["selects"]]
 
 
 class OwnSchedule(BaseSchedule):
@@ -550,6 +597,7 @@ def strategy(world: World, plugins: Sequence[Any], telemetry: Any) -> Any:
         "rejection": RejectionSamplingStrategy,
         "repair": RepairTemplateStrategy,
         "multi": MultiTurnStrategy,
+        "own": type("OwnStrategy", (OwnStrategy,), {"spec": spec}),
     }
     judge = Played(world, "judge", "even") if spec["judge"] else None
     arguments: Spec = {
@@ -622,7 +670,13 @@ def tools(world: World) -> list[Any]:
             raise Foreign("no such thing")
         return str(n * 2)
 
-    return [Tool.of(look, read_only=spec["read_only"])]
+    async def put(n: int) -> str:
+        """Put it there."""
+        world.note(world.tools_run, current_iteration(), -n)
+        return "done"
+
+    both = [Tool.of(look, read_only=spec["read_only"]), Tool.of(put)]
+    return both if spec["both"] else both[:1]
 
 
 # --- plugins ---------------------------------------------------------------------------------
@@ -675,11 +729,20 @@ def usage_of(usage: Usage) -> list[int]:
     return [usage.requests, usage.input_tokens, usage.output_tokens, usage.unknown]
 
 
+ODD: dict[str, Spec] = {
+    "sampling_loop_start": {"loop_budget": "many"},
+    "generation_pre_call": {"options": {"seed": 3}},
+    "validation_pre_check": {"requirements": ()},
+    "validation_post_check": {"passed": 1},
+}
+"""Changes of payloads that are wrong, or of no effect."""
+
+
 def actor(world: World, number: int, spec: Spec) -> Any:  # noqa: C901
     """A handler that interferes."""
 
     @hook(spec["hook"], mode=spec["mode"], priority=spec["priority"], timeout=spec["timeout"])
-    async def meddle(payload: Any) -> Any:  # noqa: C901 (one deed after the other)
+    async def meddle(payload: Any) -> Any:  # noqa: C901, PLR0911 (one deed after the other)
         place = (number, payload.iteration, getattr(payload, "purpose", None))
         world.acted[place] += 1
         world.note(world.told, f"act {number}", payload.iteration)
@@ -704,6 +767,10 @@ def actor(world: World, number: int, spec: Spec) -> Any:  # noqa: C901
             return payload.model_copy(update={"requirements": (*payload.requirements, more)})
         elif what == "veto":
             return payload.model_copy(update={"passed": False, "reason": f"veto {number}"})
+        elif what == "grant":
+            return payload.model_copy(update={"passed": True})
+        elif what == "odd":
+            return payload.model_copy(update=ODD.get(spec["hook"], {"strategy": "mine"}))
         elif what == "options":
             changed = payload.options.with_seed(number)
             return payload.model_copy(update={"options": changed})
