@@ -193,6 +193,8 @@ def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option af
         spec["selection"] = {"kind": "ordered"}
     elif r.random() < 0.45 and not escalate:
         spec["selection"] = selection(r)
+        spec["loop_budget"] = max(2, spec["loop_budget"])
+        spec["mood"] = r.choice([spec["mood"], "even", "mostly yes"])
     if spec["selection"]["kind"] != "ordered" and r.random() < 0.35:
         spec["schedule"] = schedule(r)
     elif spec["selection"]["kind"] == "ordered" and r.random() < 0.25:
@@ -262,7 +264,7 @@ def selection(r: Random) -> Spec:
     return r.choice(
         [
             {"kind": "best", "n": r.randint(2, 4), "scorer": r.choice(["inline", "async"]),
-             "threshold": r.choice([None, None, 4.0])},
+             "threshold": r.choice([None, None, None, 2.0])},
             {"kind": "vote", "n": r.randint(1, 6), "confidence": r.choice([None, 0.8, 0.95]),
              "weight": r.choice([None, None, "async"]), "at_least": r.choice([None, None, 0.6]),
              "key": r.random() < 0.8},
@@ -292,26 +294,31 @@ def schedule(r: Random) -> Spec:
 
 
 def act(r: Random) -> Spec:
-    hook = r.choice(HOOKS)
-    whats = ["look", "look", "dawdle", "fail", "block", "wrong", "stray", "odd"]
-    if hook == "sampling_loop_start":
-        whats += ["budget"] * 4
-    if hook == "validation_pre_check":
-        whats += ["require"] * 4
-    if hook == "validation_post_check":
-        whats += ["veto"] * 5 + ["grant"]
-    if hook == "generation_pre_call":
-        whats += ["options"] * 3
+    mode = r.choice(["sequential", "sequential", "observe", "background"])
+    hook, what = r.choice(HOOKS), r.choice(DEEDS)
+    if r.random() < 0.5:
+        mode, (hook, what) = "sequential", r.choice(CHANGES)
     return {
         "hook": hook,
-        "mode": r.choice(["sequential", "sequential", "observe", "background"]),
-        "what": r.choice(whats),
-        "share": r.choice([0.15, 0.5, 1.0]),
+        "mode": mode,
+        "what": what,
+        "share": r.choice([0.15, 0.5, 1.0, 1.0 if mode == "observe" else 0.5]),
         "delay": seconds(r, 0.6),
         "timeout": r.choice([5.0, 5.0, 0.25]),
         "priority": r.choice([10, 50, 50, 90]),
         "value": r.choice([1, 2, 3, 3, 4, 0, True, 100_000]),
     }
+
+
+DEEDS = ["look", "look", "dawdle", "fail", "block", "wrong", "stray", "odd"]
+CHANGES = [
+    ("sampling_loop_start", "budget"),
+    ("validation_pre_check", "require"),
+    ("validation_post_check", "veto"),
+    ("validation_post_check", "veto"),
+    ("validation_post_check", "grant"),
+    ("generation_pre_call", "options"),
+]
 
 
 # --- replies ----------------------------------------------------------------------------------

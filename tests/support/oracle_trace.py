@@ -40,6 +40,7 @@ from oracle_world import (
 from trio._core import _run as trio_run
 
 from mellea_like import Message
+from mellea_like.core import current_iteration
 from mellea_like.hooks import PluginSet, register, unregister
 from mellea_like.telemetry import Telemetry
 from mellea_like.testing import run_virtual
@@ -242,7 +243,8 @@ def _on_slice(world: World) -> Any:
         return None
 
     def look(slice_: Any) -> None:
-        world.note(world.told, "on_slice", slice_.iteration, str(slice_.outcome))
+        outcome = [str(slice_.outcome), current_iteration()]
+        world.note(world.told, "on_slice", slice_.iteration, outcome)
 
     async def later(slice_: Any) -> None:
         await anyio.sleep(spec["at"])

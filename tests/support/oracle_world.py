@@ -535,13 +535,13 @@ def schedule(spec: Spec | None) -> BaseSchedule | None:
 
 def selection(world: World, spec: Spec) -> Any:
     def length(candidate: Candidate) -> float:
-        return float(len(said(candidate)))
+        return float(len(said(candidate)) // 3)
 
     async def length_later(candidate: Candidate) -> tuple[float, str]:
         await anyio.sleep(0.21875)
         if "boom" in said(candidate):
             raise Foreign("no score")
-        return float(len(said(candidate))), "so long"
+        return float(len(said(candidate)) // 3), "so long"
 
     def answer(candidate: Candidate) -> Any:
         words = said(candidate)
@@ -688,7 +688,8 @@ def teller(world: World, mode: str) -> list[Any]:
     def handler(kind: str) -> Any:
         @hook(kind, mode=mode, priority=-1000)
         async def tell(payload: Any) -> None:
-            world.note(world.events, kind, payload.iteration, payload.subsample, seen_in(payload))
+            where = [payload.subsample, current_iteration()]
+            world.note(world.events, kind, payload.iteration, where, seen_in(payload))
 
         return tell
 
@@ -745,7 +746,7 @@ def actor(world: World, number: int, spec: Spec) -> Any:  # noqa: C901
     async def meddle(payload: Any) -> Any:  # noqa: C901, PLR0911 (one deed after the other)
         place = (number, payload.iteration, getattr(payload, "purpose", None))
         world.acted[place] += 1
-        world.note(world.told, f"act {number}", payload.iteration)
+        world.note(world.told, f"act {number}", payload.iteration, current_iteration())
         if calls.chance(world.spec, place, world.acted[place]) >= spec["share"]:
             return None
         what = spec["what"]
