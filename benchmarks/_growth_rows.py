@@ -25,7 +25,7 @@ from _batch_rows import hundred, prompt
 from mellea_like import MultiTurnStrategy, RejectionSamplingStrategy, Requirement
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch import sample_many
-from mellea_like.batch.identity import digest_of
+from mellea_like.batch.journal.identity import digest_of
 from mellea_like.core.conversation import as_action
 from mellea_like.estimate import plan
 from mellea_like.report import call_report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sphinx.util.nodes import make_refnode
@@ -40,6 +41,7 @@ html_title = project
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "search_scorer.js")
 html_baseurl = os.environ.get("DOCS_URL", "https://mellea-like.github.io/mellea-like/")
 html_copy_source = False
 html_theme_options = {
@@ -88,9 +90,9 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_attr_annotations = False
 
-# Other projects' inventories are on the network, and a build needs none: what is not ours is
-# named, not linked. `Name` in a docstring (py:obj) must be found; a type in a signature (py:class)
-# may be an alias, a type variable or another project's.
+# A build must not need the network, so names of other projects are not linked. `Name` in a
+# docstring (py:obj) must resolve; a type in a signature (py:class) may be an alias, a type variable
+# or another project's.
 nitpick_ignore_regex = [
     (r"py:class", r".*"),
     (r"py:exc", r"concurrent\.futures\..*"),
@@ -105,7 +107,7 @@ def resolve_short_name(
     node: pending_xref,
     contnode: Element,
 ) -> Element | None:
-    """Find what a docstring calls by its short name, in whichever module it is documented.
+    """Resolve a short name in a docstring to the object documented under it.
 
     Args:
         app: the application.
@@ -114,7 +116,7 @@ def resolve_short_name(
         contnode: how the reference looks.
 
     Returns:
-        The link; None where the name is unknown or stands for several things.
+        The link, or None if the name is unknown or ambiguous.
     """
     if node.get("refdomain") != "py":
         return None
@@ -141,8 +143,8 @@ def prepare_docstring(
 ) -> None:
     """Make a docstring ready for napoleon.
 
-    Types stand in signatures, so a colon in the first line of a property or under ``Returns:`` ends
-    no type; and a Markdown fence is a code block, a Markdown table a table.
+    Types are in signatures, so a colon in the first line of an attribute or under ``Returns:`` does
+    not end a type. Markdown fences become code blocks, and Markdown tables become tables.
 
     Args:
         app: the application.
@@ -152,7 +154,8 @@ def prepare_docstring(
         options: the directive's options.
         lines: the docstring; changed in place.
     """
-    prepared = [""] if what in {"attribute", "data", "property"} else []
+    # Napoleon skips blank lines and takes text before a colon for a type: an escaped blank is text.
+    prepared = ["\\ "] if what in {"attribute", "data", "property"} and any(lines) else []
     fenced = tabled = False
     for line in lines:
         row = line.startswith("|") and not fenced

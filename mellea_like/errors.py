@@ -1,9 +1,9 @@
-"""Every exception that this library raises on its own account.
+"""The exceptions of this library.
 
 ```
 MelleaError
-├── BackendError(status, retryable, retry_after)     what the backend said
-│   ├── RateLimited             too many requests; come back after ``retry_after`` seconds
+├── BackendError(status, retryable, retry_after)     a backend could not answer
+│   ├── RateLimited             too many requests; try again after ``retry_after`` seconds
 │   ├── BackendTimeout          no answer in time
 │   ├── BackendUnavailable      5xx, a broken connection, a backend that gave up by itself
 │   │   └── CircuitOpen         ... so often in a row that this request was not sent
@@ -34,8 +34,8 @@ MelleaError
 └── ClientDisconnected          a web application's client left before its response was ready
 ```
 
-Wrong arguments raise Python's own ``TypeError`` and ``ValueError``. An exception raised by a user's
-backend, validator or callback keeps its type on its way out.
+Wrong arguments raise Python's ``TypeError`` and ``ValueError``. Exceptions of your own backends,
+validators and callbacks keep their types.
 """
 
 from __future__ import annotations
@@ -92,15 +92,15 @@ class BackendError(MelleaError):
     """A backend could not answer a request.
 
     Args:
-        message: what failed, where, and what to do about it; never contains a key.
-        status: the HTTP status, where there was one.
-        retryable: whether the same request may succeed later; by default what the class says.
-        retry_after: seconds to wait first, as the server asked, or None.
+        message: what failed, where, and what to do about it. It never contains a key.
+        status: the HTTP status, if there was one.
+        retryable: whether the same request may succeed later; the default depends on the class.
+        retry_after: the seconds to wait first, if the server asked for that.
 
     Attributes:
-        retried: whether a call inside this one has tried again already, so that nobody else should.
-        code: the error's code, in the words of a server of OpenAI's protocol; None if it said none.
-        param: the field that is at fault, as the server named it, or None.
+        retried: whether an inner call has already retried, so that outer ones shouldn't.
+        code: the error's code, if the server of OpenAI's protocol gave one.
+        param: the field with the error, if the server named it.
         kind: the error's ``type``, or None.
     """
 
@@ -143,7 +143,7 @@ class BackendUnavailable(BackendError):
 
 
 class CircuitOpen(BackendUnavailable):
-    """So many requests in a row have failed that this one was not sent; see ``retry_after``."""
+    """The request was not sent, because too many in a row have failed; see ``retry_after``."""
 
     default_retryable = False
 
@@ -153,7 +153,7 @@ class AuthenticationFailed(BackendError):
 
 
 class InvalidRequest(BackendError):
-    """The request itself is at fault: an unknown model, a bad option (HTTP 400, 404, 422)."""
+    """The request is wrong, such as one for an unknown model (HTTP 400, 404, 422)."""
 
 
 class MalformedResponse(BackendError):
@@ -163,15 +163,15 @@ class MalformedResponse(BackendError):
 
 
 class CacheError(BackendError):
-    """The file of a `CachedBackend` can't be used: it is damaged, another program's, or locked."""
+    """The file of a `CachedBackend` is damaged, locked, or another program's."""
 
 
 class SamplingFailed(MelleaError):
-    """No slice passed all its requirements.
+    """No draw passed all its requirements.
 
     Args:
         message: what failed, and why.
-        result: the unsuccessful result, with every slice.
+        result: the unsuccessful result, with every draw.
     """
 
     def __init__(self, message: str = "", result: SamplingResult[Any] | None = None) -> None:
@@ -180,12 +180,12 @@ class SamplingFailed(MelleaError):
 
 
 class UnansweredToolCalls(SamplingFailed):
-    """The winner is no answer yet: it calls tools.
+    """The winner calls tools instead of answering.
 
     Args:
-        message: which tools, and what to do.
-        result: the result, whose ``tool_calls`` they are.
-        agent: all rounds, if `run_agent` has run tools as often as it may.
+        message: the tools, and what to do.
+        result: the result, which has them in ``tool_calls``.
+        agent: all rounds, if `run_agent` reached its limit of rounds.
     """
 
     def __init__(
@@ -199,16 +199,16 @@ class UnansweredToolCalls(SamplingFailed):
 
 
 class SamplingTimeout(SamplingFailed):
-    """The call's time ran out before any slice was judged."""
+    """The call's time ran out before any draw was judged."""
 
 
 class ReplyBroken(SamplingFailed):
-    """A streamed reply failed after some of it had been handed on: what was shown is incomplete.
+    """A streamed reply failed after a part of it had been passed on.
 
     Args:
         message: what failed, and why.
-        result: the unsuccessful result, where there is one.
-        text: what had been handed on.
+        result: the unsuccessful result, if there is one.
+        text: the text that had been passed on.
     """
 
     def __init__(
@@ -219,13 +219,13 @@ class ReplyBroken(SamplingFailed):
 
 
 class Shortage(NamedTuple):
-    """What a budget lacks for a request.
+    """The lack of a budget that a request met.
 
     Attributes:
         what: the limit: ``requests``, ``input_tokens``, ``output_tokens`` or ``money``.
-        allowed: how much of it there is in all.
-        spent: what requests that have ended were charged of it.
-        wanted: what the request may take of it.
+        allowed: its total.
+        spent: the share of finished requests.
+        wanted: the most that the request may use.
     """
 
     what: str
@@ -238,12 +238,12 @@ class LimitExceeded(MelleaError):
     """A budget of requests, tokens, cost or time is spent.
 
     Args:
-        message: which budget, and how much of it was wanted.
-        result: the record of the call, where one raised it.
+        message: the budget, and how much of it the request needed.
+        result: the record of the call, if a call raised it.
 
     Attributes:
-        stage: which stage of an escalation it is that the budget is of, 0-based; else None.
-        shortage: what a request lacked, where a budget denied one; else None.
+        stage: the stage of an escalation that the budget belongs to, 0-based; else None.
+        shortage: the lack that the refused request met; None if no request was refused.
     """
 
     stage: int | None = None
@@ -258,10 +258,10 @@ class HookError(MelleaError):
     """A plugin's hook failed, and the call with it.
 
     Args:
-        message: names the plugin and the hook, and says what happened.
+        message: the plugin, the hook, and what happened.
         plugin: the plugin's name.
         hook: the hook's name.
-        result: the record of the call so far, where there is one.
+        result: the record of the call so far, if there is one.
     """
 
     def __init__(
@@ -279,14 +279,14 @@ class HookError(MelleaError):
 
 
 class Blocked(HookError):
-    """Raised by a hook to stop the call: ``raise Blocked("no customer names in prompts")``."""
+    """A hook stopped the call, as with ``raise Blocked("no customer names in prompts")``."""
 
 
 class RequirementError(MelleaError):
-    """A validator or a judge failed to do its job: it raised, hung, or can't run at all.
+    """A validator or a judge raised, took too long, or could not run.
 
     Args:
-        message: names the requirement, and says what happened.
+        message: the requirement, and what happened.
         requirement: the requirement's name.
     """
 
@@ -300,19 +300,19 @@ class BadVerdict(RequirementError, TypeError):
 
 
 class ThreadsExhausted(MelleaError):
-    """Every worker thread runs a function that never ended and that nobody waits for any more."""
+    """All worker threads are busy with abandoned functions that never ended."""
 
 
 class ToolError(MelleaError):
-    """A tool raised; what it raised is the cause.
+    """A tool raised an exception, which is the cause of this one.
 
     Args:
-        message: names the tool, and says what happened.
+        message: the tool, and what happened.
         tool: the tool's name.
 
     Attributes:
-        answers: the messages of the calls that `SamplingResult.run_tools` made, the failed one's
-            last.
+        answers: the messages of the calls that `SamplingResult.run_tools` made; the last is that of
+            the failed one.
     """
 
     answers: tuple[Message, ...] = ()
@@ -359,8 +359,8 @@ class JournalError(MelleaError):
 
     Args:
         message: what is wrong, and what to do.
-        differences: where the journal belongs to another run, each part that differs: its name,
-            what it was and what it is now, in short; None for what was not there, or is gone.
+        differences: if the journal belongs to another run, the name, the old value and the new
+            value of each part that differs, in short; None is a missing value.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Pass rates, coverage, and what more draws would bring: statistics over plain numbers.
 
-An item is what is drawn for: a prompt with its requirements. What an item has shown is a pair
-``(draws, passes)``. A call that stops at its first pass is such a pair, too: (draws until then, 1).
+An item is a prompt with its requirements. Its record is a pair ``(draws, passes)``. A call that
+stops at its first pass is such a pair, too, which is (draws until then, 1).
 Its ratio passes / draws is biased upwards (a pass at once counts as a rate of 1), so nothing here
 uses it: a likelihood is the same whether the number of draws or the first pass ended the drawing
 (Berger and Wolpert, The Likelihood Principle, 1988), and all that follows is made from it.
@@ -42,9 +42,9 @@ def pass_at_k(draws: int, passes: int, k: int) -> float:
     draws whose number was fixed before.
 
     Args:
-        draws: n, how many were made.
-        passes: c, how many of them passed.
-        k: how many to draw, at most n.
+        draws: the number of draws, n.
+        passes: the number of passes among them, c.
+        k: the number of draws to estimate for, at most n.
 
     Returns:
         The probability, from 0 to 1.
@@ -57,12 +57,14 @@ def pass_at_k(draws: int, passes: int, k: int) -> float:
 
 
 def pass_hat_k(draws: int, passes: int, k: int) -> float:
-    """Estimate how likely all of k draws pass: pass^k, C(c, k) / C(n, k) (arXiv 2406.12045).
+    """Estimate how likely all of k draws pass.
+
+    The estimate is pass^k, C(c, k) / C(n, k) (arXiv 2406.12045).
 
     Args:
-        draws: n, how many were made.
-        passes: c, how many of them passed.
-        k: how many to draw, at most n.
+        draws: the number of draws, n.
+        passes: the number of passes among them, c.
+        k: the number of draws to estimate for, at most n.
 
     Returns:
         The probability, from 0 to 1.
@@ -75,12 +77,12 @@ def pass_hat_k(draws: int, passes: int, k: int) -> float:
 
 
 def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return where the pass rate of one item lies: Wilson's interval (1927).
+    """Return Wilson's interval (1927) of the pass rate of one item.
 
     Args:
         draws: how many were made, their number fixed before.
         passes: how many of them passed.
-        confidence: how often the interval is to hold the rate, between 0 and 1.
+        confidence: the probability that the interval contains the rate, between 0 and 1.
 
     Returns:
         Its lower and its upper end.
@@ -98,7 +100,7 @@ def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tup
 def pass_at_k_interval(
     draws: int, passes: int, k: int, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Return where the chance lies that at least one of k draws of one item passes.
+    """Return the interval of the chance that at least one of k draws of one item passes.
 
     It is 1 - (1 - p)^k at both ends of the `pass_rate_interval` of p.
 
@@ -106,7 +108,7 @@ def pass_at_k_interval(
         draws: how many were made, their number fixed before.
         passes: how many of them passed.
         k: how many to draw, at least 1. It may be more than ``draws``.
-        confidence: how often the interval is to hold the chance, between 0 and 1.
+        confidence: the probability that the interval contains the chance, between 0 and 1.
 
     Returns:
         Its lower and its upper end.
@@ -269,11 +271,16 @@ class CoverageCurve:
     def _end(self, draws: int, *, upper: bool) -> float:
         if (draws, upper) not in self._known:
             mixture, of_rate = self._mixture(upper=upper), _coverage(draws)
-            self._known[draws, upper] = (
+            end = (
                 mixture.highest(of_rate)
                 if upper
                 else 1 - mixture.highest([1 - share for share in of_rate])
             )
+            if draws > 1:
+                # Coverage never falls with more draws, although the search may find a worse
+                # optimum. So an end is at least that of the next smaller power of two.
+                end = max(end, self._end(2 ** ((draws - 1).bit_length() - 1), upper=upper))
+            self._known[draws, upper] = end
         return self._known[draws, upper]
 
 

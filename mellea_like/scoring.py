@@ -49,30 +49,29 @@ def judge_score(
 ) -> Callable[[Candidate], Awaitable[tuple[float, str]]]:
     """Make a scorer that asks a judge model for a number.
 
-    The reply is JSON that is checked; one that isn't a score on the scale is asked for once more,
-    and then the candidate's slice has errored. What the judge costs is in that slice's usage, and
-    has to fit into the call's budgets.
+    The judge replies in JSON. If its reply isn't a score on the scale, it is asked once more; if
+    that fails, too, the candidate counts as errored. The cost of the judge is part of the
+    candidate's usage and of the call's budgets.
 
-    In a selection, the strategy's ``judge_options`` say how the judge generates; what they don't
-    say, and elsewhere, is temperature 0. Where the call's budgets limit money or output tokens,
-    set ``max_tokens`` there.
+    In a selection, the judge uses the strategy's ``judge_options``. The default temperature is 0.
+    If the call's budgets limit money or output tokens, set ``max_tokens`` in these options.
 
-    The judge is asked for the log-probabilities of its tokens. Where it gives them, the score is
-    the mean of the numbers that it might have written, each with its probability (G-Eval,
-    arXiv 2303.16634): 7.3 rather than 7, so that fewer candidates are equal. What may be the
-    beginning of a longer number, as 1 on a scale to 10, counts only where the judge wrote it. A
-    judge that refuses to give them is asked without, from then on.
+    The judge is asked for the log-probabilities of its tokens. If it gives them, the score is the
+    mean of the numbers that it might have written, weighted by their probabilities (G-Eval, arXiv
+    2303.16634). This gives 7.3 instead of 7, so fewer candidates are equal. A digit that may be the
+    beginning of a longer number, such as 1 on a scale to 10, counts only if the judge wrote it. If
+    a judge refuses to give log-probabilities, it isn't asked for them again.
 
     Args:
-        rubric: what to score, in words: "How polite is the reply? 10: a butler's".
+        rubric: the criterion in words, such as "How polite is the reply? 10: a butler's".
         judge: the backend that scores.
         scale: the lowest and the highest score.
 
     Returns:
-        A scorer: ``BestOf(judge_score(...))``.
+        A scorer, for ``BestOf(judge_score(...))``.
 
     Raises:
-        TypeError: ``judge`` is no backend.
+        TypeError: ``judge`` isn't a backend.
         ValueError: the scale is empty.
     """
     return _JudgeScore(rubric, judge, scale)
@@ -127,7 +126,7 @@ class _JudgeScore:
 
     @cached_property
     def _refused(self) -> list[InvalidRequest]:
-        """What the judge said when it refused to give log-probabilities."""
+        """The judge's refusals to give log-probabilities."""
         return []
 
     async def _ask(
@@ -148,7 +147,7 @@ class _JudgeScore:
 
 
 def expected_score(reply: Generation, said: float, low: float, high: float) -> float:
-    """Return the mean of the scores that a judge might have written; what it said if unknown."""
+    """Return the mean of the scores that a judge might have written, or else the one it wrote."""
     tokens = reply.logprobs
     found = list(_SCORE.finditer("".join(token.text for token in tokens)))
     if not found:
@@ -181,7 +180,7 @@ def expected_score(reply: Generation, said: float, low: float, high: float) -> f
 
 
 def _score_of(written: str, rest: str, low: float, high: float) -> float | None:
-    """Return the score that another token makes of what was written; None where it makes none."""
+    """Return the score that another token would have completed; None if it completes none."""
     digits = _digits(rest)
     number = written + digits
     score = _as_float(number)

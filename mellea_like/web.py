@@ -1,4 +1,4 @@
-"""For web applications: what is sampled for a client ends when the client leaves."""
+"""Work for a client of a web application, which ends when the client leaves."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ T = TypeVar("T")
 async def while_here(
     receive: Callable[[], Awaitable[Mapping[str, Any]]], work: Callable[[], Awaitable[T]]
 ) -> T:
-    """Do something for as long as a request's client is there.
+    """Run something until it is done or the client of a request leaves.
 
-    When the client closes its connection, the work is cancelled, and with it every request to a
-    model that it has in flight. Without this, a web application learns of that only when it sends
-    its response.
+    When the client closes its connection, the work is cancelled, along with its requests to models.
+    Otherwise, a web application would notice that only when it sends its response.
 
     Args:
         receive: the request's ``receive``, as ASGI defines it; in Starlette and FastAPI
-            ``request.receive``. Read the request's body before: what is left of it is discarded.
-        work: what to do: an async function without arguments.
+            ``request.receive``. Read the request's body before, because the rest of it is
+            discarded.
+        work: an async function without arguments.
 
     Returns:
-        What the work returned.
+        The return value of the work.
 
     Raises:
         ClientDisconnected: the client left before the work was done.
-        Exception: what the work raised, or ``receive``.
+        Exception: the work or ``receive`` raised it.
     """
     done: list[T] = []
     error: Exception | None = None
-    # The watch ends inside a scope of its own: a task that is cancelled leaves its exception in a
-    # cycle (of `TaskGroup`'s ``task_done``), and with it all that is known of the request.
+    # The watch ends inside its own scope, because a cancelled task leaves its exception in a cycle
+    # (of `TaskGroup`'s ``task_done``), and with it everything about the request.
     watching = anyio.CancelScope()
 
     async def watch() -> None:

@@ -110,6 +110,60 @@ def test_a_name_that_moved_says_where_it_is(name, package):
     assert name in import_module(place).__all__
 
 
+FUNCTIONS = {
+    "": "checks judge_score requirement sample_many",
+    ".agent": "run_agent run_agent_sync",
+    ".batch": "read_items read_run sample_in_processes sample_many",
+    ".batch.ray": "local_cluster sample_dataset",
+    ".coalescing": "joined watch",
+    ".core": "current_iteration",
+    ".estimate": ("coverage_curve pass_at_k pass_at_k_interval pass_hat_k pass_rate_interval plan"),
+    ".export": "export",
+    ".gateway": "make_app read_config",
+    ".hooks": "hook register unregister",
+    ".limits": "gate_of",
+    ".report": (
+        "call_report call_text compare comparison_report comparison_text figures_of run_report"
+        " run_text"
+    ),
+    ".requirements.code": ("agrees_with fenced parses passes_tests prints returns runs runs_sql"),
+    ".selections": "majority_confidence tool_key word_overlap",
+    ".scoring": "judge_score",
+    ".testing": "check_backend run_virtual",
+    ".web": "while_here",
+}
+"""A helper becomes public only if it is added here, not because its module exports it."""
+
+
+@pytest.mark.parametrize("door", FRONT_DOORS)
+def test_no_helper_is_public_by_accident(door):
+    exports = getattr(import_module(f"mellea_like{door}"), "__all__", ())
+    functions = {name for name in exports if name[0].islower()}
+    assert functions == set(FUNCTIONS.get(door, "").split())
+
+
+API_PAGES = sorted((PACKAGE.parent / "docs" / "api").glob("*.md"))
+ONLY_ON_PAGES = """
+    adapter_of as_action cached_format can_coalesce cost cost_of demand estimate_input_tokens
+    from_dict gives_itself_away listen logger parse_reply passes price_for problems relaxed_gc
+    scoring serve slice_to_dict texts_only to_dict why_incomplete
+"""
+"""Names that are imported from the module of their API page."""
+
+
+def test_an_api_page_shows_no_helper():
+    public_names = {name for _, name in public()} | set(mellea_like.checks.__all__)
+    shown = set()
+    for page in API_PAGES:
+        text = page.read_text(encoding="utf-8")
+        for module, options in re.findall(r"automodule:: (\S+)\n((?:   :.*\n)*)", text):
+            if ":members:" not in options:
+                exports = getattr(import_module(module), "__all__", ())
+                hidden = re.findall(r"\w+", options)
+                shown |= {n for n in exports if n[0].islower() and n not in hidden}
+    assert shown - public_names == set(ONLY_ON_PAGES.split())
+
+
 def test_the_version_is_that_of_the_distribution():
     assert mellea_like.__version__ == version("mellea-like")
 

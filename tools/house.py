@@ -69,7 +69,7 @@ LINES = {
 FIGURES = {
     "all lines": Bound(32_000, 67_500),
     "all code": Bound(18_500, 46_200),
-    "lines of tests": Bound(45_000, 83_600),
+    "lines of tests": Bound(45_000, 85_600),
     "modules with one importer": Bound(40, 51),
     "circles at import": Bound(0, 0),
     "circles with lazy imports": Bound(0, 0),

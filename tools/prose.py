@@ -45,16 +45,17 @@ PERSONAL = (
 
 HABITS = {
     "what": r"^what\b(?!.*\?\W*$)",
-    "say": r"^says? (?:what|why|how|whether|which|who|when|where|if)\b",
+    "say": r"^say (?:what|why|how|whether|which|who|when|where|if)\b",
     "where": (
         r"(?:^|[;:] )(?:only |even |but |and )?where (?!(?:to|it came|they came)\b)(?!.*\?\W*$)"
         r"|\b(?:none|true|false|nothing|empty|zero|only|even|except|but|or|error)\b[`*]* where\b"
         r"|\bwhere (?:nothing|nobody|no one|none|no|there (?:is|are|was|were))\b"
     ),
-    "stands": r"\b(?:stands?|stood|standing)\b(?! (?:for|in for|still|alone|up|out)\b)",
+    "stands": r"\b(?:stands?|stood|standing)\b(?!-in)(?! (?:for|in for|still|alone|up|out)\b)",
     "idioms": (
         r"\b(?:go|goes|going|went|gone) (?:by|on)\b|\b(?:is|are|was|were) to be\b|\banew\b"
         r"|\bbesides\b|\bof (?:its|their) own\b"
+        r"(?! (?!(?:and|as|at|but|for|in|on|or|so|that|to|which|with)\b)\w)"
     ),
     "abstract": rf"\b(?:a|an|the|each|every|one|no) (?:{ABSTRACT}) (?:{PERSONAL})\b",
 }

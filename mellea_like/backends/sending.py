@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.backend import estimate_input_tokens
+from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.errors import BackendTimeout, MalformedResponse
 
 if TYPE_CHECKING:

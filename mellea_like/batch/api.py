@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from mellea_like.batch.batch_run import BatchRun, Order
 from mellea_like.batch.breadth_first import why_not_in_rounds
-from mellea_like.batch.identity import identity_of
 from mellea_like.batch.item import Work
+from mellea_like.batch.journal.identity import identity_of
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import ROUNDS, prepare_call
@@ -58,6 +58,33 @@ F = TypeVar("F")
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
+    items: Iterable[str] | AsyncIterable[str],
+    *,
+    action: None = None,
+    format: None = None,
+    **arguments: Unpack[Arguments],
+) -> BatchRun[str, str]: ...
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
+    items: Iterable[str] | AsyncIterable[str],
+    *,
+    action: None = None,
+    format: type[F],
+    **arguments: Unpack[Arguments],
+) -> BatchRun[F, str]: ...
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
+    items: Iterable[str] | AsyncIterable[str],
+    *,
+    action: None = None,
+    format: TypeForm[F],
+    **arguments: Unpack[Arguments],
+) -> BatchRun[F, str]: ...
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
     items: Iterable[str | Message | Instruction] | AsyncIterable[str | Message | Instruction],
     *,
     action: None = None,
@@ -99,7 +126,7 @@ def sample_many(
     action: Callable[[I], str | Message | Instruction],
     format: None = None,
     **arguments: Unpack[Arguments],
-) -> BatchRun[str]: ...
+) -> BatchRun[str, I]: ...
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
@@ -108,7 +135,7 @@ def sample_many(
     action: Callable[[I], str | Action[Any]],
     format: type[F],
     **arguments: Unpack[Arguments],
-) -> BatchRun[F]: ...
+) -> BatchRun[F, I]: ...
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
@@ -117,7 +144,7 @@ def sample_many(
     action: Callable[[I], str | Action[Any]],
     format: TypeForm[F],
     **arguments: Unpack[Arguments],
-) -> BatchRun[F]: ...
+) -> BatchRun[F, I]: ...
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
@@ -126,7 +153,7 @@ def sample_many(
     action: Callable[[I], Action[T]],
     format: None = None,
     **arguments: Unpack[Arguments],
-) -> BatchRun[T]: ...
+) -> BatchRun[T, I]: ...
 def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[Any] | AsyncIterable[Any],

@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from inspect import isasyncgen, isgenerator
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self
 
 import anyio
 from anyio.lowlevel import checkpoint
+from typing_extensions import TypeVar
 
 from mellea_like.batch.breadth_first import Waiting, WaitingItem, earlier_draws, why_not_in_rounds
-from mellea_like.batch.identity import differing_part, digest_of
 from mellea_like.batch.item import (
     EarlierRun,
     ItemRecorder,
@@ -23,9 +23,10 @@ from mellea_like.batch.item import (
     Paused,
     budget_spent,
     ended_by_error,
-    record_of,
     replayed,
 )
+from mellea_like.batch.journal.identity import differing_part, digest_of
+from mellea_like.batch.journal.records import record_of
 from mellea_like.batch.progress import Progress, Reporter
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchRun"]
 
 T = TypeVar("T")
+I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 
 Order = Literal["depth", "breadth"]
 
@@ -77,11 +79,7 @@ async def _each(items: Any) -> AsyncGenerator[Any]:
             source.close()
 
 
-def _same_text(one: object, other: object) -> bool:
-    return type(one) is str and type(other) is str and one == other
-
-
-class BatchRun(Generic[T]):
+class BatchRun(Generic[T, I]):
     """The results of a batch; made by `sample_many`, entered with ``async with``, then iterated.
 
     Leaving the block before the end cancels what is under way. When the block is left, nothing runs
@@ -122,6 +120,8 @@ class BatchRun(Generic[T]):
         self._concurrency = concurrency
         self._ordered = ordered
         self._breadth = order == "breadth"
+        # Whether results are handed on only when the rounds are over.
+        self._holds_back = ordered and self._breadth
         self._goes_on = why_not_in_rounds(work.strategy.settings) is None
         self._fail_fast = fail_fast
         self._journal = journal
@@ -229,7 +229,7 @@ class BatchRun(Generic[T]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ItemResult[T]:
+    async def __anext__(self) -> ItemResult[T, I]:
         """Wait for the next result.
 
         Returns:
@@ -434,7 +434,8 @@ class BatchRun(Generic[T]):
     def _again(self, found: WaitingItem, item: Any) -> tuple[Job, str | None]:
         """Return the job of an item that waits, and which part of the item differs by now."""
         kept = found.job
-        if kept is not None and (item is kept.item or _same_text(item, kept.item)):
+        same_text = kept is not None and type(item) is type(kept.item) is str and item == kept.item
+        if kept is not None and (same_text or item is kept.item):
             return kept, None
         job = self._job(found.id, item)
         now = job.digest or digest_of(item, job.action)
@@ -608,11 +609,6 @@ class BatchRun(Generic[T]):
         else:
             self._usage += outcome.usage - before
         self._changed()
-
-    @property
-    def _holds_back(self) -> bool:
-        """Whether results are handed on only when the rounds are over, or the first ones are in."""
-        return self._ordered and self._breadth
 
     def _out_of_budget(self, error: Exception) -> None:
         """Start no further item, since it could not be paid for; those in flight may go on."""

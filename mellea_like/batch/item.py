@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
 
-from mellea_like.batch.identity import differing_part, label_of, row_of
+from typing_extensions import TypeVar
+
+from mellea_like.batch.journal.identity import differing_part, label_of, row_of
 from mellea_like.core.conversation import as_action
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import SamplingResult, StopReason
@@ -40,11 +42,11 @@ __all__ = [
     "Work",
     "budget_spent",
     "ended_by_error",
-    "record_of",
     "replayed",
 ]
 
 T = TypeVar("T")
+I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 
 ItemStatus = Literal["passed", "failed", "errored"]
 
@@ -53,8 +55,8 @@ BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
-class ItemResult(Generic[T]):
-    """What came of one item; true if it is a `success`. Generic in the parsed value.
+class ItemResult(Generic[T, I]):
+    """The result of one item; true if it is a `success`. Generic in the parsed value and the item.
 
     Args:
         id: the item's position in the source, from 0.
@@ -70,7 +72,7 @@ class ItemResult(Generic[T]):
     """
 
     id: int
-    item: Any
+    item: I
     result: SamplingResult[T] | None
     error: Exception | None = None
     attempt: int = 1
@@ -229,14 +231,6 @@ class Work(NamedTuple):
             # A vote would be over with the votes that there are; in breadth, it goes on later.
             raise LimitExceeded(call.budget_spent, result)
         return result
-
-
-def record_of(outcome: SamplingResult[Any] | Exception) -> SamplingResult[Any] | None:
-    """Return the record of a call; None where it raised an error that carries none."""
-    if not isinstance(outcome, Exception):
-        return outcome
-    record: Any = getattr(outcome, "result", None)
-    return cast("Any", record) if isinstance(record, SamplingResult) else None
 
 
 def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | None:

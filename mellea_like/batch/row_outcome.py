@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mellea_like.batch.identity import row_of
+from mellea_like.batch.journal.identity import row_of
+from mellea_like.batch.rows.formats import whole
 from mellea_like.core.display import error_text
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
     best = None if result is None or result.best_index is None else result.best
     generation = None if best is None else best.generation
     return RowOutcome(
-        output=None if generation is None else _storable(generation.text),
-        value=_storable(as_json(item.value)) if parsed and item.success else None,
+        output=None if generation is None else whole(generation.text),
+        value=whole(as_json(item.value)) if parsed and item.success else None,
         success=item.success,
         status=item.status,
-        reasons=() if best is None or item.success else tuple(map(_storable, best.problems)),
+        reasons=() if best is None or item.success else tuple(map(whole, best.problems)),
         error=None if item.error is None else describe(item.error),
         iterations=0 if result is None else len(result.slices),
         elapsed=0.0 if result is None else result.elapsed,
@@ -73,7 +74,7 @@ def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
 
 def describe(error: BaseException | None) -> str:
     """Return an error's class and message."""
-    return _storable(f"{type(error).__name__}: {error_text(error)}")
+    return str(whole(f"{type(error).__name__}: {error_text(error)}"))
 
 
 def as_json(value: Any) -> str:
@@ -85,8 +86,3 @@ def as_json(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         return json.dumps(row_of(value), ensure_ascii=False)
-
-
-def _storable(text: str) -> str:
-    """Return what UTF-8 can write: a text may hold half of a character."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""The commands, each of which is imported when it is asked for."""
+"""The commands, each imported when it is used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-# Where the options of each command are, beside its HELP, its EPILOG and its run().
+# The options of each command, in the module that has its HELP, EPILOG and run().
 COMMANDS = {
     "sample": (
         "sample.command.SampleOptions",
@@ -41,21 +41,21 @@ COMMANDS = {
     ),
     "export": (
         "export.ExportOptions",
-        "Make training data, or a table of all draws, of a run's journal.",
+        "Make training data, or a table of all draws, from a run's journal.",
     ),
     "plan": (
         "plan.PlanOptions",
-        "Say how many draws it takes until a share of the items has passed.",
+        "Estimate how many draws it takes until a share of the items has passed.",
     ),
     "serve": (
         "serve.ServeOptions",
-        "Answer OpenAI's chat protocol with replies that meet requirements.",
+        "Serve OpenAI's chat API with replies that meet requirements.",
     ),
 }
 
 
 class Commands(TyperGroup):
-    """All the commands; the help that lists them needs none of their options."""
+    """All commands. The help that lists them imports none of them."""
 
     listing = False
 
@@ -74,7 +74,7 @@ class Commands(TyperGroup):
 
 
 def listed(name: str) -> TyperCommand:
-    """Make what the list of all shows of a command."""
+    """Make a command's entry in the list of all."""
     return TyperCommand(name, help=COMMANDS[name][1], rich_markup_mode="rich")
 
 
@@ -99,7 +99,7 @@ def command(name: str) -> Any:
 
 
 def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
-    """Run the command, whose options need less than the rest of it."""
+    """Run the command; its options are imported without the rest of it."""
     try:
         from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
     except ModuleNotFoundError as exc:
@@ -109,7 +109,7 @@ def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
 
 
 REPORTED = ("anyio", "trio", "pydantic", "openai", "httpx2", "starlette", "uvicorn", "ray")
-"""Packages whose versions a bug report should say."""
+"""Packages whose versions belong in a bug report."""
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 (typer's signature)
@@ -148,7 +148,7 @@ def _root(  # pyright: ignore[reportUnusedFunction]
             "--version",
             callback=_show_version,
             is_eager=True,
-            help="Show the version, and those that a bug report should say.",
+            help="Show the version, and the versions to give in a bug report.",
         ),
     ] = False,
 ) -> None:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import core_schema
 
-from mellea_like.backends.server_address import OFFICIAL_URL
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option_names, read_section
 from mellea_like.cli.standard_streams import warn
 from mellea_like.core.backend import Options
 from mellea_like.core.format import check_format
 from mellea_like.core.prices import is_version
-from mellea_like.limits.backoff_gate import gate_before
+from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.specification.upstream import (
+    OFFICIAL_URL,
     LlamaUpstream,
     MarkovUpstream,
     OpenAIUpstream,
@@ -45,7 +45,7 @@ LIMITS = ("price", "requests_per_minute", "tokens_per_minute")
 
 
 class Backends:
-    """What generates, and what judges; all that can be checked is checked before it is opened.
+    """The backend and the judge. As much as possible is checked before they are opened.
 
     The models, the budget and the strategy are known while it is open.
     """
@@ -63,9 +63,8 @@ class Backends:
         self.kind = self.named or default
         if self.kind is None:
             msg = (
-                "batch takes no backend that was not named: add --model NAME, --base-url URL or"
-                " --gguf FILE; --backend markov, which understands nothing, is for trying things"
-                " out"
+                "batch needs a backend: add --model NAME, --base-url URL or --gguf FILE (--backend"
+                " markov understands nothing and is for trying things out)"
             )
             raise Problem(msg, Exit.USAGE)
         self._check_options(self.kind)
@@ -79,7 +78,7 @@ class Backends:
 
     @property
     def price(self) -> Price | None:
-        """What a token costs, of every model; None where that isn't known."""
+        """The price of tokens, if all models have the same one."""
         return None if self._bigger else self._spec.price
 
     def prices(self, models: Iterable[str | None]) -> dict[str, Price] | None:
@@ -96,7 +95,7 @@ class Backends:
 
     @property
     def reply_type(self) -> type[Any] | None:
-        """The type that carries ``--schema`` to servers; None where it only stands in the prompt.
+        """The type that carries ``--schema`` to servers; None if it is only part of the prompt.
 
         That is so without one, on a backend without structured output, and for references.
         """
@@ -139,9 +138,8 @@ class Backends:
 
     @property
     def gates(self) -> list[BackoffGate]:
-        """The gates before the servers that are open; none of what retries by itself."""
-        found = map(gate_before, self._opened)
-        return list(dict.fromkeys(gate for gate in found if gate is not None))
+        """The gates in front of the open servers."""
+        return list(dict.fromkeys(map(gate_of, self._opened)))
 
     async def _with_cache(self, stack: AsyncExitStack, backend: Backend, path: Path) -> Backend:
         # Imported lazily: most runs don't need it.
@@ -179,7 +177,7 @@ class Backends:
         return spec.make_strategy(backend, stages, judge=judge, **settings)
 
     def _describe(self, backend: Any) -> str:
-        """Say what generates."""
+        """Describe the backend."""
         match self._spec:
             case OpenAIUpstream():
                 model = backend.model or "the server's first model"
@@ -250,7 +248,7 @@ class Backends:
         return _openai(given["model"], url, names, price=given.get("price"))
 
     def _check_prices(self) -> None:
-        """Make sure that the prices of all models are known, where something goes by them."""
+        """Refuse options that depend on prices if a model's price is unknown."""
         spec = self._options.spec
         limited = spec.budget is not None and spec.budget.money is not None
         if not self._bigger or not (limited or spec.escalate_when == "cheaper"):
@@ -295,7 +293,7 @@ class Backends:
 
 
 def _named(options: DrawOptions) -> BackendName | None:
-    """Find the backend that the user named, by an option that only one has if need be."""
+    """Return the backend that the user named, or that the other options imply."""
     if options.backend is not None:
         return options.backend
     if options.gguf is not None:

@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 __all__ = ["live_view", "make_console"]
 
 UNKNOWN_WIDTH = 120
-"""Columns of what is written to a file or a pipe."""
+"""Width of output to a file or a pipe."""
 
 REFRESHES_PER_SECOND = 8
 
 
 class _SafeConsole(Console):
-    """A console whose broken pipe ends the output and nothing else."""
+    """A console that ignores a broken pipe."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
 
 
 def make_console(stream: TextIO) -> Console:
-    """Make a console for standard error; wide where it isn't a terminal."""
+    """Make a console for standard error, wide if it isn't a terminal."""
     width = None if is_terminal(stream) else UNKNOWN_WIDTH
     return _SafeConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
 def live_view(render: Callable[[Console], RenderableType]) -> Live | None:
-    """Make a view that goes away at its end; None where standard error can't be redrawn."""
+    """Make a view that disappears at its end; None if standard error can't be redrawn."""
     if not is_terminal(sys.stderr):
         return None
     console = make_console(sys.stderr)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
-from mellea_like.requirements.code_expressions import (
+from mellea_like.requirements.expressions import (
+    ALLOWED,
     CODE_FORMS,
     is_code_check,
     parse_code_check,
 )
-from mellea_like.requirements.expressions import ALLOWED
 from mellea_like.schedules.expressions import SCHEDULES
 from mellea_like.specification.selection_expressions import (
     KEYS,
@@ -51,16 +51,16 @@ PANELS = (CHECKS, DRAWS, COSTS, BACKEND, OUTPUT)
 BackendName = Literal["markov", "openai", "llama", "pydantic-ai"]
 
 LOOP = 5
-"""Draws in a row, where nothing says how many."""
+"""Attempts in each lane by default."""
 
 REQUEST = ("temperature", "top_p", "seed", "max_tokens")
-"""What each request may ask for."""
+"""Options of each request."""
 
 RESERVED = frozenset({"messages", "input", "stream", "stream_options", "n", "tools"})
 """The fields of a request that the library writes."""
 
 JUDGING = {"temperature": float, "top-p": float, "max-tokens": int}
-"""What ``--judge-option`` sets besides fields of the server, and how it is read."""
+"""Names that ``--judge-option`` takes, with the types of their values."""
 
 BUDGETS = {
     "requests": "requests",
@@ -68,35 +68,35 @@ BUDGETS = {
     "output-tokens": "output_tokens",
     "cost": "money",
 }
-"""What ``--budget`` bounds, and what `Budget` calls it."""
+"""Kinds of ``--budget``, with their names in `Budget`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawOptions:
-    """The options that ``sample`` and ``batch`` share, named as in the specification."""
+    """Options that ``sample`` and ``batch`` share, named as in the specification."""
 
     requirements: list[str] = option(
         list,
-        "What must hold, in words; a model judges it. Repeatable.",
+        "A requirement in words, which a model judges. Repeatable.",
         "--require",
         metavar="TEXT",
         panel=CHECKS,
     )
     checks: list[str] = option(
         list,
-        f"One of: {'  '.join(ALLOWED)}. Repeatable.\n\nOf code, in a sandbox:"
+        f"A check: {'  '.join(ALLOWED)}. Repeatable.\n\nChecks that run code, in a sandbox:"
         f" {'  '.join(CODE_FORMS)}.",
         "--check",
         metavar="EXPR",
         panel=CHECKS,
     )
     json_schema: Path | None = option(
-        None, "A JSON Schema that the reply must meet.", "--schema", metavar="FILE", panel=CHECKS
+        None, "A JSON Schema that the reply must match.", "--schema", metavar="FILE", panel=CHECKS
     )
     strategy: StrategyName = option(
         "rejection",
-        "After a failure, rejection asks the same again, repair writes what failed into"
-        " the instruction, and multi-turn goes on in the conversation.",
+        "After a failure, rejection asks again, repair adds the reasons to the instruction, and"
+        " multi-turn continues the conversation with a message that lists them.",
         metavar="NAME",
         panel=DRAWS,
     )
@@ -109,112 +109,114 @@ class DrawOptions:
     )
     n: int | None = option(
         None,
-        "How many replies are to pass before best, vote, consensus or tournament decides; by"
-        " default as many as there are draws, and up to 16 for vote, 8 for the last two.",
+        "How many replies must pass before best, vote, consensus or tournament decides. Default:"
+        " all draws, but at most 16 for vote and 8 for consensus and tournament.",
         "--n",
         metavar="N",
         panel=DRAWS,
     )
     loop: int | None = option(
         None,
-        f"The most draws in each lane, one after another; by default {LOOP}, or as many as --n"
-        " needs.",
+        f"Draws in each lane at most, one after another. Default: {LOOP}, or as many as --n needs.",
         "--attempts",
         metavar="N",
         panel=DRAWS,
     )
     concurrency: int = option(
-        4, "How many draws run at a time.", "--lanes", metavar="K", panel=DRAWS
+        4, "How many draws run at the same time.", "--lanes", metavar="K", panel=DRAWS
     )
     escalate: list[str] = option(
         list,
-        "A bigger model that goes on where the draws of the one before have failed, as in"
-        " gpt-4.1,turns=2,carry=best: its name, and its turns (attempts in each lane,"
-        " 1), what it sees of the failures (carry: nothing, best or chat), its price (IN,OUT) and"
-        " its base-url. Repeatable.",
+        "A bigger model to try when the previous one has failed, such as"
+        " gpt-4.1,attempts=2,carry=best. After the name: attempts in each lane (default 1), carry"
+        " (failures that it sees: nothing, best or chat), price (IN,OUT) and base-url. Repeatable.",
         metavar="MODEL,...",
         panel=DRAWS,
     )
     escalate_when: Literal["spent", "cheaper"] = option(
         "spent",
-        "When the next model goes on: spent, when the draws of the one before are, or cheaper,"
-        " when a pass is expected to cost less there; that needs all prices.",
+        "When to move on to the next model: spent, once the previous one has used its attempts; or"
+        " cheaper, once a pass is expected to cost less there, which needs all prices.",
         metavar="WHEN",
         panel=DRAWS,
     )
     seed: int | None = option(
-        None, "Makes draws repeatable where the model can.", metavar="S", panel=DRAWS
+        None, "Seed for repeatable draws, if the model supports it.", metavar="S", panel=DRAWS
     )
     temperature: float | None = option(
         None,
-        "0 for the most likely text, up to 2 for more variety; by default the server's own.",
+        "Sampling temperature, from 0 (most likely text) to 2 (most variety). Default: the"
+        " server's.",
         metavar="T",
         panel=DRAWS,
     )
     top_p: float | None = option(
         None,
-        "Nucleus sampling: the share of probability to draw from, above 0 and at most 1.",
+        "Nucleus sampling: draw from this share of the probability, above 0 and at most 1.",
         metavar="P",
         panel=DRAWS,
     )
     extra: list[str] = option(
         list,
-        "A further field of each request, sent as it is: top_k=20, or"
-        ' chat_template_kwargs={"enable_thinking": false}. VALUE is JSON, else a text. Repeatable.',
+        "A field to add to each request: top_k=20, or"
+        ' chat_template_kwargs={"enable_thinking": false}. VALUE is JSON, or else text.'
+        " Repeatable.",
         metavar="KEY=VALUE",
         panel=DRAWS,
     )
-    timeout: float | None = option(None, "Stop after this long.", metavar="SECONDS", panel=DRAWS)
+    timeout: float | None = option(
+        None, "Stop after this many seconds.", metavar="SECONDS", panel=DRAWS
+    )
     schedule: str = option(
         "eager",
-        f"When draws start: {'  '.join(SCHEDULES)}. Eager starts all at once.",
+        f"When draws start: {'  '.join(SCHEDULES)}. Eager starts all lanes at once.",
         metavar="WHEN",
         panel=DRAWS,
     )
     early: bool = option(
-        False, "Reject a reply while it arrives, by the checks that can.", panel=DRAWS
+        False, "Reject a reply as soon as a check fails, while it is still arriving.", panel=DRAWS
     )
     give_up: bool = option(
         False,
-        "Stop when something that must hold fails so often that more draws won't help.",
+        "Stop when a requirement fails so often that more draws won't help.",
         panel=DRAWS,
     )
     accept_incomplete: bool = option(
         False,
-        "Take a reply that was cut off, refused or empty for an answer: for text completion.",
+        "Accept replies that were cut off, refused or empty, as text completion needs.",
         panel=DRAWS,
     )
     budget: list[str] = option(
         list,
-        f"What all requests together may take, at most: {', '.join(BUDGETS)}. Repeatable.",
+        f"Limit for all requests together: {', '.join(BUDGETS)}. Repeatable.",
         metavar="KIND=N",
         panel=COSTS,
     )
     price: str | None = option(
         None,
-        "Dollars for a million tokens of prompts, and of replies; 0.15,0.60,EUR for euros.",
+        "Dollars per million tokens of prompts and of replies; 0.15,0.60,EUR for euros.",
         metavar="IN,OUT",
         panel=COSTS,
     )
-    max_tokens: int | None = option(None, "Tokens of one reply, at most.", metavar="N", panel=COSTS)
+    max_tokens: int | None = option(None, "Maximum tokens of one reply.", metavar="N", panel=COSTS)
     retries: int = option(
         2,
-        "How often a request is tried again after a passing fault; 0 for never.",
+        "How often to retry a request after a transient error; 0 for never.",
         metavar="N",
         panel=COSTS,
     )
     requests_per_minute: float | None = option(
-        None, "Requests a minute, at most: your quota.", "--rpm", metavar="N", panel=COSTS
+        None, "Maximum requests per minute, such as your quota.", "--rpm", metavar="N", panel=COSTS
     )
     tokens_per_minute: float | None = option(
-        None, "Tokens a minute, at most: your quota.", "--tpm", metavar="N", panel=COSTS
+        None, "Maximum tokens per minute, such as your quota.", "--tpm", metavar="N", panel=COSTS
     )
     backend: BackendName | None = option(
         None,
-        "markov, a small text generator in this process; openai, any OpenAI-compatible"
-        " server; llama, a llama.cpp server started for a GGUF file; or pydantic-ai, a provider"
-        " such as Anthropic: --model anthropic:claude-sonnet-5-5. By default openai when"
-        " OPENAI_API_KEY or OPENAI_BASE_URL is set; else sample takes markov.",
+        "openai, any OpenAI-compatible server; llama, a llama.cpp server started for a GGUF file;"
+        " pydantic-ai, a provider such as Anthropic (--model anthropic:claude-sonnet-5-5); or"
+        " markov, a small text generator in this process. Default: openai if OPENAI_API_KEY or"
+        " OPENAI_BASE_URL is set; otherwise sample uses markov.",
         metavar="NAME",
         panel=BACKEND,
     )
@@ -222,41 +224,44 @@ class DrawOptions:
         None, "The model's name (openai, pydantic-ai).", metavar="MODEL", panel=BACKEND
     )
     base_url: str | None = option(
-        None, "The server (openai), as in http://localhost:8000/v1.", metavar="URL", panel=BACKEND
+        None,
+        "The server's URL (openai), such as http://localhost:8000/v1.",
+        metavar="URL",
+        panel=BACKEND,
     )
     gguf: Path | None = option(None, "The model file (llama).", metavar="FILE", panel=BACKEND)
     corpus: list[Path] = option(
-        list, "Text to learn from (markov); repeatable.", metavar="FILE", panel=BACKEND
+        list, "A text to learn from (markov). Repeatable.", metavar="FILE", panel=BACKEND
     )
     cache: Path | None = option(
         None,
-        "Keep replies in this file, and ask for none that is in it: for development and tests.",
+        "Store replies in this file and reuse them, for development and tests.",
         metavar="FILE",
         panel=BACKEND,
     )
     judge_model: str | None = option(
         None,
-        "The model that judges, for --require and --select; by default the one that generates.",
+        "The model that judges --require and --select. Default: the one that generates.",
         metavar="MODEL",
         panel=BACKEND,
     )
     judge_base_url: str | None = option(
-        None, "The judge's server; by default that of --base-url.", metavar="URL", panel=BACKEND
+        None, "The judge's server. Default: that of --base-url.", metavar="URL", panel=BACKEND
     )
     judge_option: list[str] = option(
         list,
-        f"How the judge generates: {', '.join(JUDGING)}, or a field that its server knows:"
-        " extra.reasoning_effort=low. By default temperature=0, unless its model refuses that;"
-        " temperature=none takes the server's own. Repeatable.",
+        f"An option of the judge's requests: {', '.join(JUDGING)}, or a field of its server, such"
+        " as extra.reasoning_effort=low. Default: temperature=0, if its model allows it;"
+        " temperature=none leaves it to the server. Repeatable.",
         metavar="NAME=VALUE",
         panel=BACKEND,
     )
-    quiet: bool = option(False, "No progress on stderr.", "--quiet", "-q", panel=OUTPUT)
+    quiet: bool = option(False, "Don't show progress on stderr.", "--quiet", "-q", panel=OUTPUT)
     debug: bool = option(False, "Show log records and tracebacks.", panel=OUTPUT)
 
     @cached_property
     def spec(self) -> StrategySpec:
-        """The strategy that was asked for."""
+        """The strategy that the options describe."""
         given: dict[str, Any] = {
             name: getattr(self, name) for name in StrategySpec.model_fields if hasattr(self, name)
         }
@@ -274,7 +279,7 @@ class DrawOptions:
 
     @cached_property
     def bigger(self) -> tuple[Bigger, ...]:
-        """The further models of an escalation."""
+        """The models after the first one of an escalation."""
         return tuple(map(_read_bigger, self.escalate))
 
     def _loop(self) -> int:
@@ -308,7 +313,7 @@ class DrawOptions:
                 raise Problem(msg, Exit.USAGE)
 
     def make_requirements(self) -> list[Requirement]:
-        """Make what must hold: the checks, the schema, what a judge decides."""
+        """Make the requirements: checks, schema and those that a judge decides."""
         name = "" if self.json_schema is None else f"schema:{self.json_schema.name}"
         made = self.spec.make_requirements(schema_name=name)
         try:
@@ -320,12 +325,12 @@ class DrawOptions:
 
     @property
     def _fixed_checks(self) -> list[str]:
-        """The checks that don't depend on what is asked."""
+        """Checks that are the same for all rows."""
         return self.checks
 
     @property
     def request_options(self) -> dict[str, Any]:
-        """What each request asks for."""
+        """Options of each request."""
         options = self.spec.options
         asked = options.model_dump(include=set(REQUEST), exclude_none=True)
         return asked | ({"extra": options.extra} if options.extra else {})
@@ -333,18 +338,18 @@ class DrawOptions:
 
 @dataclass(frozen=True)
 class Bigger:
-    """A bigger model that goes on: what it does, and what it is."""
+    """A bigger model of an escalation: its stage and its server."""
 
     stage: StageSpec
     upstream: dict[str, Any]
 
 
-_OF_STAGE = {"turns": "turns", "carry": "carry"}
+_OF_STAGE = {"attempts": "turns", "carry": "carry"}
 _OF_UPSTREAM = {"price": "price", "base-url": "base_url"}
 
 
 def _read_bigger(text: str) -> Bigger:
-    """Read a bigger model, as in ``big,turns=2,price=2.00,8.00``."""
+    """Read a bigger model, as in ``big,attempts=2,price=2.00,8.00``."""
     model, *parts = text.split(",")
     found: dict[str, Any] = {}
     name = ""
@@ -361,7 +366,9 @@ def _read_bigger(text: str) -> Bigger:
     wrong = [name for name in found if name not in allowed]
     if not model.strip() or "=" in model or wrong:
         what = f"{wrong[0]!r} is none of {', '.join(allowed)}" if wrong else "the model comes first"
-        msg = f"--escalate {text!r}: {what}, as in gpt-4.1,turns=2,carry=best,price=2.00,8.00"
+        if wrong == ["turns"]:
+            what = "turns is called attempts now"
+        msg = f"--escalate {text!r}: {what}, as in gpt-4.1,attempts=2,carry=best,price=2.00,8.00"
         raise Problem(msg, Exit.USAGE)
     stage: dict[str, Any] = {
         field: found[name] for name, field in _OF_STAGE.items() if name in found
@@ -369,12 +376,12 @@ def _read_bigger(text: str) -> Bigger:
     if str(stage.get("turns", "")).isdecimal():
         stage["turns"] = int(stage["turns"])
     upstream = {field: found[name] for name, field in _OF_UPSTREAM.items() if name in found}
-    names = {field: f"--escalate {model.strip()}: {field}" for field in _OF_STAGE.values()}
+    names = {field: f"--escalate {model.strip()}: {name}" for name, field in _OF_STAGE.items()}
     return Bigger(read_section(StageSpec, stage, names), {"model": model.strip(), **upstream})
 
 
 def parse_extra(given: Iterable[str]) -> dict[str, Any]:
-    """Read further fields of requests, as in ``top_k=20``, once for each name."""
+    """Read additional fields of requests, as in ``top_k=20``; each name may occur once."""
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -383,11 +390,11 @@ def parse_extra(given: Iterable[str]) -> dict[str, Any]:
         if not equals or not name:
             wrong = "write a name and a value, as in top_k=20"
         elif name in found:
-            wrong = f"{name} is there twice"
+            wrong = f"{name} is given twice"
         elif name in REQUEST or name == "model":
-            wrong = f"that has an option of its own, --{name.replace('_', '-')}"
+            wrong = f"use the option --{name.replace('_', '-')} instead"
         elif name in RESERVED:
-            wrong = f"{name} is what each request is made of"
+            wrong = f"{name} is set by mellea-like itself"
         if wrong:
             msg = f"--extra {text!r}: {wrong}"
             raise Problem(msg, Exit.USAGE)
@@ -396,7 +403,7 @@ def parse_extra(given: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_judge_options(given: Iterable[str]) -> dict[str, Any]:
-    """Read how a judge generates, as in ``temperature=1``, each name once."""
+    """Read options of a judge, as in ``temperature=1``; each name may occur once."""
     found: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for text in given:
@@ -428,7 +435,7 @@ def _json_or_text(value: str) -> Any:
 
 
 def parse_budget(given: Iterable[str]) -> dict[str, float]:
-    """Read what may be spent, as in ``requests=20``, once for each kind."""
+    """Read a budget, as in ``requests=20``; each kind may occur once."""
     found: dict[str, float] = {}
     for text in given:
         kind, _, amount = (part.strip() for part in text.partition("="))

@@ -1,4 +1,4 @@
-"""How errors and failures are worded on the command line, and where log records go."""
+"""The wording of errors on the command line, and the destination of log records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _IN_PYTHON = re.compile(r" \((?:max_retry_after|rate_limit_attempts|attempts)=[^
 
 
 def code_of(error: Exception) -> int:
-    """Give the exit code with which an error ends the command."""
+    """Return the exit code for an error."""
     if isinstance(error, Problem):
         return error.code
     return Exit.NOTHING_PASSED if isinstance(error, LimitExceeded) else Exit.SETUP
@@ -86,7 +86,7 @@ def rejected_early(slice_: Slice) -> bool:
 
 
 def problems_of(slice_: Slice) -> list[str]:
-    """Say what an iteration lacked, with the checks as the user wrote them."""
+    """List the problems of a draw, with the checks as the user wrote them."""
     problems = [slice_.reason] if slice_.reason else []
     problems += [
         with_reason(requirement.name, verdict.reason) for requirement, verdict in slice_.failures
@@ -107,7 +107,7 @@ def report(error: Exception, *, debug: bool) -> str:
 
 @contextlib.contextmanager
 def reading(source: Path) -> Generator[None]:
-    """Say in a sentence why a journal or a trace can't be read."""
+    """Turn errors of reading a journal or a trace into a sentence."""
     try:
         yield
     except (JournalError, ValueError) as exc:
@@ -123,7 +123,7 @@ def reading(source: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def logs(*, debug: bool) -> Generator[None]:
-    """Keep the library's log records, which say what progress says, for ``--debug``."""
+    """Show the library's log records only with ``--debug``; progress has the same content."""
     logger = logging.getLogger("mellea_like")
     handler = logging.StreamHandler(sys.stderr) if debug else logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

@@ -1,4 +1,4 @@
-"""How a command ends: its exit codes, and what the user can put right."""
+"""Exit codes, and errors that the user can fix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Exit:
 
 
 class Problem(Exception):
-    """Something that the user can put right, said in one sentence."""
+    """An error that the user can fix, in one sentence."""
 
     def __init__(self, message: str, code: int = Exit.SETUP) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class Problem(Exception):
 
 
 def needs_unix(command: str) -> None:
-    """Refuse a command that ends others by signals, where there are none."""
+    """Refuse a command that needs signals on Windows, which lacks them."""
     if sys.platform == "win32":
         msg = f"{command} needs Unix signals, which Windows lacks: run it in WSL or in a container"
         raise Problem(msg)

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EPILOG", "HELP", "ExportOptions", "run"]
 
-HELP = """Make training data, or a table of all draws, of a run's journal.
+HELP = """Make training data, or a table of all draws, from a run's journal.
 
-RUN is a journal of [bold]mellea-like batch[/bold], finished or not, that keeps its texts; or a\
- directory of journals. Several are read as one.
+RUN is a journal of [bold]mellea-like batch[/bold] with its texts, finished or not, or a directory\
+ of journals. Several count as one run.
 
 [bold]Examples[/bold]
 
@@ -45,15 +45,15 @@ mellea-like export run.db --format parquet -o draws.parquet
 """
 
 EPILOG = (
-    "Exit codes: 0 done, 1 there was nothing to write or nobody to read it, 2 bad usage, 3 the"
-    " journal or the output is at fault, 130 interrupted, 143 told to end (SIGTERM): no half file"
-    " is left."
+    "Exit codes: 0 done, 1 nothing to write, or the reader closed the pipe, 2 bad usage, 3 an error"
+    " of the journal or the output, 130 interrupted, 143 terminated (SIGTERM). No partial file is"
+    " left behind."
 )
 
 STANDARD = "-"
 """Standard output."""
 
-CHOICE, FILE = "What is taken", "Where it goes"
+CHOICE, FILE = "Selection", "Output"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +63,14 @@ class ExportOptions:
     runs: list[Path] = argument("RUN", "Journals, or directories of journals.")
     format: Format = option(
         REQUIRED,
-        "What a row is. TRL's: sft, prompt-completion, dpo, kto, reward. OpenAI's: openai,"
+        "The format of rows. TRL: sft, prompt-completion, dpo, kto, reward. OpenAI: openai,"
         " openai-dpo. All draws: jsonl, csv, parquet.",
         metavar="FORMAT",
     )
     output: str = option(
         REQUIRED,
-        "The file to write; - for standard output. TRL's formats are Parquet where it ends in"
-        " .parquet, else JSONL.",
+        "The file to write; - for standard output. TRL's formats are written as Parquet if it ends"
+        " in .parquet, otherwise as JSONL.",
         "--output",
         "-o",
         metavar="FILE",
@@ -78,77 +78,76 @@ class ExportOptions:
     )
     pairs: Pairs = option(
         "best-worst",
-        "Which pairs of an item: the best reply with the worst one, all, or one by chance.",
+        "Pairs of an item: best-worst, all, or a random one.",
         metavar="WHICH",
         panel=CHOICE,
     )
     min_margin: float = option(
         0.0,
-        "Leave out pairs whose replies are closer than this: by their scores, else by the share of"
-        " the requirements that they met, from 0 to 1.",
+        "Leave out pairs that differ by less than this in their scores or, without scores, in the"
+        " share of requirements that they met (0 to 1).",
         metavar="D",
         min=0.0,
         panel=CHOICE,
     )
     max_per_item: int | None = option(
         None,
-        "Rows of one item at most; by default its winners, and all that there are of pairs and"
-        " labels.",
+        "Most rows of one item. Default: its winners, and all pairs and labels.",
         metavar="N",
         min=1,
         panel=CHOICE,
     )
     select: Select = option(
         "best",
-        "Which replies that passed come first: best, shortest or random.",
+        "Which of the replies that passed come first: best, shortest or random.",
         metavar="WHICH",
         panel=CHOICE,
     )
-    seed: int = option(0, "Makes what is random repeatable.", metavar="S", min=0, panel=CHOICE)
+    seed: int = option(0, "Seed for random choices.", metavar="S", min=0, panel=CHOICE)
     keep_repairs: bool = option(
         False,
-        "Keep the conversation in which a reply was repaired, in place of the item's prompt.",
+        "Use the conversation in which a reply was repaired instead of the item's prompt.",
         panel=CHOICE,
     )
     reasoning: Reasoning | None = option(
         None,
-        "Where thoughts go: field, into reasoning_content of the message; inline, into <think> tags"
-        " before the text; drop, nowhere. By default into the field, which OpenAI's formats lack.",
+        "Where to write the model's reasoning: field, the message's reasoning_content; inline,"
+        " <think>"
+        " tags before the text; drop, nowhere. Default: field, which OpenAI's formats lack.",
         metavar="WHERE",
         panel=CHOICE,
     )
     drop: list[str] = option(
         list,
-        "Leave out replies that are incomplete (cut off, filtered or refused), or empty."
+        "Leave out replies that are incomplete (cut off, filtered or refused) or empty."
         " Repeatable.",
         metavar="WHICH",
         panel=CHOICE,
     )
     min_chars: int | None = option(
         None,
-        "Leave out replies of fewer characters, their thoughts not counted.",
+        "Leave out replies with fewer characters, not counting reasoning.",
         metavar="N",
         min=0,
         panel=CHOICE,
     )
     max_chars: int | None = option(
-        None, "Leave out replies of more characters.", metavar="N", min=0, panel=CHOICE
+        None, "Leave out replies with more characters.", metavar="N", min=0, panel=CHOICE
     )
     prompt: Prompt = option(
         "sent",
-        "The prompts as they were sent, or bare: without the list of requirements.",
+        "Prompts as they were sent, or bare, without the list of requirements.",
         metavar="WHICH",
         panel=CHOICE,
     )
     details: bool = option(
         False,
-        "Columns for people besides: items, draws, models, scores, margins, and why a reply was"
-        " rejected.",
+        "Add columns for people: items, draws, models, scores, margins, and reasons for rejection.",
         panel=CHOICE,
     )
-    no_card: bool = option(False, "Write no data card, FILE.card.md.", panel=FILE)
-    force: bool = option(False, "Replace FILE where it is there.", panel=FILE)
-    quiet: bool = option(False, "No progress.", "--quiet", "-q", panel=FILE)
+    no_card: bool = option(False, "Don't write a data card, FILE.card.md.", panel=FILE)
+    force: bool = option(False, "Replace FILE if it exists.", panel=FILE)
+    quiet: bool = option(False, "Don't show progress.", "--quiet", "-q", panel=FILE)
 
 
 def run(options: ExportOptions, _signals: SignalHandler) -> int:
@@ -184,7 +183,7 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
                 sys.stdout.flush()
     except BrokenPipeError:
         silence(sys.stdout)
-        warn("mellea-like: nobody reads the rows any more")
+        warn("mellea-like: the reader of standard output has gone")
         return Exit.NOTHING_PASSED
     except OSError as exc:
         if options.output == STANDARD:
@@ -207,7 +206,7 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
 
 
 def _output(options: ExportOptions) -> Path | BinaryIO:
-    """Find out where rows go, before any work is done."""
+    """Check the output before any work is done."""
     if options.output == STANDARD:
         if options.format == "parquet":
             msg = "Parquet can't be written to standard output: name a file"
@@ -230,14 +229,14 @@ def _output(options: ExportOptions) -> Path | BinaryIO:
 
 
 class _Terminal:
-    """Writes rows to a terminal, which nothing in them may steer."""
+    """Writes rows to a terminal without their control characters."""
 
     def write(self, data: bytes) -> None:
         sys.stdout.write(printable(data.decode("utf-8", "replace")))
 
 
 class _View:
-    """Shows on a terminal how far an export is."""
+    """Shows the progress of an export on a terminal."""
 
     def __init__(self, *, shown: bool) -> None:
         from mellea_like.cli.console import live_view  # noqa: PLC0415 (rich's live view is slow)
@@ -254,7 +253,7 @@ class _View:
             self._live.stop()
 
     def update(self, done: int, total: int) -> None:
-        """Take the numbers of this moment."""
+        """Take the current numbers."""
         self._done, self._total = done, total
 
     def _render(self, _console: Console) -> Text:

@@ -1,4 +1,4 @@
-"""Running the command line: its streams, its signals, and how usage errors are said."""
+"""Running the command line: streams, signals and usage errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     ready_streams()
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
-        warn("mellea-like: standard output is closed: there is nowhere to write to")
+        warn("mellea-like: standard output is closed")
         return Exit.SETUP
     with terminable() as signals:
         try:
@@ -51,7 +51,7 @@ def _run(argv: Sequence[str], signals: SignalHandler) -> int:
         return problem.code
     except typer.Abort:
         raise KeyboardInterrupt from None
-    except OSError as error:  # Help was written to a full disk, for one.
+    except OSError as error:  # Such as help that is written to a full disk.
         silence(sys.stdout)
         warn(f"mellea-like: can't write to standard output: {error.strerror or error}")
         return Exit.SETUP
@@ -66,7 +66,7 @@ def _run(argv: Sequence[str], signals: SignalHandler) -> int:
 
 
 RENAMED = {"--loop": "--attempts", "--concurrency": "--lanes", "--ordered": "--in-order"}
-"""Options that had another name."""
+"""New names of options."""
 
 
 def _usage(error: Any) -> int:

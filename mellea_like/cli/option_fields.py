@@ -28,14 +28,14 @@ T = TypeVar("T", bound="DataclassInstance")
 S = TypeVar("S", bound=Section)
 
 REQUIRED: Any = MISSING
-"""The default of an option that has to be given."""
+"""The default of a required option."""
 
 FILES = ("json_schema", "gguf", "corpus")
-"""What names files; a mistake in what stands in a file isn't bad usage."""
+"""Options that name files; an error in a file isn't bad usage."""
 
 
 def option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
-    """Make a field that is an option, by default called as the field is; False makes it a flag."""
+    """Make a field that is an option, named after the field by default; False makes it a flag."""
     given: Any = ... if default is REQUIRED else [] if default is list else default
     return _field(default, typer.Option(given, *names, help=about, rich_help_panel=panel, **more))
 
@@ -60,10 +60,10 @@ def add_command(
 ) -> None:
     """Add a command whose options are the fields of a dataclass; it is run with one of them.
 
-    What a command's class puts into the context's meta are values of further fields.
+    The command's class may put values of more fields into the context's meta.
     """
     names, hints = option_names(options), get_type_hints(options)
-    # The fields that a dataclass inherits come first, which need not be what the help begins with.
+    # A dataclass begins with its inherited fields, but the help may begin with other ones.
     panels: tuple[str | None, ...] = getattr(options, "panels", ())
     given = {one.name: one.metadata["typer"] for one in fields(options) if one.name in names}
     for panel in reversed(panels):
@@ -88,7 +88,7 @@ def add_command(
 
 
 def option_names(options: type[DataclassInstance]) -> dict[str, str]:
-    """Give the option of each field that has one, as the user writes it."""
+    """Return the option of each field, as the user writes it."""
     names: dict[str, str] = {}
     for one in fields(options):
         info = one.metadata.get("typer")

@@ -1,4 +1,4 @@
-"""``mellea-like plan``: how many draws the next run needs, from what a run showed."""
+"""``mellea-like plan``: estimate the draws of the next run from an earlier one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EPILOG", "HELP", "PlanOptions", "run"]
 
-HELP = """Say how many draws it takes until a share of the items has passed.
+HELP = """Estimate how many draws it takes until a share of the items has passed.
 
-Made of a journal of [bold]mellea-like batch[/bold], finished or not: the coverage by number of\
- draws, what --attempts and --lanes to give, what that costs, the check that fails most often,\
- and the items that are probably hopeless.
+Reads a journal of [bold]mellea-like batch[/bold], finished or not. Shows the coverage by number\
+ of draws, the values of --attempts and --lanes to use, their cost, the check that fails most\
+ often, and the items that are probably hopeless.
 
 [bold]Examples[/bold]
 
@@ -32,8 +32,8 @@ mellea-like plan shards/
 """
 
 EPILOG = (
-    "Exit codes: 0 done, 2 bad usage, 3 the source is at fault or shows no draw, 130 interrupted,"
-    " 143 told to end (SIGTERM)."
+    "Exit codes: 0 done, 2 bad usage, 3 an error of the source, or it has no draws, 130"
+    " interrupted, 143 terminated (SIGTERM)."
 )
 
 
@@ -42,10 +42,10 @@ class PlanOptions:
     """The options of ``mellea-like plan``."""
 
     sources: list[Path] = argument(
-        "RUN", "A journal. Several journals, and directories of journals, are one run."
+        "RUN", "A journal. Several journals and directories of journals count as one run."
     )
     target: float = option(
-        0.95, "The share of items of which something should pass.", metavar="SHARE"
+        0.95, "The share of items that should pass, between 0 and 1.", metavar="SHARE"
     )
     json: bool = option(False, "Print one JSON object.")
 
@@ -53,7 +53,7 @@ class PlanOptions:
 def run(options: PlanOptions, _signals: SignalHandler) -> int:
     """Run the command."""
     if not 0 < options.target < 1:
-        msg = f"--target lies between 0 and 1, not {options.target:g}"
+        msg = f"--target must be between 0 and 1, not {options.target:g}"
         raise Problem(msg, Exit.USAGE)
     from mellea_like.estimate.planner import plan  # noqa: PLC0415 (few commands need it)
 

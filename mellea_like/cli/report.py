@@ -31,9 +31,9 @@ __all__ = ["EPILOG", "HELP", "ReportOptions", "run"]
 
 HELP = """Show what happened in a run of many items, or in a single call.
 
-Made of a journal of [bold]mellea-like batch[/bold], finished or not, or of what\
+Reads a journal of [bold]mellea-like batch[/bold], finished or not, or a trace that\
  [bold]mellea-like sample --trace[/bold] wrote.\
- With -o, it is one HTML file that needs no network; without, a few lines of text.
+ Prints a few lines of text, or writes a self-contained HTML file with -o.
 
 [bold]Examples[/bold]
 
@@ -46,13 +46,13 @@ mellea-like report run.db --compare other.db
 """
 
 EPILOG = (
-    "Exit codes: 0 done, 2 bad usage, 3 the source or the output is at fault, 130 interrupted, 143"
-    " told to end (SIGTERM)."
+    "Exit codes: 0 done, 2 bad usage, 3 an error of the source or the output, 130 interrupted, 143"
+    " terminated (SIGTERM)."
 )
 
 SQLITE = b"SQLite format 3\0"
 MOST = 64 * 2**20
-"""Bytes of a trace: no call has as many, and some files never end."""
+"""Most bytes of a trace; no call has as many, and some files never end."""
 
 STANDARD = Path("-")
 """Standard input or output."""
@@ -66,25 +66,25 @@ class ReportOptions:
 
     sources: list[Path] = argument(
         "SOURCE",
-        "A journal, or a call's trace as JSON; - reads one from standard input. Several journals,"
-        " and directories of journals, are one run.",
+        "A journal, or a call's trace as JSON (- for standard input). Several journals and"
+        " directories of journals count as one run.",
     )
     output: Path | None = option(
         None, "The HTML file to write; - for standard output.", "--output", "-o", metavar="FILE"
     )
     item: int | None = option(
-        None, "Only this item of a journal: its call in full.", metavar="N", min=0
+        None, "Show only this item of a journal, with its whole call.", metavar="N", min=0
     )
     compare: Path | None = option(
-        None, "Another run, its journal or a directory of journals: B beside A.", metavar="RUN"
+        None, "Another run to compare with: its journal, or a directory of journals.", metavar="RUN"
     )
     price: list[str] = option(
         list,
-        "Money for a million tokens of prompts, and of replies, instead of the run's: IN,OUT for"
-        " any model, or MODEL=IN,OUT; 0.15,0.60,EUR for euros. Repeatable.",
+        "Price per million tokens of prompts and of replies, instead of the run's: IN,OUT for any"
+        " model, or MODEL=IN,OUT; 0.15,0.60,EUR for euros. Repeatable.",
         metavar="[MODEL=]IN,OUT",
     )
-    seed: int = option(0, "Which of the items that failed are listed.", metavar="N")
+    seed: int = option(0, "Seed for the choice of failed items that are listed.", metavar="N")
 
 
 def run(options: ReportOptions, _signals: SignalHandler) -> int:
@@ -114,7 +114,7 @@ def run(options: ReportOptions, _signals: SignalHandler) -> int:
 
 
 def _prices(given: Sequence[str]) -> dict[str, Any]:
-    """Read the prices that take the place of the run's, as a journal has them."""
+    """Read prices that replace the run's, in the form of a journal."""
     found: dict[str, Price] = {}
     for text in given:
         model, equals, price = text.rpartition("=")
@@ -124,7 +124,7 @@ def _prices(given: Sequence[str]) -> dict[str, Any]:
             msg = f"--price {text} {exc}"
             raise Problem(msg, Exit.USAGE) from exc
     if len({price.currency for price in found.values()}) > 1:
-        msg = "--price: prices are in one currency, for nothing converts them"
+        msg = "--price: all prices must be in the same currency"
         raise Problem(msg, Exit.USAGE)
     return {"prices": {name: price.as_list() for name, price in found.items()}} if found else {}
 
@@ -180,7 +180,7 @@ def _of_two(
     options: ReportOptions, other: Path, prices: Mapping[str, Any], *, as_text: bool
 ) -> tuple[str, str]:
     """Compare two runs, each of a journal or of several that are read as one."""
-    from mellea_like.batch.differences import differences  # noqa: PLC0415 (few commands need it)
+    from mellea_like.batch.journal.differences import differences  # noqa: PLC0415 (few commands need it)
     from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
     from mellea_like.report.comparison import comparison_report, comparison_text  # noqa: PLC0415
 
@@ -207,7 +207,7 @@ def _of_two(
 
 
 def _apart(run: Run) -> Iterator[dict[str, Any]]:
-    """Read items so that those of the same place in the same journal have the same id."""
+    """Read items, with ids that are equal for the same place in the same journal."""
     # They need sqlite3.
     from mellea_like.batch.journal.reader import read_run  # noqa: PLC0415
     from mellea_like.batch.journal.together import JournalsTogether  # noqa: PLC0415
@@ -256,7 +256,7 @@ def _of_trace(trace: Mapping[str, Any], *, as_text: bool) -> str:
 
 
 def _exchange(trace: Mapping[str, Any]) -> str:
-    """Write what was asked and what came of it: the reply that won, else the best, else any."""
+    """Write the prompt and the reply: the winner, or else the best, or else the last."""
     slices: list[dict[str, Any]] = trace["slices"]
     if not slices:
         return ""
@@ -289,7 +289,7 @@ def _read_trace(raw: bytes) -> dict[str, Any]:
 
 
 def _check_output(path: Path, source: Path) -> None:
-    """Refuse to write over what isn't a report, before any work is done."""
+    """Refuse to overwrite a file that isn't a report, before any work is done."""
     try:
         if path.is_dir():
             msg = f"{path} is a directory: name the file to write"
@@ -310,7 +310,7 @@ def _check_output(path: Path, source: Path) -> None:
 
 
 def _save(made: str, path: Path) -> None:
-    """Write a file so that it is there as a whole, or as it was."""
+    """Write a file whole, or leave it as it was."""
     try:
         with replaced(path) as file:
             file.write(made.encode())

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EPILOG", "HELP", "ServeOptions", "run"]
 
-HELP = """Answer OpenAI's chat protocol with replies that meet requirements.
+HELP = """Serve OpenAI's chat API with replies that meet requirements.
 
-The configuration says what each model's name stands for: a strategy, what replies must meet, and\
- what generates. Any OpenAI client then gets such replies by changing its base URL. Ctrl-C or a\
- SIGTERM stops it once the requests under way have ended; a SIGHUP has it read its models and keys\
- again.
+The configuration gives each model name a strategy, requirements and a backend. Any OpenAI client\
+ gets such replies when you change its base URL. Ctrl-C and SIGTERM stop the server once running\
+ requests have ended. SIGHUP makes it read its models and keys again.
 
 [bold]Examples[/bold]
 
@@ -49,13 +48,13 @@ logger = logging.getLogger("mellea_like.gateway")
 IN_MEMORY = "memory"
 
 SHARED = {"concurrency", "requests_per_minute", "tokens_per_minute"}
-"""What the workers of one gateway keep together, of keys and of upstreams."""
+"""Limits of keys and upstreams that the workers of a gateway share."""
 
 LOGGED = "%(asctime)s %(levelname)s {who}%(message)s"
 
 EPILOG = (
-    "Exit codes: 0 it was stopped, 2 bad usage or a mistake in the configuration, 3 an upstream,"
-    " the port or a missing extra is at fault, 130 or 143 interrupted before it could answer."
+    "Exit codes: 0 stopped, 2 bad usage or an error in the configuration, 3 an error of an upstream"
+    " or the port, or a missing extra, 130 or 143 interrupted before it could answer."
 )
 
 
@@ -63,22 +62,27 @@ EPILOG = (
 class ServeOptions:
     """The options of ``mellea-like serve``."""
 
-    config: Path = option(REQUIRED, "The configuration, in YAML.", "--config", "-c", metavar="FILE")
+    config: Path = option(
+        REQUIRED, "The configuration file, in YAML.", "--config", "-c", metavar="FILE"
+    )
     host: str | None = option(
-        None, "The address to listen on, instead of the file's.", metavar="ADDRESS"
+        None, "The address to listen on. Overrides the file's.", metavar="ADDRESS"
     )
     port: int | None = option(
-        None, "The port, instead of the file's; 0 takes any.", metavar="N", min=0, max=65_535
+        None, "The port; 0 picks a free one. Overrides the file's.", metavar="N", min=0, max=65_535
     )
-    check: bool = option(False, "Look whether the configuration can be used, and end.")
+    check: bool = option(False, "Check the configuration and exit.")
     workers: int = option(
-        1, "Processes that serve on the one port, for more than one processor.", metavar="N", min=1
+        1,
+        "How many processes serve on the port, to use more than one processor.",
+        metavar="N",
+        min=1,
     )
-    quiet: bool = option(False, "No line on stderr for each request.", "--quiet", "-q")
+    quiet: bool = option(False, "Don't log each request on stderr.", "--quiet", "-q")
 
     @property
     def server(self) -> dict[str, Any]:
-        """What takes the place of fields of the configuration's section ``server``."""
+        """Overrides of the configuration's section ``server``."""
         given: dict[str, Any] = {"host": self.host or None, "port": self.port}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -121,7 +125,7 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
             except StoreError as exc:
                 msg = f"{exc}. It is for what keys spend: write store: PATH, or store: memory"
                 raise Problem(msg) from exc
-            logger.info("what keys spend is kept in %s", store.path)
+            logger.info("the keys' spending is kept in %s", store.path)
             store.close()
         if options.workers > 1:
             return _serve_together(options, config, listening, store, handler)
@@ -134,7 +138,7 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
 
 
 def _store(options: ServeOptions, config: GatewayConfig) -> SQLiteStore | None:
-    """Return where it is kept what keys spend; None for in memory."""
+    """Return the store of the keys' spending; None keeps it in memory."""
     from mellea_like.limits.sqlite_store import SQLiteStore  # noqa: PLC0415 (loads SQLite)
 
     if config.store == IN_MEMORY:
@@ -144,7 +148,7 @@ def _store(options: ServeOptions, config: GatewayConfig) -> SQLiteStore | None:
 
 
 def _counts(config: GatewayConfig, workers: int) -> bool:
-    """Tell whether something is kept in the store."""
+    """Tell whether the store is used."""
     limits: list[KeyLimits] = list(config.keys.values()) or [config.server.limits]
     if any(key.budget is not None for key in limits):
         return True
@@ -226,7 +230,7 @@ def _serve_together(
     store: SQLiteStore | None,
     handler: logging.Handler,
 ) -> int:
-    """Serve in several processes; this one only starts and ends them."""
+    """Serve in several processes, which this one starts and stops."""
     from mellea_like.gateway.config.config_file import ConfigError  # noqa: PLC0415 (an extra)
     from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415
     from mellea_like.gateway.http.metrics import forget_worker, share_metrics  # noqa: PLC0415

@@ -1,8 +1,8 @@
 """Signals that end a command: the first cancels what runs, the second ends the process at once.
 
-An event loop's own handler cancels at SIGINT, but it is missing where SIGINT is ignored, as in what
-a script starts with ``&``; and nothing does so for SIGTERM. A second ``KeyboardInterrupt`` would be
-raised anywhere in the event loop, so there is none.
+An event loop cancels at SIGINT, but not if SIGINT is ignored, as in a command that a script starts
+with ``&``, and not at SIGTERM. No second ``KeyboardInterrupt`` is raised, because that could happen
+anywhere in the event loop.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class SignalHandler:
-    """What the signals that end a command do; the command says what they leave behind.
+    """Handles the signals that end a command.
 
-    ``last_words`` gives the message with which it ends; ``at_once`` is called before the process
-    ends at a second signal.
+    ``last_words`` returns the last message; ``at_once`` is called before a second signal ends the
+    process.
     """
 
     def __init__(self) -> None:
@@ -89,11 +89,11 @@ class SignalHandler:
 
 @contextlib.contextmanager
 def terminable() -> Generator[SignalHandler]:
-    """Let Ctrl-C, SIGTERM and SIGHUP end what runs, so that no process of ours is left behind."""
+    """Let Ctrl-C, SIGTERM and SIGHUP end the command, with all its processes."""
     signals = SignalHandler()
     before: dict[int, Any] = {}
     try:
-        # Not in the main thread, signals are someone else's.
+        # Only the main thread may set handlers.
         with contextlib.suppress(ValueError):
             for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
                 if signal.getsignal(number) is not signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""Writing to terminals, pipes and files: nothing in a model's text may steer the terminal."""
+"""Writing to terminals, pipes and files. A model's text must not control the terminal."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ UNSAFE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""Replace what could steer a terminal by its escape, such as ``\x1b``."""
+    r"""Replace control characters by escapes, such as ``\x1b``."""
     return UNSAFE.sub(_escaped, text.replace("\r\n", "\n"))
 
 
 def one_line(text: str, limit: int = 500) -> str:
-    """Make a text fit to stand in one line of a terminal."""
+    """Make a text fit in one line of a terminal."""
     line = " ".join(printable(text[: 4 * limit]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -52,7 +52,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def ready_streams() -> None:
-    """Make sure that no character in a reply can make writing it fail, nor a closed stream."""
+    """Prepare the streams: no character and no closed stream makes writing fail."""
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (open to the end)
     for stream in (sys.stdout, sys.stderr):
@@ -61,7 +61,7 @@ def ready_streams() -> None:
 
 
 def write(text: str, stream: TextIO) -> None:
-    """Write to a stream, and go on quietly where its reader has left."""
+    """Write to a stream, and ignore that its reader has gone."""
     try:
         stream.write(text)
         stream.flush()
@@ -75,7 +75,7 @@ def write(text: str, stream: TextIO) -> None:
 
 
 def warn(lines: str | Iterable[str]) -> None:
-    """Write lines to standard error, fit for a terminal; where that fails, nobody can be told."""
+    """Write lines to standard error, without control characters and without errors."""
     for line in [lines] if isinstance(lines, str) else lines:
         with contextlib.suppress(OSError):
             write(printable(line) + "\n", sys.stderr)
@@ -87,7 +87,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def silence(stream: TextIO) -> None:
-    """Let all further output to a stream go nowhere; Python flushes once more at its end."""
+    """Discard all further output to a stream, also Python's last flush at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

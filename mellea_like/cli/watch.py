@@ -31,8 +31,8 @@ __all__ = ["COMMAND", "EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", 
 
 HELP = """Run a command again when files change: once for many changes, one run at a time.
 
-It runs once at the start, and then after each burst of changes. A line on standard error\
- tells of each run, with its reason and its exit status. Ctrl-C ends it all.
+The command runs once at the start, and then after each burst of changes. Each run is reported in\
+ a line on standard error, with its reason and exit status. Ctrl-C stops everything.
 
 [bold]Examples[/bold]
 
@@ -43,13 +43,13 @@ mellea-like watch corpus.txt prompts --on-busy restart -- \\
 """
 
 EPILOG = (
-    "Exit codes: 130 interrupted, 143 told to end, 2 bad usage, 3 a path or the command is missing,"
-    " or the state can't be kept."
+    "Exit codes: 130 interrupted, 143 terminated (SIGTERM), 2 bad usage, 3 a path or the command is"
+    " missing, or the state can't be saved."
 )
 
 
 class WatchCommand(TyperCommand):
-    """Leaves what stands after two dashes to the command that is run."""
+    """Takes the arguments after two dashes as the command to run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: D102 (click's)
         if "--" in args:
@@ -70,50 +70,49 @@ class WatchOptions:
     """The options of ``mellea-like watch``, and the command after the two dashes."""
 
     command: list[str] = field(default_factory=list[str])
-    paths: list[Path] = argument("PATHS", "Files, and directories with all that is in them.")
+    paths: list[Path] = argument("PATHS", "Files, and directories with everything in them.")
     quiet_seconds: float = option(
-        0.5, "Wait until nothing has changed for so long.", metavar="SECONDS"
+        0.5, "Wait until nothing has changed for this long.", metavar="SECONDS"
     )
     max_wait: float = option(
         5.0, "Wait no longer than this after the first change.", metavar="SECONDS"
     )
     on_busy: Literal["queue", "ignore", "restart"] = option(
         "queue",
-        "What changes do during a run: queue lets one more follow, ignore does nothing,"
-        " restart stops it and begins again.",
+        "What to do about changes during a run: queue one more run, ignore them, or restart.",
         metavar="WHAT",
     )
     ignore: list[str] = option(
         list,
-        "Names of files and directories that do not count, as in *.log, besides .git,"
-        " __pycache__, editors' temporary files and the like. Repeatable.",
+        "Names of files and directories to ignore, such as *.log, in addition to .git, __pycache__,"
+        " editors' temporary files and the like. Repeatable.",
         metavar="PATTERN",
     )
-    postpone: bool = option(False, "No run before the first change.")
+    postpone: bool = option(False, "Don't run before the first change.")
     grace: float = option(
         5.0,
-        "How long a run that is to stop has after SIGINT, and again after SIGTERM.",
+        "How long a run may take to stop after SIGINT, and again after SIGTERM.",
         metavar="SECONDS",
     )
     min_interval: float = option(
-        0.0, "From the beginning of a run to that of the next.", metavar="SECONDS"
+        0.0, "Shortest time between the starts of two runs.", metavar="SECONDS"
     )
     state: Path | None = option(
         None,
-        "Keep the counts and the time of the last run in this file, so that"
-        " --min-interval holds when the command is started anew. It doesn't count as changed.",
+        "Save the counts and the time of the last run in this file, so that --min-interval also"
+        " applies after a restart. Changes of the file itself are ignored.",
         metavar="FILE",
     )
     status: bool = option(
         False,
-        "A line whenever something changed, a run begins or has ended: what runs, what"
-        " waits and for how long, how many runs there were, and when the last change was.",
+        "Print a line whenever something changes, or a run starts or ends: what is running, what is"
+        " waiting and for how long, the number of runs, and the time of the last change.",
     )
-    quiet: bool = option(False, "No line for each run.", "--quiet", "-q")
+    quiet: bool = option(False, "Don't report each run.", "--quiet", "-q")
 
     def __post_init__(self) -> None:
         if not self.command:
-            msg = "watch what for? Give the command after two dashes: watch PATHS -- COMMAND"
+            msg = "there is no command to run: add it after two dashes: watch PATHS -- COMMAND"
             raise Problem(msg, Exit.USAGE)
         for name in ("quiet_seconds", "max_wait", "grace", "min_interval"):
             given: float = getattr(self, name)
@@ -175,7 +174,7 @@ def _tell(status: RerunStatus) -> None:
 
 
 class Runs:
-    """Runs the command, one time after the other, and says how each run ended."""
+    """Runs the command again and again, and reports how each run ended."""
 
     def __init__(self, options: WatchOptions) -> None:
         self._options = options
@@ -197,12 +196,12 @@ class Runs:
         self._tell_of(changes, how, started)
 
     def kill(self) -> None:
-        """Kill what still runs."""
+        """Kill the running command."""
         if self._process is not None:
             _send(self._process, "SIGKILL")
 
     def last_words(self) -> str:
-        """Say how it all ended."""
+        """Return the last message."""
         return "Interrupted: the command was stopped." if self._stopped else "Interrupted."
 
     async def _run(self) -> str:
@@ -224,7 +223,7 @@ class Runs:
     async def _end(self, process: Process) -> None:
         self._stopped = True
         grace = self._options.grace
-        # What ignores SIGINT has its children ignore it too.
+        # Children inherit that SIGINT is ignored.
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         for name, seconds in (
             ("SIGINT", 0 if ignored else grace),
@@ -235,7 +234,7 @@ class Runs:
             with anyio.move_on_after(seconds):
                 await process.wait()
                 break
-        _send(process, "SIGTERM")  # What it started and did not end.
+        _send(process, "SIGTERM")  # Its own children may still run.
         self._process = None
 
     def _tell_of(self, changes: Changes, how: str, started: float) -> None:

@@ -98,7 +98,7 @@ def real_number(
 def _bounds(
     over: float, least: float | None, under: float, most: float | None, unit: str
 ) -> list[str]:
-    """Say what bounds there are; ``unit`` begins with a blank if it is not empty."""
+    """Describe bounds in words; a ``unit`` begins with a blank."""
     bounds: list[str] = []
     if least is not None:
         bounds.append(f"at least {least:g}{unit}")

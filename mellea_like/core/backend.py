@@ -1,8 +1,7 @@
-"""The one seam to the outside: what a backend is asked, what it is, and one around another."""
+"""Requests, backends, and backends around backends."""
 
 from __future__ import annotations
 
-import json
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkabl
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.display import fields_shown
 from mellea_like.core.generation import Generation, Meter
-from mellea_like.core.parts import Audio, File, Image, Text
+from mellea_like.core.parts import Text
 from mellea_like.core.records import record
+from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.core.tools import Tool
 from mellea_like.errors import InvalidRequest
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from mellea_like.core.conversation import Message
-    from mellea_like.core.parts import Part
 
 __all__ = [
     "BUDGETS",
@@ -50,7 +49,6 @@ __all__ = [
     "innermost",
     "insisted",
     "is_backend",
-    "output_bound",
     "texts_only",
 ]
 
@@ -61,17 +59,17 @@ MAX_SEED = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the model should generate. What is None is left to the backend.
+    """Options for generating a reply. The backend decides on those that are None.
 
     Args:
-        model: the model's name, where one call wants another than the backend's own.
+        model: the model's name, if it isn't the backend's own.
         temperature: 0 for the most likely text, higher for more variety.
         top_p: nucleus sampling: the share of probability to draw from, over 0 and at most 1.
         max_tokens: the longest reply, in tokens, at least 1.
         stop: texts that end the reply and are not part of it; a lone string counts as one.
-        seed: makes the draw repeatable where the backend can. The engine derives another seed from
-            it for each iteration.
-        extra: further fields for the backend, sent as they are.
+        seed: makes replies repeatable, if the backend supports it. Each draw of a call gets its own
+            seed, derived from this one.
+        extra: more fields, which are sent to the backend unchanged.
 
     Raises:
         TypeError: an option is of the wrong type.
@@ -107,14 +105,13 @@ class Options:
         return type(self), (*given[:-1], dict(self.extra))
 
     def over(self, defaults: Options) -> Options:
-        """Return these options and, for what they leave open, the defaults.
+        """Fill in what these options leave open from defaults.
 
         Args:
-            defaults: what holds where these say nothing.
+            defaults: the options to fill in.
 
         Returns:
-            The options; ``extra`` fields of both. These options themselves where there are no
-            defaults.
+            The options, with the ``extra`` fields of both; this object if there are no defaults.
         """
         if defaults == _OPEN:
             return self
@@ -135,7 +132,7 @@ class Options:
             seed: the new seed, or None for none.
 
         Returns:
-            The changed copy, or these options when nothing changes.
+            The changed copy, or this object if nothing changes.
         """
         return self if seed == self.seed else replace(self, seed=seed)
 
@@ -143,19 +140,19 @@ class Options:
     def of(
         cls, options: Options | Mapping[str, Any] | None, defaults: Options | None = None
     ) -> Options:
-        """Make options from what a user gives.
+        """Make options from an argument, which may be a mapping.
 
         Args:
             options: options, a mapping with the names of the fields, or None for all defaults.
-            defaults: what holds for the fields that are left open, as in `over`. A field that a
-                mapping names with None is left to the backend, whatever the defaults say.
+            defaults: options for the fields that are left open, as in `over`. A field that a
+                mapping sets to None is left to the backend, regardless of the defaults.
 
         Returns:
             The options.
 
         Raises:
             TypeError: it is none of these.
-            ValueError: the mapping has an unknown name; provider-specific ones go into ``extra``.
+            ValueError: the mapping has an unknown name. Options of one provider go into ``extra``.
         """
         if options is None:
             return cls() if defaults is None else defaults
@@ -185,13 +182,13 @@ _OPEN = Options()
 
 
 class Preferred(float):
-    """A number that this library chose: a backend leaves it out for a model that refuses it."""
+    """A number that this library chose, which a backend drops if the model refuses it."""
 
     __slots__ = ()
 
 
 JUDGE_DEFAULTS = Options(temperature=Preferred(0.0))
-"""How judges generate if nobody says. Reasoning models refuse this temperature."""
+"""The options of judges by default. Reasoning models refuse this temperature."""
 
 
 def insisted(options: Options) -> Options:
@@ -206,7 +203,7 @@ Purpose = Literal["generate", "judge"]
 
 @record(frozen=True, slots=True)
 class RequestMeta:
-    """Where a request comes from; limiters and records go by it.
+    """The origin of a request, for limiters and records.
 
     Args:
         sampling_id: the id of the call of ``sample``; empty for a request made outside one.
@@ -215,7 +212,7 @@ class RequestMeta:
         call_started: when the call began, in seconds on the event loop's clock.
         deadline: when the call's time is up, on the same clock; None for no limit.
         purpose: ``"generate"``, or ``"judge"`` where the reply is a verdict.
-        retry: how often this request was tried before.
+        retry: how many times this request has been tried before.
     """
 
     sampling_id: str = ""
@@ -228,7 +225,7 @@ class RequestMeta:
 
 
 TOOL_CHOICES = ("auto", "required", "none")
-"""What a request's tool choice says besides the name of a tool."""
+"""The tool choices of a request, other than the name of a tool."""
 
 
 @record(frozen=True, slots=True)
@@ -236,22 +233,23 @@ class Request:
     """One request to a backend.
 
     Args:
-        messages: the conversation, oldest first; the reply to it is wanted.
+        messages: the conversation to reply to, oldest message first.
         options: how to generate; a mapping becomes `Options`.
         format: the type that the reply's text should parse to, as JSON: a pydantic model, or any
             other type that pydantic can validate. None for free text.
-        meta: where the request comes from.
-        meter: what the backend updates as it learns what the request costs.
+        meta: the origin of the request.
+        meter: counts what the request costs. The backend updates it.
         tools: the tools that the reply may call.
-        tool_choice: ``"auto"`` for whether the model wants to call one, ``"required"`` for at least
-            one call, ``"none"`` for none, or the name of the tool to call. None leaves it to the
-            server. A backend that can't offer tools refuses a request that has some.
-        shows_calls: whether a stream is to have a `CallPiece` for each piece of a tool's call. A
-            backend may do without.
+        tool_choice: ``"auto"`` lets the model decide whether to call one, ``"required"`` asks for
+            at least one call, ``"none"`` for none, and a tool's name for a call of that tool. None
+            leaves it to the server. A backend without tools refuses a request that has some.
+        shows_calls: whether a stream should contain a `CallPiece` for each piece of a tool's call.
+            A backend may ignore it.
 
     Raises:
-        TypeError: the options are neither, an option is of the wrong type, or a tool is no `Tool`.
-        ValueError: an option is unknown, or out of its range; or the tool choice names no tool.
+        TypeError: the options are neither an `Options` nor a mapping, an option is of the wrong
+            type, or a tool isn't a `Tool`.
+        ValueError: an option is unknown or out of range, or the tool choice names no tool.
     """
 
     messages: tuple[Message, ...]
@@ -287,12 +285,12 @@ class Request:
 
 
 class CallPiece(str):
-    """A piece of a streamed reply without text: a tool's call has come further.
+    """A piece of a tool's call in a streamed reply; it has no text.
 
     Args:
-        number: which of the reply's calls it is, from 0.
-        name: the tool's name, as far as it has come.
-        arguments: the further piece of the arguments.
+        number: the index of the call in the reply, from 0.
+        name: the part of the tool's name that has arrived so far.
+        arguments: the new piece of the arguments.
     """
 
     __slots__ = ("arguments", "name", "number")
@@ -310,42 +308,42 @@ class CallPiece(str):
 
 @runtime_checkable
 class Backend(Protocol):
-    """Whatever generates: one async method.
+    """Anything that generates replies with one async method.
 
-    What a backend may have besides:
+    A backend may also have:
 
     - ``can_judge`` (bool, default True): False refuses requirements that need a judge.
-    - ``can_coalesce`` (bool, default True): False while nobody approves or prices its requests one
-      by one, so that a `SamplingCoordinator` passes each on by itself.
-    - ``defaults`` (`Options`): what it takes where a request's options leave something open.
+    - ``can_coalesce`` (bool, default True): False makes a `SamplingCoordinator` send each request
+      by itself, because something approves or prices them one by one.
+    - ``defaults`` (`Options`): fill in what a request's options leave open.
     - ``model`` (str or None) and ``provider`` (str): names for telemetry.
     - ``stream(request)``: see `StreamingBackend`.
     - ``async aclose()``: closes idle connections. The backend may be used again afterwards.
 
-    A backend keeps four promises, which `mellea_like.testing.check_backend` checks. A cancelled
-    request is closed before the cancellation goes on. Everything that it raises, bugs aside, is a
-    `BackendError`. Each request that it sends is counted on ``request.meter``. And what it can't
-    take of a request, such as an image, it refuses, and never leaves out: `texts_only` does that.
+    A backend keeps four promises, which `mellea_like.testing.check_backend` checks. It closes a
+    cancelled request before it passes the cancellation on. It raises only `BackendError`, bugs
+    aside. It counts each request that it sends on ``request.meter``. And it refuses requests that
+    it can't send in full, such as those with images; `texts_only` does that.
     """
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request.
 
         Args:
-            request: what is wanted.
+            request: the request.
 
         Returns:
             The reply.
 
         Raises:
-            BackendError: there is no reply; ``retryable`` tells whether to try again.
+            BackendError: there is no reply. Its ``retryable`` tells whether to try again.
         """
         ...
 
 
 @runtime_checkable
 class StreamingBackend(Backend, Protocol):
-    """A backend that can hand over a reply while it is being made."""
+    """A backend that can also stream its replies."""
 
     def stream(
         self, request: Request
@@ -353,26 +351,26 @@ class StreamingBackend(Backend, Protocol):
         """Answer one request piece by piece.
 
         Args:
-            request: what is wanted.
+            request: the request.
 
         Returns:
-            A context manager to enter with ``async with``; it gives an iterator over the pieces of
-            the text and, as its last item, the whole `Generation`, whose text is the pieces joined.
-            Leaving the block early closes the request.
+            An async context manager. It gives an iterator over the pieces of the text, whose last
+            item is the whole `Generation`; its text is the joined pieces. Leaving the block early
+            closes the request.
         """
         ...
 
 
 def texts_only(request: Request, backend: str, *, tools: bool = False) -> None:
-    """Refuse a request of which a backend would have to leave something out: parts, and tools.
+    """Refuse a request with parts or tools, for a backend that takes only texts.
 
     Args:
         request: the request.
-        backend: what the error calls the backend.
+        backend: the backend's name in the error.
         tools: whether the backend takes tools, and messages that call them or answer calls.
 
     Raises:
-        InvalidRequest: the request has more than text; the error names what, and the message.
+        InvalidRequest: the request has more than text. The message names the part and its message.
     """
     for number, message in enumerate(request.messages, 1):
         where = f"message {number} ({message.role})"
@@ -401,7 +399,7 @@ def can_coalesce(backend: Backend) -> bool:
 
 
 def is_backend(candidate: object) -> TypeIs[Backend]:
-    """Tell whether something is a backend: an instance with ``generate``."""
+    """Tell whether something is a backend, which is an instance with ``generate``."""
     return not isinstance(candidate, type) and callable(getattr(candidate, "generate", None))
 
 
@@ -417,7 +415,7 @@ def checked_reply(backend: Backend, reply: object) -> Generation:
 
 
 class BackendWrapper:
-    """A backend that passes what the backend inside says of itself on, and its requests too.
+    """A backend around another one, which passes on its requests and its properties.
 
     Subclasses override ``generate`` and ``_stream``. A wrapper streams if its inner backend does.
 
@@ -453,7 +451,7 @@ class BackendWrapper:
 
     @property
     def defaults(self) -> Options:
-        """What the inner backend takes where a request's options leave something open."""
+        """The options with which the inner backend fills in those that a request leaves open."""
         defaults: Options = getattr(self.inner, "defaults", _OPEN)
         return defaults
 
@@ -461,7 +459,7 @@ class BackendWrapper:
         """Answer one request.
 
         Args:
-            request: what is wanted.
+            request: the request.
 
         Returns:
             The inner backend's reply.
@@ -505,14 +503,7 @@ class BackendWrapper:
 
 
 def innermost(backend: Backend) -> Backend:
-    """Return the backend that sends the requests.
-
-    Args:
-        backend: a backend, wrapped or not.
-
-    Returns:
-        What is inside all wrappers.
-    """
+    """Return the backend inside all wrappers, which sends the requests."""
     while isinstance(backend, BackendWrapper):
         backend = backend.inner
     return backend
@@ -524,107 +515,21 @@ ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", 
 """Set by the engine around the generation and validation of each slice."""
 
 SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
-"""The meter of the request or slice under way: what a call inside it costs is part of its cost."""
+"""The meter of the request or slice under way. A call made inside it adds its cost to it."""
 
 BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())
-"""The budgets of the call under way, while a selection's scorer looks at a candidate of it."""
+"""The budgets of the call, while a selection's scorer looks at one of its candidates."""
 
 JUDGE_OPTIONS: ContextVar[Options | None] = ContextVar("mellea_like_judge_options", default=None)
-"""How the strategy has judges generate, while a selection's scorer looks at a candidate of it."""
+"""The strategy's options of judges, while a selection's scorer looks at a candidate."""
 
 
 def current_iteration() -> int | None:
-    """Return the id of the iteration that the calling code belongs to.
+    """Return the id of the draw that the calling code belongs to.
 
     Returns:
-        The 1-based id, unique within its call; None outside an iteration, and inside work that
-        several iterations share.
+        The 1-based id, unique within its call; None outside of draws, and inside work that several
+        draws share.
     """
     ids = ITERATION.get()
     return None if ids is None else ids.iteration
-
-
-# --- how many tokens a request may cost, before it is sent ------------------------------------
-
-BYTES_PER_TOKEN = 4
-"""English text has about four characters a token (OpenAI, "What are tokens and how to count them").
-
-Bytes of UTF-8 are counted instead of characters: tokenisers merge bytes, and a text in another
-script has more tokens a character than English has.
-"""
-
-TOKENS_PER_MESSAGE = 4
-"""What a chat template puts around a message; three and the role's name in OpenAI's own
-("How to count tokens with tiktoken", OpenAI Cookbook)."""
-
-TOKENS_PER_IMAGE = 765
-"""A picture of 1024 by 1024 pixels on GPT-4o: 85, and 170 for each of four tiles ("Images and
-vision", OpenAI's guide). Its size isn't looked up; other models take from a third to twice that."""
-
-TOKENS_PER_SMALL_IMAGE = 85
-"""The same where ``detail`` is ``"low"``."""
-
-BYTES_PER_AUDIO_TOKEN = {"wav": 4800, "pcm16": 4800}
-"""A token is a tenth of a second of speech ("Managing costs", OpenAI's guide to its realtime API):
-so many bytes of 16 bits a sample at 24 kHz."""
-
-BYTES_PER_COMPRESSED_AUDIO_TOKEN = 1600
-"""The same of a sound of 128 kbit/s, as MP3 files often are."""
-
-BYTES_PER_PAGE = 65536
-"""A page of a PDF, which is read as an image; an assumption, not a measurement."""
-
-
-def estimate_input_tokens(request: Request) -> int:
-    """Guess how many tokens a request's messages and tools are, from their length.
-
-    An image counts 765 tokens, or 85 where its ``detail`` is ``"low"``; a tenth of a second of
-    sound one; a file of text as text, and another as an image for each 64 KiB begun.
-
-    Args:
-        request: the request.
-
-    Returns:
-        A quarter of the bytes of text, rounded up, four tokens a message, and what parts and tools
-        count; at least 1.
-    """
-    size = more = 0
-    for message in request.messages:
-        content = message.content
-        if isinstance(content, str):
-            size += _bytes(content)
-        else:
-            for part in content:
-                if isinstance(part, Text):
-                    size += _bytes(part.text)
-                else:
-                    more += _part_tokens(part)
-        for call in message.tool_calls:
-            size += _bytes(call.name) + _bytes(call.arguments)
-    for tool in request.tools:
-        size += _bytes(json.dumps(tool.as_dict(), ensure_ascii=False, default=str))
-    tokens = -(-size // BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE * len(request.messages) + more
-    return max(1, tokens)
-
-
-def _part_tokens(part: Part) -> int:
-    """Guess how many tokens a part that isn't text amounts to."""
-    if isinstance(part, Image):
-        return TOKENS_PER_SMALL_IMAGE if part.detail == "low" else TOKENS_PER_IMAGE
-    data = getattr(part, "data", None) or b""
-    if isinstance(part, Audio):
-        each = BYTES_PER_AUDIO_TOKEN.get(part.format, BYTES_PER_COMPRESSED_AUDIO_TOKEN)
-        return -(-len(data) // each)
-    if isinstance(part, File) and (part.media_type or "").startswith("text/"):
-        return -(-len(data) // BYTES_PER_TOKEN)
-    return TOKENS_PER_IMAGE * max(1, -(-len(data) // BYTES_PER_PAGE))
-
-
-def output_bound(request: Request, assumed: int | None) -> int | None:
-    """Return the most tokens that the reply to a request may have."""
-    bound = request.options.max_tokens
-    return assumed if bound is None else bound
-
-
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

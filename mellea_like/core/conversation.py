@@ -50,32 +50,32 @@ __all__ = [
 Role = Literal["system", "user", "assistant", "tool"]
 _ROLES = get_args(Role)
 _SAME_ROLES: Mapping[Any, Role] = {"developer": "system"}
-"""What OpenAI's newer models call a role that others know by another name."""
+"""Roles of OpenAI's newer models that have another name elsewhere."""
 
 _NONE: tuple[()] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one party said.
+    """A message of a conversation.
 
-    A message is an action too: sampling it asks for the reply to it.
+    A message is also an action, and sampling it asks for the reply to it.
 
     Args:
-        role: ``"system"``, ``"user"``, ``"assistant"``, or ``"tool"`` for what came of a tool call.
-        content: the text; or a sequence of parts, texts among them: ``["What is this?",
+        role: ``"system"``, ``"user"``, ``"assistant"``, or ``"tool"`` for the answer to a tool
+            call.
+        content: the text, or a sequence of parts and texts, such as ``["What is this?",
             Image(data=photo)]``.
-        name: who of those with this role said it; servers of OpenAI's protocol are told. None where
-            there is only one.
+        name: tells participants with the same role apart; OpenAI's protocol has it.
         tool_calls: the tools that an assistant's message calls.
         tool_call_id: the id of the call that a tool's message answers.
-        reasoning: what the model thought before this, where its server tells.
-        extra: further fields for servers of OpenAI's chat protocol, sent as they are. With a
-            ``reasoning`` among them, that takes the place of ``reasoning_content``.
+        reasoning: the model's reasoning before this message, if the server reports it.
+        extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged. A
+            field ``reasoning`` replaces ``reasoning_content``.
 
     Raises:
-        ValueError: the role is none of the four; a tool's message lacks the id of its call; or a
-            message of another role has what only a tool's or an assistant's has.
+        ValueError: the role is unknown, a tool's message lacks the id of its call, or a message of
+            another role has tool calls or such an id.
         TypeError: the content is neither a ``str`` nor a sequence of parts, or another argument is
             of the wrong type.
     """
@@ -125,7 +125,7 @@ class Message:
     def text(self) -> str:
         """The message as a text, for judges, prompts and logs.
 
-        Anything that isn't text is a placeholder, on a line of its own: ``[image/png, 12 KB]``,
+        Everything else has a placeholder on its own line, such as ``[image/png, 12 KB]`` or
         ``[calls get_weather({"city": "Paris"})]``.
         """
         content = self.content
@@ -136,10 +136,10 @@ class Message:
         return "\n".join([said, *calls] if said else calls)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the message as plain data, as OpenAI's chat protocol has it.
+        """Return the message as plain data in OpenAI's chat protocol.
 
         Returns:
-            Its role and its content, a text or a list of parts; and what else it has: ``name``,
+            Its role, its content (a text or a list of parts) and, if it has them, ``name``,
             ``tool_calls``, ``tool_call_id``, its reasoning as ``reasoning_content``, and the
             fields of ``extra``.
         """
@@ -159,11 +159,11 @@ class Message:
 
     @classmethod
     def from_dict(cls, message: Mapping[str, Any]) -> Message:
-        """Read a message of OpenAI's chat protocol.
+        """Read a message in OpenAI's chat protocol.
 
-        The role ``"developer"`` is read as ``"system"``, no content as an empty one, a refusal in
-        place of a content as that, and ``reasoning_content`` or ``reasoning`` as the reasoning.
-        Other fields are ignored.
+        The role ``"developer"`` becomes ``"system"``. A refusal becomes the content if there is
+        none, and ``reasoning_content`` or ``reasoning`` becomes the reasoning. Other fields are
+        ignored.
 
         Args:
             message: the message. ``data:`` URLs in it become data.
@@ -201,12 +201,12 @@ class Message:
         return (*context.messages, self)
 
     def parse(self, text: str) -> str:
-        """Return the reply's text as it is."""
+        """Return the reply's text unchanged."""
         return text
 
 
 def joined_text(content: str | Iterable[Part]) -> str:
-    """Return a content as a text: its parts on lines of their own, placeholders among them."""
+    """Return a content as a text, with a line or a placeholder for each part."""
     if isinstance(content, str):
         return content
     return "\n".join(p.text if isinstance(p, Text) else p.placeholder for p in content)
@@ -260,10 +260,10 @@ class Context:
         object.__setattr__(self, "messages", _as_messages(messages))
 
     def add(self, *messages: MessageLike) -> Context:
-        """Return a context with more messages at its end; this one stays as it is.
+        """Return a context with more messages at its end; this one doesn't change.
 
         Args:
-            *messages: what was said, oldest first.
+            *messages: the new messages, oldest first.
 
         Returns:
             The longer context.
@@ -273,7 +273,7 @@ class Context:
             ValueError: a dict isn't a message.
         """
         longer = Context()
-        # What is here already isn't looked at again: a conversation of many turns is as cheap.
+        # Messages that are already here aren't checked again, so long conversations cost no more.
         object.__setattr__(longer, "messages", self.messages + _as_messages(messages))
         return longer
 
@@ -305,7 +305,7 @@ def _as_message(message: object) -> Message:
 
 
 def as_context(context: Context | Iterable[MessageLike], name: str = "context") -> Context:
-    """Make a context from what a user gives: a sequence of messages and dicts will do."""
+    """Make a context from an argument, which may be a sequence of messages and dicts."""
     if isinstance(context, Context):
         return context
     kind = type(context).__name__
@@ -323,9 +323,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 @runtime_checkable
 class Action(Protocol[T_co]):
-    """Anything that can be put to a model and whose reply can be read.
+    """A task for a model, which knows how to read the reply.
 
-    An action may also have ``requirements``, a sequence: they are checked on every sample of it.
+    An action may also have a sequence of ``requirements``, which are checked on each of its
+    replies.
     """
 
     def render(self, context: Context) -> Sequence[Message]:
@@ -349,23 +350,24 @@ class Action(Protocol[T_co]):
             The value that the result will have.
 
         Raises:
-            ValueError: the reply does not parse; the slice has failed, and the message says why.
+            ValueError: the reply does not parse. The draw has failed, with the message as its
+                reason.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A task put into words, with what its outcome must meet.
+    """A task in words, with its requirements.
 
-    The prompt is the description; below it stand the requirements that the model is told (those
-    without ``check_only``) and, on a repair, what was wrong with the last attempt.
+    The prompt is the description, followed by the requirements (except those with ``check_only``)
+    and, in a repair, by the problems of the last attempt.
 
     Args:
-        description: what to do.
+        description: the task in words.
         system: a system message to put first, or None.
-        requirements: what each sample must meet; texts are decided by a judge.
-        repair: what was wrong with the last attempt, a line each.
+        requirements: the requirements of each reply. A judge decides those that are texts.
+        repair: the problems of the last attempt, one a line.
 
     Raises:
         TypeError: the description isn't a text, or the requirements are a lone one.
@@ -405,16 +407,16 @@ class Instruction:
         return (*system, *context.messages, Message("user", self.prompt))
 
     def parse(self, text: str) -> str:
-        """Return the reply's text as it is."""
+        """Return the reply's text unchanged."""
         return text
 
 
 Asked: TypeAlias = "str | Message | Instruction | Mapping[str, Any] | Sequence[MessageLike]"
-"""What can be sampled as it is, and whose reply is its text: the words of a task, or messages."""
+"""Actions whose value is the reply's text, namely the words of a task, or messages."""
 
 
 def reply_message(reply: Generation) -> Message:
-    """Return a model's output as what it said in the conversation."""
+    """Return a model's output as a message of the conversation."""
     text = reply.text or reply.refusal or ""
     return Message("assistant", text, None, reply.tool_calls, None, reply.reasoning)
 
@@ -428,7 +430,7 @@ def repair_text(problems: Iterable[str]) -> str:
 def said_below(messages: Iterable[Message], text: str) -> tuple[Message, ...]:
     """Return a conversation with more text at the end of its last message.
 
-    What a tool said stays as it is: the text is then a message of the user's.
+    A tool's message is left unchanged, and the text becomes a message of the user's.
     """
     *earlier, last = messages
     if last.role == "tool":
@@ -439,7 +441,7 @@ def said_below(messages: Iterable[Message], text: str) -> tuple[Message, ...]:
 
 
 def is_action(candidate: object) -> TypeIs[Action[Any]]:
-    """Tell whether something is an action: an instance with ``render`` and ``parse``."""
+    """Tell whether something is an action, which is an instance with ``render`` and ``parse``."""
     return (
         not isinstance(candidate, type)
         and callable(getattr(candidate, "render", None))
@@ -449,7 +451,7 @@ def is_action(candidate: object) -> TypeIs[Action[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Several messages as an action: the last one is asked, in the context of those before."""
+    """Several messages as an action, which asks for the reply to the last one."""
 
     messages: tuple[Message, ...]
     requirements: tuple[Requirement | str, ...] = ()
@@ -459,12 +461,12 @@ class Conversation:
         return (*context.messages, *self.messages)
 
     def parse(self, text: str) -> str:
-        """Return the reply's text as it is."""
+        """Return the reply's text unchanged."""
         return text
 
 
 def as_action(action: Asked | Action[Any]) -> Action[Any]:
-    """Make an action from what a user gives; of several messages, a `Conversation`."""
+    """Make an action from an argument. Several messages become a `Conversation`."""
     if isinstance(action, str):
         return Instruction(action)
     if is_action(action):

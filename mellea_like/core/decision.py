@@ -1,4 +1,4 @@
-"""What a selection decided, and on what."""
+"""The decision of a selection and its grounds."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Answer:
     """An answer that got votes. Draws gave the same answer if their keys are equal (``==``).
 
     Args:
-        label: the answer in words, for people: two long answers may have the same.
+        label: the answer in words, for people. Two long answers may have the same label.
         votes: the weight of its votes.
-        draws: the iterations of the draws that gave it, those of the lowest rank first. Records of
-            earlier versions may lack them.
+        draws: the iterations of the draws that gave it, lowest rank first. Records of earlier
+            versions may lack them.
     """
 
     label: str
@@ -30,18 +30,19 @@ class Answer:
 
     @property
     def iteration(self) -> int:
-        """The first of its draws, which identifies it in its decision; 0 if that isn't known."""
+        """The first of its draws, which identifies it in the decision; 0 if it is unknown."""
         return self.draws[0] if self.draws else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a judge said of two candidates, asked in both orders.
+    """A judge's verdict on two candidates, which were shown in both orders.
 
     Args:
         first: the iteration of one.
         second: the iteration of the other.
-        points: what the first one won: 1.0, 0.5 (a tie, or the orders disagreed) or 0.0.
+        points: the points of the first one, which are 1.0, 0.5 (a tie, or the orders disagreed) or
+            0.0.
     """
 
     first: int
@@ -56,20 +57,20 @@ class Decision:
     Args:
         kind: the selection: ``"best-of"``, ``"vote"``, ``"collect"``, ``"consensus"``,
             ``"tournament"``, or the name of your own.
-        winners: the iterations chosen, the best first; one, but for ``"collect"``. Empty if nothing
-            passed, or if no answer of a vote has the share that it needs.
+        winners: the chosen iterations, best first. Only ``"collect"`` has more than one. Empty if
+            nothing passed, or if no answer of a vote reached the share that it needs.
         reason: why there were no further draws, and what was short where it is not complete.
         complete: whether there are as many winners as were asked for.
-        scores: the score of each passing iteration, where there are scores.
+        scores: the score of each passing iteration, if the selection has scores.
         notes: why a score is what it is, where the scorer said so, by iteration.
         answers: the answers that got votes, the one with most first, and of equal ones the one
             whose first draw has the lowest rank.
         share: the first answer's share of all votes, from 0 to 1; None without votes.
         abstentions: draws that have no say: those that were judged and did not pass, errored, or
             passed with a key of None.
-        comparisons: what a judge compared.
-        usage: what the comparisons cost; no slice has it.
-        errors: what went wrong in comparisons; such a pair is even.
+        comparisons: the comparisons of a judge.
+        usage: the cost of the comparisons, which no slice has.
+        errors: the errors in comparisons; such a pair is a tie.
         model: the model that compared, where its backend says so.
     """
 
@@ -95,7 +96,7 @@ class Decision:
 
     @property
     def heard(self) -> frozenset[int]:
-        """The iterations that had a say: those that won, had a score or a vote, or were compared.
+        """The iterations that won, had a score or a vote, or were compared.
 
         The others failed, were cancelled, came too late, or equalled one that `Collect` had.
         """

@@ -1,4 +1,4 @@
-"""Showing objects to people: short, however long the texts in them are, and never failing."""
+"""Short texts of objects for people, which never fail to be made."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def shown(value: object) -> str:
 
 
 def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a text as it goes into prompts, logs and messages: its beginning, if it is long."""
+    """Shorten a text for prompts, logs and messages to its beginning."""
     more = len(text) - most
     return text if more <= 0 else f"{text[:most]}… ({more:,} more characters)"
 
 
 def excerpt(text: str) -> str:
-    """Return the beginning of what a server said, for an error: control characters are escaped."""
+    """Return the beginning of a server's reply for an error, with control characters escaped."""
     shown = repr(text[: CHARACTERS + 1])[1:-1]
     return shown if len(shown) <= CHARACTERS else shown[: CHARACTERS - 1] + "…"
 
 
 def first_few(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Return reasons as they go into prompts and messages: the first few, each `bounded`."""
+    """Shorten reasons for prompts and messages to the first few, each `bounded`."""
     left = iter(reasons)
     kept = tuple(bounded(reason) for reason in islice(left, MOST_REASONS))
     more = sum(1 for _ in left)
@@ -70,12 +70,12 @@ def fields_shown(self: Any) -> str:
 
 
 def plural(number: int, thing: str) -> str:
-    """Write how many of something there are: ``1 item``, ``2 items``."""
+    """Write a number with its noun, as in ``1 item`` or ``2 items``."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def attempt_name(number: int, lane: int | None = None, of: int | None = None) -> str:
-    """Name a draw as people read it, as in "attempt 2 of 8, lane 3": all numbers are 1-based."""
+    """Name a draw for people, as in "attempt 2 of 8, lane 3", with 1-based numbers."""
     name = f"attempt {number}" if of is None else f"attempt {number} of {of}"
     return name if lane is None else f"{name}, lane {lane}"
 
@@ -96,7 +96,7 @@ def attempt_names(turns: Iterable[tuple[int, int, int]]) -> dict[int, str]:
 
 
 def with_reason(description: str, reason: str) -> str:
-    """Say what was asked for and why it doesn't hold; a full stop gives way to the colon."""
+    """Join a description and the reason why it doesn't hold with a colon."""
     if not reason:
         return description
     stop = description.endswith(".") and not description.endswith("..")
@@ -104,7 +104,7 @@ def with_reason(description: str, reason: str) -> str:
 
 
 def safe_repr(value: object) -> str:
-    """Return a whole `repr`; Python's default one where an object's own raises."""
+    """Return a full `repr`, or Python's default one if the object's own raises."""
     try:
         return repr(value)
     except Exception:  # noqa: BLE001 (the object's own)
@@ -112,7 +112,7 @@ def safe_repr(value: object) -> str:
 
 
 def error_text(error: BaseException | None) -> str:
-    """Return an exception's text, also of one whose ``__str__`` raises."""
+    """Return an exception's text, even if its ``__str__`` raises."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 (the exception's own)

@@ -1,4 +1,4 @@
-"""Reading a reply as a value of a given type: JSON, or the bare text of a scalar."""
+"""Replies read as values of a type, from JSON or from the bare text of a scalar."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.
 
 
 class FormatKey:
-    """A format as the key of a cache: ``P | Q`` equals ``Q | P``, and reads other values."""
+    """A format as the key of a cache, because ``P | Q`` equals ``Q | P`` but reads other values."""
 
     __slots__ = ("format", "parts")
 
@@ -66,17 +66,17 @@ def _parts(format: Any) -> object:
 
 
 def cache_key(format: Any) -> type | FormatKey:
-    """Return what a cache may know a format by; `cached_format` has it back."""
+    """Return the key of a format in a cache."""
     return format if isinstance(format, type) else FormatKey(format)
 
 
 def cached_format(key: type | FormatKey) -> Any:
-    """Return the format that a cache's key stands for."""
+    """Return the format of a key in a cache."""
     return key.format if isinstance(key, FormatKey) else key
 
 
 def adapter_of(format: Any) -> TypeAdapter[Any]:
-    """Return what pydantic reads a format by; made once."""
+    """Return pydantic's adapter for a format, which is made once."""
     return _adapter_of(cache_key(format))
 
 
@@ -88,7 +88,7 @@ def _adapter_of(known: type | FormatKey) -> TypeAdapter[Any]:
 
 
 def check_format(format: Any) -> None:
-    """Make sure that a format is a type that JSON can be read into."""
+    """Raise ``TypeError`` if JSON can't be read into a format."""
     try:
         if isinstance(format, BuiltinFunctionType | FunctionType | MethodType):
             msg = "it is a function: to read replies with it, give an action with this parse method"
@@ -104,19 +104,12 @@ def check_format(format: Any) -> None:
 
 
 def json_schema(format: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a format.
-
-    Args:
-        format: the type.
-
-    Returns:
-        The schema (draft 2020-12); shared, not to be changed.
-    """
+    """Return the JSON Schema (draft 2020-12) of a format; don't change it, it is shared."""
     return _schema_of(cache_key(format))
 
 
 def format_name(format: Any) -> str:
-    """Return a format's name in letters that any server takes."""
+    """Return a format's name in characters that every server accepts."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", getattr(format, "__name__", "reply"))
     return name[:64] or "reply"
 
@@ -127,24 +120,15 @@ def _schema_of(known: type | FormatKey) -> dict[str, Any]:
 
 
 def strip_fence(text: str) -> str:
-    """Take away one Markdown code fence around a whole text."""
+    """Remove a Markdown code fence around a whole text."""
     fenced = _FENCE.match(text)
     return fenced[1] if fenced else text.strip()
 
 
 def parse_json(format: Any, text: str) -> Any:
-    """Read a text as JSON of a type; one Markdown fence around it is tolerated.
+    """Read a text, with or without a Markdown fence around it, as JSON of a type.
 
-    Args:
-        format: the type.
-        text: what a model wrote.
-
-    Returns:
-        The value.
-
-    Raises:
-        ValueError: the text isn't JSON, has a key twice in one object, or is not of that type; says
-            which fields are wrong.
+    A ``ValueError`` names the wrong fields, or a key that one object has twice.
     """
     whole = strip_fence(text)
     value = _validated(adapter_of(format).validate_json, whole)
@@ -153,18 +137,18 @@ def parse_json(format: Any, text: str) -> Any:
 
 
 def parse_reply(format: Any, text: str) -> Any:
-    """Read a model's reply as a type: its one JSON value, whatever else the reply says.
+    """Read the one JSON value in a model's reply as a type.
 
-    The value may have prose around it, stand in a code fence, and follow a ``<think>`` block. It is
-    read as it was written, and only if there is no doubt which one it is: brackets of the kind
-    that the type begins with (``{``, ``[``) hold it, or a value that equals it; all other brackets
-    match; and no object has a key twice. What is neither an object nor an array has to be the whole
-    reply, or the whole of its only code fence.
+    The value may be inside prose or a code fence, and follow a ``<think>`` block. It is read as it
+    was written, and only if there is no doubt which one it is. All brackets of the kind that the
+    type begins with (``{`` or ``[``) must contain equal values, all other brackets must match, and
+    no object may have a key twice. A value that is neither an object nor an array must be the whole
+    reply, or the whole content of its only code fence.
 
     If the type is a scalar (a text, a number, a date, an enum, a literal, or a union of these), the
-    quotes may be missing: a text that is not JSON of the type is read as a JSON string of it would
-    be. Doubtful texts are refused: empty ones, objects, arrays, ``null``, texts in double quotes
-    that are not JSON, and a listed choice that is also JSON of another one (``Literal["1", 1]``).
+    quotes may be missing. A text that isn't JSON of the type is read like a JSON string. Ambiguous
+    texts are refused, such as empty ones, objects, arrays, ``null``, texts in double quotes that
+    are not JSON, and a choice that is also JSON of another one (``Literal["1", 1]``).
 
     Args:
         format: the type.
@@ -174,8 +158,8 @@ def parse_reply(format: Any, text: str) -> Any:
         The value.
 
     Raises:
-        ValueError: there is no such value, several differ, or it is not of that type; says which
-            fields break which rules.
+        ValueError: there is no such value, there are several that differ, or it isn't of the type.
+            The message names the fields and the rules that they break.
     """
     read = adapter_of(format).validate_json
     choices = _choices(cache_key(format))
@@ -199,10 +183,10 @@ _THINKING = re.compile(
     r"\A\s*<(think|thinking|thought|reasoning)>(?:.*?(</\1>)|)", re.DOTALL | re.IGNORECASE
 )
 _THOUGHT = re.compile(r"\A\s*[^\s{\[`].*?</think>", re.DOTALL)
-"""Where the chat template has written the beginning of what the model thought."""
+"""A thought whose beginning was written by the chat template."""
 
 MOST_VALUES = 100
-"""So often a value may be repeated: each takes time."""
+"""The most repetitions of a value, because each takes time."""
 
 _BLOCK = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n(.*)```", re.DOTALL)
 _BRACKET = re.compile(r"[{}\[\]]")
@@ -211,7 +195,7 @@ _CLOSES = {"}": "{", "]": "["}
 
 
 def opening_brackets(format: Any) -> str:
-    """Return what JSON of a type may begin with, of ``{`` and ``[``; empty for neither."""
+    """Return those of ``{`` and ``[`` with which JSON of a type may begin."""
     return _opening_brackets(cache_key(format))
 
 
@@ -279,7 +263,7 @@ def _scalar(read: Any, text: str, choices: frozenset[str]) -> Any:
                 value = _validated(read, source)
             except ValueError as exc:
                 if failed is None or (_is_no_json(failed) and not _is_no_json(exc)):
-                    failed = exc  # What breaks a rule of the type says more.
+                    failed = exc  # A broken rule of the type is more informative.
                 continue
             if source is whole and whole in choices:
                 _refuse_two_readings(read, whole, value)
@@ -319,7 +303,7 @@ def _refuse_two_readings(read: Any, text: str, value: object) -> None:
 
 
 def _after_thought(text: str) -> str:
-    """Leave out what the model thought aloud before its reply."""
+    """Remove the model's thoughts before its reply."""
     thinking = _THINKING.match(text)
     if thinking and not thinking[2]:
         msg = "it ends in the middle of what the model thinks aloud"
@@ -356,7 +340,7 @@ def _value_inside(text: str, kinds: str) -> str | None:
 
 
 def _in_brackets(text: str, kinds: str) -> list[str] | None:
-    """Return what stands in brackets of some kinds, and in no others; None if they don't match."""
+    """Return the outermost values in brackets of some kinds; None if brackets don't match."""
     found: list[str] = []
     at = 0
     while len(found) <= MOST_VALUES and (opening := _BRACKET.search(text, at)) is not None:
@@ -383,7 +367,7 @@ def _canonical(value: str) -> str:
     try:
         return json.dumps(json.loads(value), sort_keys=True)
     except (ValueError, RecursionError):
-        return value  # No JSON; where it is the only one, its reader says why.
+        return value  # It isn't JSON; if it is the only value, reading it tells why.
 
 
 def refuse_repeated_keys(text: str) -> None:
@@ -418,18 +402,7 @@ _EACH_KEY_ONCE = json.JSONDecoder(object_pairs_hook=_each_key_once, strict=False
 
 
 def parse_value(format: Any, value: object) -> Any:
-    """Read a Python value as a type.
-
-    Args:
-        format: the type.
-        value: what a backend produced.
-
-    Returns:
-        The value, converted where that loses nothing.
-
-    Raises:
-        ValueError: it is not of that type.
-    """
+    """Validate a Python value as a type; raise ``ValueError`` if it isn't of that type."""
     return _validated(adapter_of(format).validate_python, value)
 
 
@@ -463,7 +436,7 @@ def _problem(place: tuple[object, ...], error: Mapping[str, Any]) -> str:
 
 
 def why_unread(error: ValueError) -> str:
-    """Say why a reply could not be read, for people and for the model."""
+    """Explain why a reply could not be read, for people and for the model."""
     from pydantic import ValidationError  # noqa: PLC0415
 
     broken = error.__cause__ if isinstance(error.__cause__, ValidationError) else error
@@ -479,7 +452,7 @@ def why_unread(error: ValueError) -> str:
 
 
 def why_broken(title: str, said: str) -> str:
-    """Say that a reply is JSON, but not of the type that has this title."""
+    """Report a reply that is JSON, but not of the type with this title."""
     return f"the reply isn't a valid {bounded(title, 100)}: {said}"
 
 

@@ -71,7 +71,7 @@ class FormatWatch:
             self._over = True
         return None
 
-    # What follows are generators that yield where they need more text, and return where they are.
+    # The following generators yield when they need more text, and return their position.
 
     def _read(self) -> Generator[None]:
         start = yield from self._start()
@@ -197,7 +197,7 @@ def _key(text: str) -> str:
 
 
 class Node(Protocol):
-    """What is known of a value; a method raises `BrokenError` if the reply can't become valid."""
+    """The knowledge of a value. Methods raise `BrokenError` if the reply can't become valid."""
 
     def begin(self, character: str, place: tuple[object, ...], title: str, /) -> None:
         """Look at a value's first character."""
@@ -215,7 +215,7 @@ class Node(Protocol):
 
 
 class Shape(Protocol):
-    """What is known of a reply's value: its name, the characters it may begin with, its node."""
+    """The name of a reply's value, the characters with which it may begin, and its node."""
 
     @property
     def title(self) -> str: ...  # noqa: D102
@@ -253,7 +253,7 @@ class _Node:
         self._config = config
 
     def begin(self, character: str, place: tuple[object, ...], title: str) -> None:
-        """Say nothing: pydantic may read a value of one kind as another."""
+        """Accept everything, because pydantic may read a value of one kind as another."""
 
     def check(self, text: str, place: tuple[object, ...], title: str) -> None:
         """Validate a complete value."""
@@ -294,7 +294,7 @@ class _Node:
             schema = {"type": "definitions", "schema": schema, "definitions": definitions}
         try:
             return SchemaValidator(schema, self._config)
-        except SchemaError:  # A part that can't stand alone.
+        except SchemaError:  # A part that isn't a schema alone.
             return None
 
     def _needs_more(self, part: Any, seen: set[str]) -> bool:

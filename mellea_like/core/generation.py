@@ -1,4 +1,4 @@
-"""What a backend gives back, and what it cost."""
+"""Replies of backends, and their cost."""
 
 from __future__ import annotations
 
@@ -48,20 +48,18 @@ INCOMPLETE = CUT | CALLS | {"content_filter", "refusal"}
 
 @record(frozen=True, slots=True, repr=False)
 class Usage:
-    """What a number of requests cost. Usages add with ``+``.
+    """The cost of some requests in tokens. Usages can be added with ``+``.
 
     Args:
         requests: requests sent.
-        input_tokens: tokens of the prompts, as far as they are known.
-        output_tokens: tokens of the replies, as far as they are known.
-        unknown: requests among them whose cost the server did not say (cancelled or broken ones,
-            servers that keep no count), or not to each of those that share one; their tokens so far
-            are what had arrived or, within a `Budget`, what that has charged.
-        cached_input_tokens: those of the input tokens that the server took from its prompt cache.
-        reasoning_tokens: those of the output tokens that the model thought with, and that are no
-            part of its replies.
-        cache_hits: replies that came from a `CachedBackend`'s file. They are no requests, and cost
-            nothing.
+        input_tokens: the known tokens of the prompts.
+        output_tokens: the known tokens of the replies.
+        unknown: requests whose cost isn't known, because they were cancelled or broke, because the
+            server doesn't count, or because several draws share one. Their tokens are those that
+            had arrived or, within a `Budget`, those that it charged.
+        cached_input_tokens: the input tokens that the server took from its prompt cache.
+        reasoning_tokens: the output tokens that the model spent on reasoning.
+        cache_hits: replies from a `CachedBackend`'s file. They aren't requests and cost nothing.
     """
 
     requests: int = 0
@@ -122,10 +120,10 @@ class Usage:
 
 
 USAGE = ("requests", "input_tokens", "output_tokens", "unknown")
-"""The fields that each record of a usage has."""
+"""The fields that every written usage has."""
 
 USAGE_DETAILS = ("cached_input_tokens", "reasoning_tokens", "cache_hits")
-"""The fields that it has where they aren't 0."""
+"""The fields that are only written if they aren't 0."""
 
 
 class TokenLogprob(NamedTuple):
@@ -133,9 +131,9 @@ class TokenLogprob(NamedTuple):
 
     Attributes:
         text: the token's text.
-        logprob: the natural logarithm of its probability after all that stands before it.
-        alternatives: the likeliest tokens in its place with theirs, as many as were asked for; it
-            may be among them.
+        logprob: the natural logarithm of its probability, given the text before it.
+        alternatives: the likeliest tokens in its place with their log-probabilities, as many as the
+            request asked for; the token itself may be among them.
     """
 
     text: str
@@ -149,21 +147,21 @@ class Generation:
 
     Args:
         text: the output's text.
-        value: the parsed output; None where the text itself is the value, unless ``parsed``.
-        usage: what it cost.
-        model: the model that answered, where it is known.
+        value: the parsed output. Unless ``parsed`` is true, None means that the text is the value.
+        usage: its cost.
+        model: the model that answered, if it is known.
         finish_reason: why the output ended, in OpenAI's words: ``"stop"``, ``"length"``,
-            ``"content_filter"``, ``"refusal"`` or ``"tool_calls"``; None where it is not known.
-        parsed: whether the value was read from the text, by a ``format`` or an action's ``parse``:
-            None is a value then.
-        logprobs: its tokens, where the request asked for log-probabilities and the server gives
-            them: ``Options(extra={"logprobs": True})``. Records do not keep them.
-        tool_calls: the tools that it calls, beside its text or in place of one.
-        refusal: what the model said in refusing to answer, where its server tells that apart.
-        reasoning: what the model thought before its reply, where its server tells.
-        extra: further fields that a server of OpenAI's chat protocol sent, by where they were:
-            under ``"message"``, ``"choice"``, ``"reply"`` (the whole completion) and ``"usage"``.
-            Records do not keep them, and replies don't compare by them.
+            ``"content_filter"``, ``"refusal"`` or ``"tool_calls"``; None if it is unknown.
+        parsed: whether a ``format`` or an action's ``parse`` read the value from the text. If so,
+            None is a value.
+        logprobs: its tokens, if the request asked for their log-probabilities and the server gave
+            them (``Options(extra={"logprobs": True})``). Records do not keep them.
+        tool_calls: the tools that it calls, with or without a text.
+        refusal: the model's refusal, if the server reports refusals separately.
+        reasoning: the model's reasoning before its reply, if the server reports it.
+        extra: more fields that a server of OpenAI's chat protocol sent, under ``"message"``,
+            ``"choice"``, ``"reply"`` (the whole completion) or ``"usage"``. Records do not keep
+            them, and comparisons ignore them.
     """
 
     text: str
@@ -182,12 +180,12 @@ class Generation:
 
     @property
     def has_value(self) -> bool:
-        """Whether there is a value besides the text."""
+        """Whether there is a value other than the text."""
         return self.parsed or self.value is not None
 
     @property
     def mean_logprob(self) -> float | None:
-        """The mean log-probability of its tokens; None where they are not known."""
+        """The mean log-probability of its tokens; None if they are unknown."""
         if not self.logprobs:
             return None
         return math.fsum(token.logprob for token in self.logprobs) / len(self.logprobs)
@@ -232,7 +230,7 @@ class Cost(Protocol):
 
     @property
     def usage(self) -> Usage:
-        """What it costs, as known by now."""
+        """The cost so far."""
         ...
 
 
@@ -263,11 +261,11 @@ class RequestMeter:
         self.settled = False
 
     def update(self, *, input_tokens: int | None = None, output_tokens: int | None = None) -> None:
-        """Say what is known by now, while the reply is still arriving.
+        """Update the counts while the reply is still arriving.
 
         Args:
-            input_tokens: tokens of the prompt so far counted; None leaves the count as it is.
-            output_tokens: tokens of the reply so far counted; None leaves the count as it is.
+            input_tokens: tokens of the prompt counted so far; None leaves the count unchanged.
+            output_tokens: tokens of the reply counted so far; None leaves the count unchanged.
         """
         if input_tokens is not None:
             self.input_tokens = input_tokens
@@ -282,13 +280,13 @@ class RequestMeter:
         cached_input_tokens: int = 0,
         reasoning_tokens: int = 0,
     ) -> None:
-        """Say the request's final cost; it is then known.
+        """Set the request's final cost.
 
         Args:
             input_tokens: tokens of the prompt.
             output_tokens: tokens of the reply.
-            cached_input_tokens: those of the prompt that the server had in its cache.
-            reasoning_tokens: those of the reply that the model thought with.
+            cached_input_tokens: tokens of the prompt that the server had in its cache.
+            reasoning_tokens: tokens of the reply that the model spent on reasoning.
         """
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
@@ -298,7 +296,7 @@ class RequestMeter:
 
     @property
     def usage(self) -> Usage:
-        """The request's cost as known by now."""
+        """The request's cost so far."""
         return Usage(
             1,
             self.input_tokens,
@@ -310,16 +308,17 @@ class RequestMeter:
 
 
 class Meter:
-    """What the requests behind one `Request` have cost so far.
+    """The cost so far of the requests that were sent for one `Request`.
 
-    A backend calls `start` for each request that it really sends and keeps the returned count up to
-    date, so that a cancelled or broken request leaves behind what was known of it. If it waits
-    before it sends, and is cancelled or fails meanwhile, it calls `sent_nothing`: otherwise a
-    request of unknown cost is counted. Whoever tries a request again calls `readmit`, so that
-    budgets admit each try, and gives each its own meter: `attempt` before, `finish` after.
+    A backend calls `start` for each request that it sends, and keeps the returned count up to date,
+    so that the known cost survives if the request breaks or is cancelled. A backend that waits
+    before it sends calls `sent_nothing` if it fails or is cancelled while waiting; otherwise a
+    request of unknown cost is counted. Code that retries a request calls `readmit` before each
+    retry, so that budgets can refuse it, and gives each try its own meter with `attempt` and
+    `finish`.
 
     Attributes:
-        admission: the limits that have admitted what is counted here; None without limits.
+        admission: the limits that admitted these requests; None without limits.
     """
 
     __slots__ = ("_requests", "admission")
@@ -329,7 +328,7 @@ class Meter:
         self.admission = admission
 
     def start(self) -> RequestMeter:
-        """Count one more request as sent, its cost unknown until it is settled.
+        """Count one more request as sent. Its cost is unknown until it is settled.
 
         Returns:
             The count of that request.
@@ -339,10 +338,10 @@ class Meter:
         return request
 
     def attempt(self, model: str | None = None) -> Meter:
-        """Begin another try of the request, whose cost is part of this meter's.
+        """Begin another try of the request, whose cost becomes part of this meter.
 
         Args:
-            model: which model is asked, where tries may ask different ones.
+            model: the model that is asked, if tries may ask different ones.
 
         Returns:
             The try's own meter.
@@ -355,12 +354,12 @@ class Meter:
     async def readmit(
         self, request: Request, error: Exception, backend: Backend | None = None
     ) -> None:
-        """Ask the limits around for one more try: call it before each but the first.
+        """Ask the limits to admit a retry. Call it before every try but the first.
 
         Args:
             request: the request that will be sent again; its last try is over.
             error: why the last try failed.
-            backend: what will be asked now, if that is another backend.
+            backend: the backend of the retry, if it is another one.
 
         Raises:
             Exception: ``error``, with a note, if a limit refuses another try.
@@ -369,13 +368,13 @@ class Meter:
             await self.admission.readmit(request, error, backend)
 
     def finish(self, reply: Generation | None) -> Usage:
-        """Say that a try is over: a backend that keeps no meter has sent one request.
+        """End a try. If the backend didn't use its meter, one request is counted.
 
         Args:
-            reply: the reply, or None where there was none.
+            reply: the reply, or None if there was none.
 
         Returns:
-            What the try cost, as `cost_of` says.
+            The cost of the try.
         """
         if self._requests is not None:
             return self.usage
@@ -384,10 +383,10 @@ class Meter:
         return usage
 
     def add(self, cost: Cost) -> None:
-        """Count what is counted elsewhere, such as a part of requests that several share.
+        """Add a cost that is counted elsewhere, such as the share of a joint request.
 
         Args:
-            cost: its ``usage`` is asked for each time this meter's is.
+            cost: its ``usage`` is read each time this meter's is.
         """
         if self._requests is None:
             self._requests = [cost]
@@ -395,22 +394,22 @@ class Meter:
             self._requests.append(cost)
 
     def assume(self, more: Usage, model: str | None) -> None:
-        """Count tokens that nobody has counted, and that a budget has charged.
+        """Add tokens that a budget charged although nobody counted them.
 
         Args:
             more: the tokens; no requests.
-            model: the model that was asked for them, where tries may ask different ones.
+            model: the model that was asked for them, if tries may ask different ones.
         """
         self.add(_Known(more, model))
 
     def sent_nothing(self) -> None:
-        """Say that no request was sent, so that none is thought to have cost something."""
+        """Note that no request was sent, so that none is counted."""
         if self._requests is None:
             self._requests = []
 
     @property
     def asked(self) -> str | None:
-        """The model that was asked last, where a try said so."""
+        """The model that was asked last, if a try named it."""
         for part in reversed(self._requests or ()):
             if isinstance(part, Meter) and (model := part.asked) is not None:
                 return model
@@ -418,7 +417,7 @@ class Meter:
 
     @property
     def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
-        """What each model has cost: None for what no try said a model of."""
+        """The cost of each model; that of tries without a model is under None."""
         spent: dict[str | None, Usage] = {}
         for part in self._requests or ():
             shares = getattr(part, "usage_by_model", None) or ((None, part.usage),)
@@ -428,7 +427,7 @@ class Meter:
 
     @property
     def parts(self) -> tuple[Cost, ...]:
-        """What was counted, in order: requests, tries and the calls made inside."""
+        """The counted requests, tries and calls made inside, in order."""
         return tuple(self._requests or ())
 
     @property

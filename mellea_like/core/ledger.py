@@ -1,4 +1,4 @@
-"""What each iteration of a call cost, and what of it was wasted."""
+"""The cost of each draw of a call, and how much of it was wasted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ N = TypeVar("N", int, float)
 
 
 class LedgerRow(NamedTuple):
-    """What one iteration cost, its judges and retries included.
+    """The cost of one draw, including its judges and retries.
 
     Attributes:
         iteration: its id.
@@ -43,7 +43,7 @@ class LedgerRow(NamedTuple):
             tokens that therefore were not generated: how many the complete replies of the call have
             on average, less what had arrived, and at least 0. None where there is no complete reply
             to compare with, and 0 where nothing was rejected early.
-        cost: what the tokens cost, in the currency of the prices; None where that is not known.
+        cost: the cost of the tokens in the currency of the prices; None if it is unknown.
             With ``unpriced`` or ``unknown`` requests it is a lower bound, and printed with a ``≥``;
             within a `Budget`, the unknown ones are in it with what that has charged for them.
         model: the model that generated, as its reply says; where there is none, as all replies of
@@ -76,7 +76,7 @@ class LedgerRow(NamedTuple):
 
 
 class LedgerTotal(NamedTuple):
-    """The sums of a ledger's rows and of its comparisons; or those of the comparisons alone.
+    """The sum of a ledger's rows and comparisons, or of its comparisons alone.
 
     Attributes:
         requests: requests sent.
@@ -84,8 +84,8 @@ class LedgerTotal(NamedTuple):
         output_tokens: tokens of replies.
         wasted_tokens: tokens of iterations that neither won nor had a say; see `LedgerRow`.
         unknown: requests whose cost the server did not say.
-        saved_tokens: the estimate of what early rejection saved; None where a row has none.
-        cost: what the tokens cost; None where that of a row is not known.
+        saved_tokens: the estimated savings of early rejection; None if a row has none.
+        cost: the cost of the tokens; None if that of a row is unknown.
         cached_input_tokens: those of the input tokens that came from the server's prompt cache.
         reasoning_tokens: those of the output tokens that the model thought with.
         cache_hits: replies that came from a `CachedBackend`'s file.
@@ -107,10 +107,10 @@ class LedgerTotal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a call cost, row by row; ``print`` shows it as a table.
+    """The cost of a call, row by row; ``print`` shows it as a table.
 
     Args:
-        rows: one for each iteration, in the order of the slices.
+        rows: one for each draw, in the order of the slices.
         winners: the places in ``rows`` of those that won, the best first: k with ``Collect(k)``.
         currency: the code of the currency of the costs.
         comparisons: what comparing candidates cost (a `Tournament`'s judge), which no row has; None
@@ -129,7 +129,7 @@ class Ledger:
 
     @property
     def winner(self) -> int | None:
-        """The best winner's place in ``rows``; None where none won."""
+        """The best winner's place in ``rows``; None if no draw won."""
         return self.winners[0] if self.winners else None
 
     @property
@@ -139,14 +139,14 @@ class Ledger:
 
     @property
     def total(self) -> LedgerTotal:
-        """The sums of all rows and of the comparisons: the call's usage."""
+        """The sum of all rows and comparisons, which is the call's usage."""
         return _total(self._parts)
 
     @property
     def by_model(self) -> dict[str | None, LedgerTotal]:
-        """What each model spent, in drawing, judging and comparing, in the order they come first.
+        """The cost of each model for draws, judges and comparisons, in order of appearance.
 
-        Together they are ``total``.
+        Their sum is ``total``.
         """
         found: dict[str | None, list[LedgerTotal]] = {}
         for _, model, part in self._shares:
@@ -161,9 +161,9 @@ class Ledger:
 
     @property
     def by_stage(self) -> dict[tuple[int | None, str | None], LedgerTotal]:
-        """What each model spent on the draws of each stage, judges too, by (stage, model).
+        """The cost of each model for the draws and judges of each stage, by (stage, model).
 
-        Stages are those of an escalation, 0-based; with other strategies None.
+        Stages of an escalation are 0-based; with other strategies, the stage is None.
         """
         found: dict[tuple[int | None, str | None], list[LedgerTotal]] = {}
         for stage, model, part in self._shares:
@@ -173,7 +173,7 @@ class Ledger:
 
     def __str__(self) -> str:
         total = self.total
-        # What no row has is left out: prices, and details that few servers tell.
+        # Columns that no row has are left out, such as prices and details that few servers tell.
         shown = [
             *LedgerTotal._fields[:6],
             *(name for name in USAGE_DETAILS if getattr(total, name)),
@@ -191,7 +191,7 @@ class Ledger:
             lines.append([drawn + mark, row.outcome, *_cells(row, shown)])
         by_stage = self.by_stage
         if len(by_stage) > 1:
-            # A model that stands in one stage only says which stage that is.
+            # A model that occurs in only one stage identifies it.
             times = Counter(model for _, model in by_stage)
             lines += [
                 [
@@ -214,7 +214,7 @@ def ledger(
     prices: Mapping[str, Price] | None = None,
     decision: Decision | None = None,
 ) -> Ledger:
-    """Say what the iterations of a call cost."""
+    """Return the costs of the draws of a call."""
     replies = [s.generation for s in slices if s.generation is not None]
     models = _models(slices)
     usual = _usual_length(replies)
@@ -265,7 +265,7 @@ def ledger(
 
 
 def _share(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) -> LedgerTotal:
-    """Return what one model spent, as if it was wasted."""
+    """Return the cost of one model, as if it was wasted."""
     return LedgerTotal(
         usage.requests,
         usage.input_tokens,
@@ -306,7 +306,7 @@ def _alone(row: LedgerRow) -> LedgerTotal:
 
 
 def _usual_length(replies: Iterable[Generation]) -> float | None:
-    """Return how many tokens the complete replies have on average."""
+    """Return the mean number of tokens in complete replies."""
     tokens = [
         reply.usage.output_tokens
         for reply in replies
@@ -332,7 +332,7 @@ def _cost(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) -
 
 
 def _sum(values: Iterable[N | None], start: N) -> N | None:
-    """Return the sum, or None where a value is None."""
+    """Return the sum, or None if a value is None."""
     for value in values:
         if value is None:
             return None

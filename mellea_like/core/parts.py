@@ -1,4 +1,4 @@
-"""What messages have besides plain text: images, sounds, files; carried, never fetched."""
+"""Images, sounds and files in messages. Nothing is fetched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IMAGES = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
 )
-"""How the data of each kind of image begins; a WebP's kind stands behind its length."""
+"""How the data of each kind of image begins; a WebP's kind follows its length."""
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _FILES = {
@@ -58,7 +58,7 @@ class Text:
 
     Args:
         text: the text.
-        extra: further fields for servers of OpenAI's chat protocol, sent as they are.
+        extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
     Raises:
         TypeError: it isn't a ``str``, or ``extra`` isn't a mapping.
@@ -74,22 +74,22 @@ class Text:
         _keep_extra(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the part as OpenAI's chat protocol has it."""
+        """Return the part in OpenAI's chat protocol."""
         return with_extra({"type": "text", "text": self.text}, self.extra)
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A picture, by its address or its data: exactly one of them. Nothing is fetched.
+    """A picture, given either by its address or by its data. Nothing is fetched.
 
     Args:
-        url: its address, for the server to fetch. A ``data:`` URL becomes ``data`` and its type.
+        url: its address, which the server fetches. A ``data:`` URL becomes ``data`` with its type.
         data: the bytes of its file.
-        media_type: what the data is, such as ``"image/png"``; PNG, JPEG, GIF and WebP are told by
-            their first bytes. An image with a ``url`` has none.
+        media_type: the type of the data, such as ``"image/png"``. PNG, JPEG, GIF and WebP are
+            recognized by their first bytes. An image with a ``url`` has none.
         detail: how closely the model should look, where the server can be told: ``"low"``,
             ``"high"`` or ``"auto"`` in OpenAI's protocol.
-        extra: further fields for servers of OpenAI's chat protocol, sent as they are.
+        extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -135,13 +135,13 @@ class Image:
 
     @property
     def placeholder(self) -> str:
-        """What stands for it in a text, such as ``"[image/png, 12 KB]"``."""
+        """Its placeholder in a text, such as ``"[image/png, 12 KB]"``."""
         if self.data is None:
             return f"[image at {bounded(cast('str', self.url), MOST_CHARACTERS)}]"
         return f"[{self.media_type}, {shown_size(len(self.data))}]"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the part as OpenAI's chat protocol has it: data as a ``data:`` URL."""
+        """Return the part in OpenAI's chat protocol, with its data in a ``data:`` URL."""
         url = self.url if self.data is None else _data_url(self.data, self.media_type)
         detail = {} if self.detail is None else {"detail": self.detail}
         written = {"type": "image_url", "image_url": {"url": url, **detail}}
@@ -155,7 +155,7 @@ class Audio:
     Args:
         data: the bytes of its file.
         format: the kind of file, such as ``"wav"`` or ``"mp3"``.
-        extra: further fields for servers of OpenAI's chat protocol, sent as they are.
+        extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
     Raises:
         TypeError: the data isn't ``bytes``, or the format isn't a ``str``.
@@ -178,27 +178,27 @@ class Audio:
 
     @property
     def placeholder(self) -> str:
-        """What stands for it in a text, such as ``"[audio/wav, 80 KB]"``."""
+        """Its placeholder in a text, such as ``"[audio/wav, 80 KB]"``."""
         return f"[audio/{bounded(self.format, MOST_CHARACTERS)}, {shown_size(len(self.data))}]"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the part as OpenAI's chat protocol has it."""
+        """Return the part in OpenAI's chat protocol."""
         sound = {"data": _base64(self.data), "format": self.format}
         return with_extra({"type": "input_audio", "input_audio": sound}, self.extra)
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A document, by its data or by the id that the server gave it: exactly one of them.
+    """A document, given either by its data or by the id of an upload.
 
     Args:
         data: the bytes of the file.
         file_id: the id of a file that was uploaded to the server before.
-        filename: what the file is called.
+        filename: the file's name.
         media_type: what the data is, such as ``"application/pdf"``. Where it isn't said, the
             ending of the file's name tells (of texts, PDF and Office files), or the first bytes of
             a PDF. A file with a ``file_id`` has none.
-        extra: further fields for servers of OpenAI's chat protocol, sent as they are.
+        extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -230,7 +230,7 @@ class File:
 
     @property
     def placeholder(self) -> str:
-        """What stands for it in a text, such as ``"[application/pdf, 80 KB, report.pdf]"``."""
+        """Its placeholder in a text, such as ``"[application/pdf, 80 KB, report.pdf]"``."""
         name = self.filename
         if self.data is None:
             return f"[file {bounded(name or cast('str', self.file_id), MOST_CHARACTERS)}]"
@@ -238,7 +238,7 @@ class File:
         return f"[{self.media_type}, {shown_size(len(self.data))}{named}]"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the part as OpenAI's chat protocol has it: data as a ``data:`` URL."""
+        """Return the part in OpenAI's chat protocol, with its data in a ``data:`` URL."""
         told = {"file_id": self.file_id, "filename": self.filename}
         inside = {name: value for name, value in told.items() if value is not None}
         if self.data is not None:
@@ -251,7 +251,7 @@ Part: TypeAlias = Text | Image | Audio | File
 
 
 def as_parts(content: Iterable[Part | str]) -> tuple[Part, ...]:
-    """Return the parts of a content: texts may be plain ones."""
+    """Return the parts of a content, in which texts may be plain strings."""
     parts: list[Part] = []
     for part in content:
         if isinstance(part, str):
@@ -265,7 +265,7 @@ def as_parts(content: Iterable[Part | str]) -> tuple[Part, ...]:
 
 
 def part_from_dict(part: object) -> Part:
-    """Read a part of OpenAI's chat protocol; a ``ValueError`` says what is wrong with it."""
+    """Read a part in OpenAI's chat protocol, or raise ``ValueError`` if it is wrong."""
     if isinstance(part, str):
         return Text(part)
     if not isinstance(part, Mapping):
@@ -347,7 +347,7 @@ def _checked_type(media_type: str, what: str) -> str:
 
 
 def _image_type(data: bytes) -> str:
-    """Tell an image's type by its first bytes; empty where they don't."""
+    """Recognize an image's type by its first bytes; empty if it is unknown."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for start, kind in _IMAGES if data.startswith(start)), "")

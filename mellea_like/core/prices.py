@@ -1,4 +1,4 @@
-"""What tokens cost in money."""
+"""Prices of tokens."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ SNAPSHOT = re.compile(r"(?P<model>.+)[-@](?:\d{4}-\d{2}-\d{2}|\d{8})")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model's tokens cost: money per million of them.
+    """The price of a model's tokens, per million.
 
     Args:
-        input: for a million tokens of prompts.
-        output: for a million tokens of replies.
+        input: the price of a million tokens of prompts.
+        output: the price of a million tokens of replies.
         currency: the code of the currency (ISO 4217), three capitals. Nothing is converted, so all
             prices of a table are in the same one.
         cached_input: for a million of those tokens of prompts that the server took from its prompt
@@ -64,13 +64,13 @@ class Price:
             raise ValueError(msg)
 
     def cost(self, usage: Usage) -> float:
-        """Return what requests cost, as far as their tokens are known.
+        """Return the cost of requests, as far as their tokens are known.
 
         Args:
             usage: their usage.
 
         Returns:
-            Money, in the currency of the price.
+            An amount of money in the currency of the price.
         """
         spent = usage.input_tokens * self.input + usage.output_tokens * self.output
         if self.cached_input is not None:
@@ -113,12 +113,12 @@ def currency_of(prices: Mapping[str, Price] | None) -> str:
 
 
 def with_currency(amount: str, currency: str) -> str:
-    """Write an amount of money with its currency: ``$0.50``, ``0.50 EUR``."""
+    """Write an amount of money with its currency, as in ``$0.50`` or ``0.50 EUR``."""
     return f"${amount}" if currency == "USD" else f"{amount} {currency}"
 
 
 def is_version(model: str, of: str) -> bool:
-    """Tell whether a name is a model's, or that of one of its versions."""
+    """Tell whether a name is that of a model or of one of its versions."""
     snapshot = SNAPSHOT.fullmatch(model)
     return model == of or (snapshot is not None and snapshot["model"] == of)
 
@@ -134,7 +134,7 @@ def price_for(model: str | None, prices: Mapping[str, Price]) -> Price | None:
 
 
 def cost(usage: Usage, model: str | None, prices: Mapping[str, Price]) -> float:
-    """Return what tokens cost."""
+    """Return the cost of tokens; raise ``ValueError`` if the model has no price."""
     price = price_for(model, prices)
     if price is None:
         whose = "a model of unknown name" if model is None else f"the model {model!r}"

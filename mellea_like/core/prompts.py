@@ -2,7 +2,7 @@
 
 Among a record's ``prompts``, a list is all messages of a conversation, and
 ``{"after": 3, "then": [...]}`` is those of the conversation at place 3, and then these. So a
-conversation that goes on and on takes as much room as its messages do.
+long conversation only takes as much room as its messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
 
 
 class Prompts:
-    """Gives each conversation its place, and finds the longest one before that it goes on from.
+    """Gives each conversation its place, and finds the longest earlier one that it continues.
 
     The conversations form a tree, in which each step is a message. The messages must outlive it:
     one that was met before is known by its identity, and a conversation by its last one's.

@@ -1,4 +1,4 @@
-"""What a generation must meet."""
+"""Requirements that a generation must meet."""
 
 from __future__ import annotations
 
@@ -20,15 +20,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import StreamCheck, Validator
 
-__all__ = [
-    "CheckStage",
-    "OnError",
-    "Operator",
-    "Requirement",
-    "at_least",
-    "or_else",
-    "requirement",
-]
+__all__ = ["CheckStage", "OnError", "Operator", "Requirement", "at_least", "or_else", "requirement"]
 
 OnError = Literal["error", "fail", "raise"]
 Operator = Literal["and", "or", "or else", "not", "at least"]
@@ -49,7 +41,7 @@ class RequirementSettings(TypedDict, total=False):
 
 
 class CheckStage(IntEnum):
-    """When a requirement is checked: the cheap ones first."""
+    """The stage in which a requirement is checked. Cheap stages come first."""
 
     INLINE = 0
     """A function that runs on the event loop."""
@@ -60,41 +52,43 @@ class CheckStage(IntEnum):
 
 
 class Requirement:
-    """A description, and optionally a validator that decides it; without one, a judge model does.
+    """A description with an optional validator; without one, a judge model decides.
 
-    A plain function runs in a thread, so that it may block; an async one runs on the event loop.
+    A plain function runs in a thread, so it may block; an async one runs on the event loop.
     Requirements combine with ``&``, ``|`` and ``~``. They are immutable and compare by identity.
 
     Args:
         description: what must hold, in words that a model understands.
-        validator: takes one `Candidate`; returns a bool, ``(bool, reason)`` or a
+        validator: takes one `Candidate` and returns a bool, ``(bool, reason)`` or a
             `ValidationResult`, or an awaitable of one. None leaves the decision to a judge.
-        name: a short name for records and metrics; by default the validator's, or the description.
-        inline: run a plain function on the event loop itself: for quick checks, under 1 ms or so.
-        timeout: the longest the validator or judge may take, in seconds; past it the requirement
-            has errored. A thread can't be stopped: it is abandoned and counted. Nor can an inline
-            validator: its verdict comes too late.
+        name: a short name for records and metrics; by default the validator's name or the
+            description.
+        inline: run a plain function on the event loop itself. Use it for checks that take under 1
+            ms.
+        timeout: the most seconds the validator or judge may take; after that, the requirement
+            counts as errored. Threads can't be stopped, so theirs is abandoned and counted. An
+            inline validator can't be stopped either; its late verdict is ignored.
         weight: how much the requirement counts when the best failure is chosen; over 0.
-        check_only: check it, but do not tell the model of it in the prompt.
-        on_error: what an exception in the validator means: ``"error"``, the slice has errored and
-            the subsample goes on; ``"fail"``, the requirement has failed; ``"raise"``, the whole
-            call raises it.
-        judge: the backend that decides this requirement, instead of the strategy's judge.
-        stream: checks a reply while it streams in, beside the validator or judge, which decides
-            every reply that ends. It takes the text so far and the newest piece, which is a part
-            of that, and returns a `Verdict` or ``(Verdict, reason)``; at the first ``FAIL`` the
-            request is closed and the requirement has failed. A plain, quick function, or an object
-            with ``__call__`` that keeps state: each iteration has a deep copy of its own. An
-            exception in it means what ``on_error`` says. Of a combination, ``a & b`` fails early
-            when a part has, ``a | b`` when all parts have, and ``~a`` when its part has said
-            ``PASS``: it will be met, whatever follows.
-        version: what a journal goes by, in place of the validator's code, to tell whether a run
-            that is resumed decides as it did before.
+        check_only: check it, but leave it out of the prompt.
+        on_error: what an exception in the validator does. With ``"error"``, the draw counts as
+            errored and its lane continues; with ``"fail"``, the requirement has failed; with
+            ``"raise"``, the whole call raises it.
+        judge: the backend that decides this requirement, in place of the strategy's judge.
+        stream: a quick check that runs on each piece of a reply as it streams in. The validator or
+            judge still decides every complete reply. It is a plain function of the text so far
+            (newest piece included) and the newest piece, and returns a `Verdict` or ``(Verdict,
+            reason)``. At the first ``FAIL``, the request is closed and the requirement has failed.
+            It may also be an object with ``__call__`` that keeps state: each draw uses a deep copy.
+            ``on_error`` applies to its exceptions, too. In combinations, ``a & b`` fails early
+            when a part does, ``a | b`` when all parts do, and ``~a`` when its part returns
+            ``PASS``.
+        version: identifies the validator when a run is resumed, in place of its source code. Change
+            it if the requirement decides differently than before.
 
     Raises:
         TypeError: the description isn't a str, the timeout isn't a number, the validator can't be
-            called with one argument, or the stream check not with two, or not be copied.
-        ValueError: an argument is out of its range, or does not go with the validator.
+            called with one argument, or the stream check can't be called with two or copied.
+        ValueError: an argument is out of range or can't be combined with the validator.
     """
 
     description: str
@@ -133,7 +127,7 @@ class Requirement:
             msg = f"a requirement's description is a str, not {type(description).__name__}"
             raise TypeError(msg)
         if not description.strip():
-            msg = "a requirement's description is empty: say in words what must hold"
+            msg = "a requirement's description is empty; describe in words what must hold"
             raise ValueError(msg)
         if validator is not None and not callable(validator):
             msg = f"requirement {description!r}: the validator can't be called: {validator!r}"
@@ -157,7 +151,7 @@ class Requirement:
             msg = f"requirement {description!r}: inline is for plain functions, not async ones"
             raise ValueError(msg)
         if judge is not None and validator is not None:
-            msg = f"requirement {description!r}: it has a validator, so a judge has nothing to do"
+            msg = f"requirement {description!r}: it has a validator, so it takes no judge"
             raise ValueError(msg)
         _check_stream(description, stream)
         vars(self).update(
@@ -223,14 +217,14 @@ class Requirement:
 
     @property
     def judged(self) -> bool:
-        """Whether a judge decides it; for a combined one, whether a judge decides any part."""
+        """Whether a judge decides it, or any part of it."""
         if self.parts:
             return any(part.judged for part in self.parts)
         return self.validator is None
 
     @property
     def streams(self) -> bool:
-        """Whether it has a check of replies that are still arriving, or any part of it has."""
+        """Whether it, or any part of it, has a check of replies that are still arriving."""
         return self.stream is not None or any(part.streams for part in self.parts)
 
 
@@ -248,7 +242,7 @@ def _combined(operator: Operator, parts: tuple[Requirement, ...], number: int = 
 
 
 def or_else(first: Requirement, other: Requirement) -> Requirement:
-    """Require the other if the first is not met: only then it is checked. Only it is told."""
+    """Require the other one if the first isn't met. Only the other one is put into prompts."""
     whole = _combined("or else", (first, other))
     vars(whole).update({name: getattr(other, name) for name in _SAME_AS_THE_OTHER})
     return whole
@@ -278,18 +272,18 @@ def requirement(
 def requirement(
     description: str, validator: Validator | None = None, **settings: Unpack[RequirementSettings]
 ) -> Requirement:
-    """Make a requirement, as a decorator of its validator or as a plain constructor.
+    """Make a requirement, by decorating its validator or by a plain call.
 
     ``@requirement("exactly three lines")`` above a function makes the function the validator;
     ``requirement("mentions a colour")`` alone is decided by a judge.
 
     Args:
         description: what must hold, in words that a model understands.
-        validator: decides it; see `Requirement`.
+        validator: the function that decides it; see `Requirement`.
         **settings: the keyword arguments of `Requirement`.
 
     Returns:
-        The requirement; called with a validator, it returns one that the validator decides.
+        The requirement. Without a validator, it can be called with one, as a decorator.
 
     Raises:
         TypeError: the description isn't a str: the decorator needs one, in parentheses.
@@ -303,18 +297,18 @@ def requirement(
 
 
 def at_least(number: int, *parts: Requirement | str) -> Requirement:
-    """Require that so many of several requirements are met: a majority of judges, for example.
+    """Require that a number of several requirements are met, such as two of three judges.
 
-    Those that cost the same are checked side by side, and dearer ones only while they can still
-    decide. An error in one that was checked is an error of the whole, as with ``&`` and ``|``.
+    Requirements that cost the same are checked in parallel, and more expensive ones only while they
+    can still change the verdict. As with ``&`` and ``|``, an error in one makes the whole err.
 
     Args:
-        number: how many have to be met, from 1 to as many as there are parts.
-        *parts: the requirements; a plain sentence is one that a judge decides.
+        number: how many must be met, from 1 to the number of parts.
+        *parts: the requirements. A judge decides those that are plain texts.
 
     Returns:
-        The requirement. Its reason names the parts that were met, or those that were not, and how
-        many were met where all were checked; its score is the one that ``number`` of them reach.
+        The requirement. Its reason names the parts that were met or failed, and how many were met
+        if all were checked. Its score is the ``number``-th highest of the parts' scores.
 
     Raises:
         TypeError: a part is neither a requirement nor a text, or the number isn't an int.

@@ -1,4 +1,4 @@
-"""What a call comes back with."""
+"""The result of a call."""
 
 from __future__ import annotations
 
@@ -60,28 +60,26 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingResult(Generic[T]):
-    """All that happened in one call, and the best of it. Generic in the parsed value.
+    """The record of one call with its best draw. Generic in the type of the parsed value.
 
-    It pickles: an action, a requirement or an error that does not is described in the copy, as in
-    one that `from_dict` reads. The parsed values have to pickle.
-
-    It is true if it is a `success`.
+    It is true if it is a `success`. It can be pickled if its parsed values can; actions,
+    requirements and errors that can't be pickled are only described in the copy, as in one that
+    `from_dict` reads.
 
     Args:
         slices: the record of each draw that started, in the order they ended.
-        best_index: where in ``slices`` the winner stands, else the best failure; None where no
-            draw was judged, or none had won yet (in the record of a call that raised).
+        best_index: the index of the winner in ``slices``, or else of the best failure. None if no
+            draw was judged, or if none had won yet when the call raised.
         stop_reason: why the call stopped.
-        sampling_id: the call's id, as in logs, spans and hook payloads.
+        sampling_id: the call's id in logs, spans and hook payloads.
         started: when the call began (UTC).
         elapsed: how long it took, in seconds on the event loop's clock.
-        undelivered: how many draws could not be handed to hooks and ``on_slice`` before the time
-            for that was up.
-        stop_detail: the stop reason in words, where there is more to say: which budget is spent,
-            or which requirement is hopeless.
-        decision: what the selection decided and on what; None with ``"first"`` and ``"ordered"``.
-        toolbox: the call's tools, for `run_tools`; None where it had none, and in copies that were
-            pickled or read.
+        undelivered: how many draws could not be handed to hooks and ``on_slice`` in time.
+        stop_detail: details of the stop reason, such as the budget that is spent or the requirement
+            that is hopeless.
+        decision: the decision of the selection; None with ``"first"`` and ``"ordered"``.
+        toolbox: the call's tools, for `run_tools`. None if it had none, and in pickled or read
+            copies.
     """
 
     slices: tuple[Slice, ...]
@@ -97,11 +95,11 @@ class SamplingResult(Generic[T]):
 
     @property
     def success(self) -> bool:
-        """Whether there is an answer: a draw passed, and a selection's decision is complete.
+        """Whether a draw passed and the decision of the selection, if any, is complete.
 
-        Why the call stopped is in ``stop_reason``: a `BestOf` that a budget cut short has an
-        answer. In a call with ``tools``, one that calls tools may have passed: then `tool_calls`
-        has what it calls, and there is no answer yet.
+        This is independent of ``stop_reason``; for example, a `BestOf` that a budget cut short is a
+        success. In a call with ``tools``, the winner may be a reply that calls tools instead of an
+        answer; they are in `tool_calls`.
         """
         passed = self.best_index is not None and self.slices[self.best_index].passed
         return passed and (self.decision is None or self.decision.complete)
@@ -114,8 +112,8 @@ class SamplingResult(Generic[T]):
         """The winner, else the best failure.
 
         Raises:
-            ValueError: no draw was judged. Never so for a result that ``sample`` returned; the
-                record that an error carries can lack one.
+            ValueError: no draw was judged. This happens only in records that errors carry, never in
+                results that ``sample`` returned.
         """
         if self.best_index is None:
             msg = f"sampling {self.sampling_id}: no draw was judged, so there is no best one"
@@ -126,25 +124,25 @@ class SamplingResult(Generic[T]):
     def value(self) -> T | None:
         """The winner's parsed value, which may be None.
 
-        None too unless a draw passed, and for a winner that calls tools: it is no answer yet.
+        It is also None if no draw passed, or if the winner calls tools instead of answering.
         """
         return cast("T", self.best.value) if self.success else None
 
     @property
     def text(self) -> str | None:
-        """The winner's text; None unless a draw passed, as with `value`.
+        """The winner's text, or None if no draw passed.
 
-        ``best.text`` is there beside a failure, too: it is the best failure's then.
+        ``best.text`` also has the text of the best failure.
         """
         return self.best.text if self.success else None
 
     @property
     def context(self) -> Context:
-        """The conversation to continue: ``strategy.sample(..., context=result.context)``.
+        """The conversation for the next call.
 
-        It has the first attempt's prompt, the winner's rounds of ``read_only`` tools, and its
-        reply. The words of repairs and rejected replies are left out: ``best.context_after`` is the
-        conversation as it was drawn, with all of them.
+        Use it as ``strategy.sample(..., context=result.context)``. It has the first attempt's
+        prompt, the winner's calls of ``read_only`` tools with their answers, and its reply. It
+        leaves out repairs and rejected replies; ``best.context_after`` has them all.
 
         Raises:
             SamplingFailed: no draw passed.
@@ -165,14 +163,14 @@ class SamplingResult(Generic[T]):
 
     @property
     def candidates(self) -> tuple[Slice, ...]:
-        """The draws that passed, in the order they ended: what the winner was chosen from."""
+        """The draws that passed, in the order they ended. The winner is one of them."""
         return tuple(s for s in self.slices if s.passed)
 
     @property
     def winners(self) -> tuple[Slice, ...]:
-        """The draws that won, the best first: k with ``Collect(k)``, else one.
+        """The draws that won, best first.
 
-        Empty where no draw passed; where fewer than k did, those.
+        There are up to k with ``Collect(k)``, else one; none if no draw passed.
         """
         if self.decision is None:
             return (self.best,) if self.success else ()
@@ -181,14 +179,14 @@ class SamplingResult(Generic[T]):
 
     @property
     def values(self) -> tuple[T, ...]:
-        """The values of all `winners`; None for one that calls tools."""
+        """The values of all `winners`; a winner that calls tools has None."""
         return tuple(cast("T", s.value) for s in self.winners)
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tools that the winner calls, with their arguments read; empty unless a draw passed.
+        """The tools that the winner calls, with parsed arguments; empty if no draw passed.
 
-        None of them has run: `run_tools` runs them.
+        None of them has run; `run_tools` runs them.
         """
         return self.best.tool_calls if self.success else ()
 
@@ -198,37 +196,37 @@ class SamplingResult(Generic[T]):
         *,
         on_error: Literal["tell", "raise"] = "tell",
     ) -> tuple[Message, ...]:
-        """Run what the winner calls, one after the other, in the model's order.
+        """Run the tools that the winner calls, one after the other, in the model's order.
 
-        The messages go into the next call, which asks for the reply to them::
+        Pass the messages to the next call, which asks for the reply to them::
 
             answers = await result.run_tools()
             result = await strategy.sample(answers, context=result.context, tools=tools)
 
         `mellea_like.agent.run_agent` does both until there is an answer.
 
-        A plain function runs in a thread. Where the caller is cancelled, an async one is too, a
-        plain one goes on to its end without being waited for, and no further one begins. Each call
-        of this method runs them again, with a copy of the arguments: `tool_calls` stays as it is.
+        Plain functions run in a thread. If the caller is cancelled, an async function is cancelled,
+        a plain one is left to finish in its thread, and no more tools start. Each call of this
+        method runs the tools again, with copies of the arguments.
 
         Args:
-            tools: what the names stand for; by default the tools of the call.
-            on_error: what an exception in a tool means. ``"tell"``: the model is told, by a message
-                that begins with ``error:``, it is logged, and the others run. ``"raise"``: a
-                `ToolError` is raised, whose ``answers`` are the messages so far, and no further one
-                runs.
+            tools: the tools by which to look up names; by default those of the call.
+            on_error: what an exception in a tool does. With ``"tell"``, it is logged, the model
+                gets a message that begins with ``error:``, and the other tools run. With
+                ``"raise"``, no more tools run, and a `ToolError` is raised whose ``answers`` are
+                the messages so far.
 
         Returns:
-            A message of the role ``"tool"`` for each call; empty where it calls none. What a tool
-            returns is told as it is where it is a ``str``, else as JSON.
+            A message with the role ``"tool"`` for each call. Its content is the tool's return
+            value, as JSON unless it is a ``str``.
 
         Raises:
             SamplingFailed: no draw passed.
             ToolError: a tool raised, and ``on_error`` is ``"raise"``.
-            ValueError: a tool has no function; or this result is a copy that does not know its
-                tools, and they aren't given, or not all. Then none has run.
+            ValueError: a tool has no function, or this result is a copy without its tools and
+                ``tools`` lacks some. No tool has run then.
         """
-        # As for notebooks below: what runs functions stands above the core.
+        # As for notebooks below, the module that runs functions is above the core.
         running = import_module("mellea_like.sampling.tools")
         answers: tuple[Message, ...] = await running.run_tools(self, tools, on_error)
         return answers
@@ -240,10 +238,10 @@ class SamplingResult(Generic[T]):
             The value.
 
         Raises:
-            SamplingFailed: no draw passed; its message says what the best failure lacked and how
-                many ended in an error, and its cause is the first error, if there was any.
-            UnansweredToolCalls: the winner calls tools, which is no answer yet. It is a
-                `SamplingFailed`, too.
+            SamplingFailed: no draw passed. The message has the problems of the best failure and the
+                number of errors; the cause is the first error, if there was any.
+            UnansweredToolCalls: the winner calls tools instead of answering. This is also a
+                `SamplingFailed`.
         """
         won = self._winner()
         if won.tool_calls and won.value is None:
@@ -259,15 +257,15 @@ class SamplingResult(Generic[T]):
 
     @property
     def errors(self) -> tuple[BaseException, ...]:
-        """The errors of all draws, in the order they happened; beside a success too.
+        """The errors of all draws, in the order they happened, even after a success.
 
-        An error that a retry mended is none of them: it cost a request, and no attempt.
+        Errors of requests that were retried successfully aren't included.
         """
         return tuple(s.error for s in self.slices if s.error is not None)
 
     @property
     def usage(self) -> Usage:
-        """What all requests of the call cost, judges and losers included."""
+        """The cost of all requests of the call, including judges and losers."""
         compared = Usage() if self.decision is None else self.decision.usage
         return sum((s.usage for s in self.slices), compared)
 
@@ -275,21 +273,21 @@ class SamplingResult(Generic[T]):
         """Count the draws with one outcome.
 
         Args:
-            outcome: which.
+            outcome: the outcome.
 
         Returns:
-            How many.
+            The number of draws.
         """
         return sum(s.outcome is outcome for s in self.slices)
 
     def ledger(self, prices: Mapping[str, Price] | None = None) -> Ledger:
-        """Say what each draw cost, what of it was wasted, and what comparisons cost.
+        """Return the cost of each draw and of comparisons, and how much was wasted.
 
-        Its total is `usage`.
+        The total is `usage`.
 
         Args:
-            prices: the price of each model by its name, judges too; None leaves money out. What a
-                judge without a price spent is left out of the cost, which then has a ``≥``.
+            prices: the price of each model, including judges, by its name; None leaves money out.
+                If a judge has no price, the cost is only a lower bound, shown with a ``≥``.
 
         Returns:
             The ledger: ``print`` shows it as a table.
@@ -303,8 +301,8 @@ class SamplingResult(Generic[T]):
         """Write the record as plain data, for a file, a database or a report.
 
         Returns:
-            What `json.dumps` takes; `mellea_like.core.serialization` describes it, and
-            ``mellea_like.core.prompts`` how conversations are written.
+            Data for `json.dumps`. `mellea_like.core.serialization` describes it, and
+            ``mellea_like.core.prompts`` describes how conversations are written.
         """
         from mellea_like.core.serialization import to_dict  # noqa: PLC0415 (few programs need it)
 
@@ -328,12 +326,12 @@ class SamplingResult(Generic[T]):
             format: the type of the parsed values; None leaves them as JSON has them.
 
         Returns:
-            The result. What can't be written down is described: its actions are
-            `mellea_like.core.serialization.RecordedAction`, its requirements can't be checked
-            again, and errors of foreign types are `mellea_like.core.serialization.RecordedError`.
+            The result. Its actions are `mellea_like.core.serialization.RecordedAction`, its
+            requirements can't be checked again, and errors of foreign types are
+            `mellea_like.core.serialization.RecordedError`.
 
         Raises:
-            ValueError: it isn't such a record, or its values aren't of the format.
+            ValueError: it isn't such a record, or its values don't match the format.
         """
         from mellea_like.core.serialization import from_dict  # noqa: PLC0415 (few programs need it)
 
@@ -343,7 +341,7 @@ class SamplingResult(Generic[T]):
         return from_dict(data, format, made)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from mellea_like.core.serialization import picklable  # noqa: PLC0415 (few programs need it)
+        from mellea_like.core.recorded import picklable  # noqa: PLC0415 (few programs need it)
 
         left = {"slices", "toolbox"}  # Tools may be functions of a function, which don't pickle.
         given = (getattr(self, f.name) for f in fields(self) if f.name not in left)
@@ -381,8 +379,8 @@ class SamplingResult(Generic[T]):
 
     def _repr_html_(self) -> str:
         """Show a notebook the waterfall of the call."""
-        # A notebook asks the object itself, and no layer above stands between the two: so this one
-        # place looks up by its name what stands above the core.
+        # A notebook asks the object itself, so nothing above the core can provide this. Hence the
+        # module is looked up by its name.
         return str(import_module("mellea_like.report.notebook").cell(self.to_dict()))
 
     def __repr__(self) -> str:
@@ -396,7 +394,7 @@ class SamplingResult(Generic[T]):
 def _unpickled(
     causes: Sequence[tuple[BaseException, BaseException]], *given: Any
 ) -> SamplingResult[Any]:
-    """Make a result again whose errors have their causes."""
+    """Make a result whose errors have their causes again."""
     for error, cause in causes:
         error.__cause__ = cause
     return SamplingResult(*given)

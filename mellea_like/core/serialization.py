@@ -1,40 +1,42 @@
-"""A call's record as plain data, for files, databases and pictures; and back again.
+"""A call's record as plain data, for files, databases and pictures, and its reading.
 
 Conversations are in ``prompts`` (``mellea_like.core.prompts``); a slice has the place there of
-what was sent for it (``prompt``) and of what the conversation was before (``context``). What was
-asked, required and raised is described, not kept: its type's name and its text. A parsed value that
-JSON has no words for is a text.
+what was sent for it (``prompt``) and of what the conversation was before (``context``). Actions,
+requirements and errors are only described, by the name of their type and their text. A parsed value
+that JSON has no words for is a text.
 """
 
 from __future__ import annotations
 
-import builtins
 import json
 import math
-import pickle
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from mellea_like import errors
 from mellea_like.core.conversation import Context, Message
 from mellea_like.core.decision import Answer, Comparison, Decision
-from mellea_like.core.display import add_note, error_text, fields_shown, safe_repr
+from mellea_like.core.display import safe_repr
 from mellea_like.core.format import parse_reply
 from mellea_like.core.generation import USAGE, USAGE_DETAILS, Generation, Usage
 from mellea_like.core.prompts import Prompts, read_prompts
-from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.tools import ToolCall
 from mellea_like.core.validation import ValidationResult, ValidationStatus
-from mellea_like.errors import BackendError, MelleaError, RequirementError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mellea_like.core.conversation import Action
+    from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
-    from mellea_like.core.validation import Candidate, ValidatorAnswer
+
+from mellea_like.core.recorded import (
+    RecordedAction,
+    RecordedError,
+    error_from_dict,
+    error_to_dict,
+    recorded_requirement,
+)
 
 __all__ = [
     "FORMAT",
@@ -49,7 +51,6 @@ __all__ = [
     "error_to_dict",
     "from_dict",
     "outline",
-    "picklable",
     "recorded_requirement",
     "slice_from_dict",
     "slice_to_dict",
@@ -59,7 +60,7 @@ __all__ = [
 ]
 
 FORMAT = "mellea_like.trace"
-"""What a record says that it is, under ``format``."""
+"""The ``format`` of a record."""
 
 VERSION = 2
 """The version of that format. In version 1, each conversation was written whole."""
@@ -67,7 +68,7 @@ VERSION = 2
 READ_VERSIONS = (1, VERSION)
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | bool | None"
-"""What JSON can say."""
+"""Values that JSON has."""
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ _AS_WRITTEN = ("stop_reason", "sampling_id", "elapsed", "undelivered", "stop_det
 _WHERE_KNOWN = ("stage", "asked")
 
 _SAID_BESIDES = ("refusal", "reasoning")
-"""What a reply may have said besides its text; its tool calls are written in another way."""
+"""Fields of a reply in addition to its text. Its tool calls are written in another way."""
 
 
 def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def outline(
     """Write a call's record without its slices and what they have cost.
 
     Then follows for each slice its iteration, and the places of its context and of its prompt among
-    the ``prompts``. What writes a message may do so in another way than a record has it.
+    the ``prompts``. Messages may be written in another way than in a record.
     """
     prompts = Prompts()
     place = prompts.place
@@ -187,7 +188,7 @@ def check_readable(reply: Generation, format: Any) -> None:
 
 
 def decision_to_dict(decision: Decision, *, words: bool = True) -> dict[str, Any]:
-    """Write what a selection decided as plain data; or without the words of who lost a vote.
+    """Write the decision of a selection as plain data, or without the words of answers that lost.
 
     An answer that got votes is ``{"label", "votes", "draws"}``, as in `Decision`.
     """
@@ -216,7 +217,7 @@ def decision_to_dict(decision: Decision, *, words: bool = True) -> dict[str, Any
 
 
 def decision_from_dict(plain: Mapping[str, Any] | None) -> Decision | None:
-    """Read what a selection decided; None where there was none."""
+    """Read the decision of a selection; None if there was none."""
     if plain is None:
         return None
     return Decision(
@@ -359,7 +360,7 @@ def slice_from_dict(
     messages: tuple[Message, ...],
     requirement: Callable[[str, str, float], Requirement],
 ) -> Slice:
-    """Read the record of an iteration; its conversation stands elsewhere."""
+    """Read the record of an iteration, without its conversation."""
     of = ("name", "description", "weight")
     return Slice(
         iteration=s["iteration"],
@@ -384,7 +385,7 @@ def slice_from_dict(
 
 
 def check_usage_of(s: Mapping[str, Any]) -> tuple[tuple[str | None, Usage], ...] | None:
-    """Read what each model spent on an iteration's checks; None where a record does not say."""
+    """Read the usage of each model for an iteration's checks; None in records without it."""
     written: Sequence[Sequence[Any]] | None = s.get("check_usage")
     if written is not None:
         return tuple((model, usage_from_dict(spent)) for model, spent in written)
@@ -427,175 +428,3 @@ def _place(index: Any, among: Sequence[object]) -> int:
         msg = f"{index!r} isn't a place in a list of {len(among)}"
         raise ValueError(msg)
     return index
-
-
-# --- in place of what can't be written down ---------------------------------------------------
-
-MOST_CAUSES = 5
-"""How many causes of an error are written down."""
-
-_OF_BACKENDS = ("status", "retryable", "retry_after")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedAction:
-    """What was asked for, as a record describes it.
-
-    Args:
-        type: the action's class.
-        text: what it said.
-    """
-
-    type: str
-    text: str
-
-    __repr__ = fields_shown
-
-    @classmethod
-    def of(cls, action: Action[Any]) -> RecordedAction:
-        """Describe an action: by its type's name, and its text or else its ``repr``."""
-        if isinstance(action, RecordedAction):
-            return action
-        if isinstance(action, Message):
-            return cls(type(action).__name__, action.text)
-        text = getattr(action, "description", None) or getattr(action, "content", None)
-        return cls(type(action).__name__, text if isinstance(text, str) else safe_repr(action))
-
-    def render(self, context: Context) -> tuple[Message, ...]:
-        """Return the conversation with the text at its end."""
-        return (*context.messages, Message("user", self.text))
-
-    def parse(self, text: str) -> str:
-        """Return the reply's text as it is."""
-        return text
-
-
-class RecordedError(MelleaError):
-    """An error of a type that a record can only name.
-
-    Args:
-        message: the error's message.
-        type: the error's type: its name, with its module unless it is Python's own.
-    """
-
-    def __init__(self, message: str = "", *, type: str = "RecordedError") -> None:  # noqa: A002 (the record's word)
-        super().__init__(message)
-        self.type = type
-
-
-def recorded_requirement(name: str, description: str, weight: float) -> Requirement:
-    """Return a requirement that stands for one in a record."""
-    return Requirement(description, _Unknown(name), name=name, weight=weight, inline=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unknown:
-    """Stands for the validator of a recorded requirement."""
-
-    name: str
-
-    def __call__(self, candidate: Candidate) -> ValidatorAnswer:
-        del candidate
-        msg = f"requirement {self.name!r} is out of a record, which does not say how to check it"
-        raise RequirementError(msg, requirement=self.name)
-
-
-def picklable(
-    slices: Sequence[Slice],
-) -> tuple[tuple[Slice, ...], list[tuple[BaseException, BaseException]]]:
-    """Return slices whose actions, requirements and errors pickle; then errors with their causes.
-
-    Pickle leaves an exception's cause out.
-    """
-    known: dict[int, Any] = {}
-    causes: list[tuple[BaseException, BaseException]] = []
-
-    def kept(thing: Any, instead: Callable[[Any], Any]) -> Any:
-        if id(thing) not in known:
-            known[id(thing)] = thing if _pickles(thing) else instead(thing)
-        return known[id(thing)]
-
-    def error(raised: BaseException | None, more: int = MOST_CAUSES) -> Any:
-        again = id(raised) in known
-        copied = kept(raised, lambda lost: error_from_dict(error_to_dict(lost)))
-        if raised is not None and raised.__cause__ is not None and more and not again:
-            causes.append((copied, error(raised.__cause__, more - 1)))
-        return copied
-
-    copies = tuple(
-        replace(
-            s,
-            action=kept(s.action, RecordedAction.of),
-            requirements=tuple(
-                kept(r, lambda lost: recorded_requirement(lost.name, lost.description, lost.weight))
-                for r in s.requirements
-            ),
-            verdicts=tuple(
-                v if v.error is None else v.recorded(v.status, v.reason, v.score, error(v.error))
-                for v in s.verdicts
-            ),
-            error=error(s.error),
-        )
-        for s in slices
-    )
-    return copies, causes
-
-
-def _pickles(thing: object) -> bool:
-    try:
-        again = pickle.loads(pickle.dumps(thing))  # noqa: S301 (just written)
-    except Exception:  # noqa: BLE001 (a user's class may raise anything)
-        return False
-    # An exception may come back and say something else: its class is given its message anew.
-    return not isinstance(thing, BaseException) or error_text(again) == error_text(thing)
-
-
-def error_to_dict(error: BaseException) -> dict[str, Any]:
-    """Describe an error as plain data."""
-    return _described(error, MOST_CAUSES)
-
-
-def error_from_dict(written: Mapping[str, Any]) -> Exception:
-    """Make an error from its description."""
-    name, message = written["type"], written["message"]
-    error = _made(name, message, written) or RecordedError(message, type=name)
-    for note in written.get("notes", ()):
-        add_note(error, note)
-    if "cause" in written:
-        error.__cause__ = error_from_dict(written["cause"])
-    return error
-
-
-def _described(error: BaseException, causes: int) -> dict[str, Any]:
-    described: dict[str, Any] = {"type": _type_name(error), "message": error_text(error)}
-    if isinstance(error, BackendError):
-        described.update({name: getattr(error, name) for name in _OF_BACKENDS})
-    notes = getattr(error, "__notes__", None)
-    if notes:
-        described["notes"] = [str(note) for note in notes]
-    if error.__cause__ is not None and causes:
-        described["cause"] = _described(error.__cause__, causes - 1)
-    return described
-
-
-def _type_name(error: BaseException) -> str:
-    if isinstance(error, RecordedError):
-        return error.type
-    kind = type(error)
-    if kind.__module__ in {"builtins", errors.__name__}:
-        return kind.__name__
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _made(name: str, message: str, written: Mapping[str, Any]) -> Exception | None:
-    found = getattr(errors, name, None) or getattr(builtins, name, None)
-    if not (isinstance(found, type) and issubclass(found, Exception)):
-        return None
-    try:
-        if issubclass(found, BackendError):
-            said = {field: written[field] for field in _OF_BACKENDS if field in written}
-            return found(message, **said)
-        error = found(message)
-    except TypeError:  # It takes more than a message.
-        return None
-    return error if str(error) == message else None

@@ -40,35 +40,34 @@ _PASSED = Outcome.PASSED
 
 @record(frozen=True, slots=True)
 class Slice:
-    """The record of one draw: what was asked, what came back, the verdicts and the outcome.
+    """The record of one draw, from the prompt to the verdicts and the outcome.
 
     Args:
         iteration: its id: 1-based, unique in the call, not monotonic in time.
         subsample: its lane, 0-based; ``lane`` counts from 1.
         depth: its place in that lane, 0-based; ``attempt`` counts from 1.
-        chain: the sequence of repairs that it belongs to, 0-based: as ``subsample``, but where a
-            schedule or a selection pools the attempts of all lanes, and a chain took another's.
-        action: what was asked for, repairs included.
+        chain: the sequence of repairs that it belongs to, 0-based. It equals ``subsample``, unless
+            a schedule or a selection pools the attempts of all lanes and this one was borrowed.
+        action: the task, with its repairs.
         context: the conversation that it was generated in.
-        messages: what was sent: the context and the prompt; empty where nothing was. Behind them
-            what the draw said to ``read_only`` tools and what they answered, round by round.
-        generation: the output, or None where the backend gave none.
-        requirements: what it had to meet, in order; empty where it was not validated.
+        messages: the messages that were sent, empty if none were. They are the context and the
+            prompt, followed by calls of ``read_only`` tools and their answers, round by round.
+        generation: the output, or None if the backend gave none.
+        requirements: the requirements it was checked against, in order; empty if it wasn't checked.
         verdicts: the verdict on each requirement, in the same order.
         outcome: how it ended.
         error: the exception behind an errored outcome, or what failed while a cancelled draw
             cleaned up; else None.
-        reason: why the reply was no answer that could be checked: it was cut off, refused or empty,
-            does not parse, or breaks a rule of its format; or which budget it was not sent for.
-            Empty otherwise.
+        reason: why there was no reply to check. It was cut off, refused or empty, it did not parse
+            or broke a rule of its format, or a budget stopped the request. Empty otherwise.
         started_at: when it started, in seconds since the call began.
         ended_at: when it ended, in seconds since the call began.
-        usage: what it cost, its judge calls included.
-        stage: which stage of an `Escalate` it is from, 0-based; None with other strategies.
-        asked: the model that was asked, where the options or the backend name it.
-        check_usage: the part of the usage that its checks cost (judges, scorers, and calls that
-            validators made), calls that its tools made, and models that a `FallbackBackend` asked
-            in vain: each model with its share. None in a record that does not say so.
+        usage: its cost, including its judge calls.
+        stage: the stage of an `Escalate` that made it, 0-based; None with other strategies.
+        asked: the model that was asked, if the options or the backend name it.
+        check_usage: the part of the usage that was not spent on the reply, as pairs of a model and
+            its share. It has the judges, the scorers, the calls that validators and tools made, and
+            the models that a `FallbackBackend` tried in vain. None in a record without it.
     """
 
     iteration: int
@@ -127,16 +126,16 @@ class Slice:
             begin = end
             while begin > asked and sent[begin - 1].role == "tool":
                 begin -= 1
-            begin -= 1  # What called them; the prompt's first message can't have.
+            begin -= 1  # The message that called them; the prompt's first one can't.
             if begin <= asked or begin == end - 1 or not sent[begin].tool_calls:
                 return sent[end:]
             end = begin
 
     @property
     def context_after(self) -> Context:
-        """The conversation as it was drawn: with the prompt and the output added.
+        """The conversation with the prompt and the output added, exactly as it was drawn.
 
-        After a repair it has the words of the repair in it and, with some strategies, rejected
+        After a repair, it contains the words of the repair and, with some strategies, rejected
         replies; ``result.context`` has neither. Without an output, it is the context.
         """
         if self.generation is None:
@@ -150,37 +149,37 @@ class Slice:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Where its turn stands when the winner must not depend on timing: (depth, subsample)."""
+        """Its order in ``selection="ordered"``, which ignores timing, as (depth, subsample)."""
         return self.depth, self.subsample
 
     @property
     def model(self) -> str | None:
-        """The model that answered, or else the one that was asked, where it is known."""
+        """The model that answered, or else the one that was asked; None if neither is known."""
         answered = None if self.generation is None else self.generation.model
         return self.asked if answered is None else answered
 
     @property
     def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
-        """The usage in parts: the model of the draw with its own, then those of the checks."""
+        """The usage by model, first that of the reply and then those of the checks."""
         checks = self.check_usage or ()
         own = self.usage - sum((spent for _, spent in checks), Usage())
         return ((self.model, own), *checks)
 
     @property
     def text(self) -> str:
-        """The generated text; empty where there is none."""
+        """The generated text; empty without an output."""
         return "" if self.generation is None else self.generation.text
 
     @property
     def value(self) -> Any:
-        """The parsed value, or the text where that is the value; None without an output."""
+        """The parsed value, or the text if nothing was parsed; None without an output."""
         if self.generation is None:
             return None
         return self.generation.value if self.generation.has_value else self.generation.text
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tools that the output calls; none has run, unless the draw ended while they did."""
+        """The tools that the output calls. None has run, unless the draw ended meanwhile."""
         return () if self.generation is None else self.generation.tool_calls
 
     @property
@@ -196,10 +195,9 @@ class Slice:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was wrong, a line each: why it was no answer, or the failed requirements.
+        """The reasons of its failure, one a line.
 
-        As prompts and messages want it: the first few, each of bounded length; ``verdicts`` has
-        all of it.
+        They are shortened for prompts and messages; ``verdicts`` has all of them in full.
         """
         if self.reason:
             return first_few((self.reason,))

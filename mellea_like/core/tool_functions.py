@@ -22,7 +22,7 @@ __all__ = ["FunctionTool", "documented", "function_tool", "wrong_arguments"]
 
 
 class FunctionTool(NamedTuple):
-    """What a function's signature and docstring say of it as a tool."""
+    """The tool that a function's signature and docstring describe."""
 
     name: str
     description: str
@@ -109,13 +109,13 @@ def _default(default: object) -> Any:
 
 
 def _described(hint: Any, default: object) -> bool:
-    """Tell whether a hint has a description of its own."""
+    """Tell whether a hint has its own description."""
     parts = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return any(isinstance(p, FieldInfo) and p.description for p in (*parts, default))
 
 
 def wrong_arguments(error: ValidationError, names: tuple[str, ...]) -> str:
-    """Say which arguments break which rule, with their values: of many the first."""
+    """Name the first arguments that break a rule, with the rules and the values."""
     return "; ".join(first_few(_wrong(e, names) for e in error.errors(include_url=False)))
 
 

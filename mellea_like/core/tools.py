@@ -37,7 +37,7 @@ class ToolCall:
     """A model's wish to have a tool run. Calls compare by what the model wrote.
 
     Args:
-        id: what the model, or its server, calls it; the message with what came of it names that.
+        id: its id, by the model or its server; the message with the answer refers to it.
         name: the tool's name.
         arguments: the arguments, as the JSON text that the model wrote. It need not be right.
         value: the arguments, read and validated, where the call was checked against its `Tool`.
@@ -106,18 +106,17 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Something that a model may ask to have run.
+    """Something that a model may ask to run.
 
     Args:
-        name: what the model calls it: 1 to 64 letters, digits, ``_`` and ``-``, the rule of
-            OpenAI's servers.
+        name: its name for the model, of 1 to 64 letters, digits, ``_`` and ``-`` (OpenAI's rule).
         description: what it does, for the model.
-        parameters: the JSON Schema of its arguments, an object's. Arguments that it does not name
-            fail, unless it says ``"additionalProperties": true`` or has a schema for them.
-        function: what runs when it is called, or None where it is run elsewhere.
-        read_only: whether running it changes nothing, so that a draw that may yet lose can.
-        strict: whether a server of OpenAI's is to keep a call's arguments to the schema while it
-            generates them; None doesn't say.
+        parameters: the JSON Schema of its arguments, which is an object's. Other arguments are
+            refused, unless ``"additionalProperties"`` is true or a schema.
+        function: the function to run, or None if it runs elsewhere.
+        read_only: whether it changes nothing, so that draws may run it before they win.
+        strict: whether OpenAI's servers must keep to the schema while they generate arguments; None
+            leaves it to the server.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -132,9 +131,9 @@ class Tool:
     function: Callable[..., Any] | None = field(default=None, repr=False)
     read_only: bool = False
     hinted: bool = field(default=False, repr=False, compare=False, kw_only=True)
-    """Whether the function's type hints say what its arguments are, as `of` has it."""
+    """Whether the parameters come from the function's type hints, as in `of`."""
     strict: bool | None = field(default=None, repr=False, kw_only=True)
-    """What the server is told about it; see ``Args``."""
+    """See ``Args``."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and isinstance(self.description, str)):
@@ -172,25 +171,24 @@ class Tool:
         description: str | None = None,
         read_only: bool | None = None,
     ) -> Tool:
-        """Make a tool of a function, or of a schema.
+        """Make a tool from a function or a schema.
 
         Args:
-            source: a function with type hints, plain or async: its docstring describes it, and in
-                an ``Args:`` section (Google's style) each argument, unless the hint does:
-                ``Annotated[str, Field(description=...)]``. Or a mapping: as OpenAI's API has tools,
-                or a JSON Schema whose ``title`` names the tool. Or a tool.
-            name: the tool's name, instead of the source's.
-            description: what it does, instead of the source's description.
-            read_only: whether running it changes nothing; by default what the source says, or else
-                False.
+            source: a plain or async function with type hints, a mapping, or a tool. A function's
+                docstring describes it, and an ``Args:`` section in Google's style describes its
+                arguments, unless their hints do (``Annotated[str, Field(description=...)]``). A
+                mapping is a tool in OpenAI's API, or a JSON Schema whose ``title`` is the name.
+            name: the tool's name, in place of the source's.
+            description: the description, in place of the source's.
+            read_only: whether it changes nothing; by default as in the source, or else False.
 
         Returns:
             The tool.
 
         Raises:
-            TypeError: it is none of these; or a parameter has no type hint, or no name of its own
-                (``*args``), or is of a type that JSON can't be read into.
-            ValueError: the name can't be a tool's, or a schema is to be ``read_only``.
+            TypeError: the source is none of these, or a parameter has no type hint, has no name
+                (``*args``), or has a type that JSON can't be read into.
+            ValueError: the name breaks the rule, or a schema is made ``read_only``.
         """
         if isinstance(source, Tool) and (name, description, read_only) == (None, None, None):
             return source  # Also one of a subclass.
@@ -206,7 +204,7 @@ class Tool:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the tool as OpenAI's chat protocol has it."""
+        """Return the tool in OpenAI's chat protocol."""
         told = {"description": self.description} if self.description else {}
         strict = {} if self.strict is None else {"strict": self.strict}
         function = {"name": self.name, **told, "parameters": dict(self.parameters), **strict}
@@ -214,7 +212,7 @@ class Tool:
 
 
 ToolSource: TypeAlias = "Tool | Callable[..., Any] | Mapping[str, Any]"
-"""What a tool is made of: a tool, a function, or a mapping as `Tool.of` reads it."""
+"""A tool, a function, or a mapping that `Tool.of` reads."""
 
 
 def _made(source: object, name: str | None) -> Tool:
@@ -262,7 +260,7 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
 
 
 def resendable(call: ToolCall) -> ToolCall:
-    """Return a call as a conversation takes it: some servers refuse arguments that aren't JSON."""
+    """Return a call for a conversation, because some servers refuse arguments that aren't JSON."""
     try:
         read = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

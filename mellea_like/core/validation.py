@@ -1,4 +1,4 @@
-"""What validators and stream checks are asked, and what they answer."""
+"""The questions put to validators and stream checks, and their answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ValidationStatus(StrEnum):
     ERRORED = "errored"
     """The validator or the judge failed to do its job."""
     SKIPPED = "skipped"
-    """Not asked, because a cheaper requirement had failed already."""
+    """Not checked, because a cheaper requirement had already failed."""
 
 
 @record(frozen=True, slots=True, init=False)
@@ -44,13 +44,13 @@ class ValidationResult:
 
     Args:
         passed: whether the requirement is met.
-        reason: why, or why not; it goes into the next attempt's prompt. Write it for the model.
-        score: how well it is met, from 0.0 to 1.0, or None. Scores choose the best failure. Any
-            real number becomes a float: a ``Decimal``, a ``Fraction``, one of numpy's.
+        reason: why it is met or not. Write it for the model, because the next prompt includes it.
+        score: how well it is met, from 0.0 to 1.0, or None. Scores decide which failure is the
+            best. Any real number is converted to a float (``Decimal``, ``Fraction``, numpy's).
 
     Attributes:
         status: passed, failed, errored or skipped.
-        error: the exception, where the status is errored, or failed because ``on_error`` says so.
+        error: the exception, if the status is errored, or failed because of ``on_error="fail"``.
 
     Raises:
         TypeError: ``passed`` isn't a bool, ``reason`` not a str, or the score not a number.
@@ -123,7 +123,7 @@ class ValidationResult:
 
     @classmethod
     def skipped(cls, reason: str) -> ValidationResult:
-        """Return the verdict of a requirement that was not asked, and why it was not."""
+        """Return the verdict of a requirement that was not checked, with the reason."""
         return cls.recorded(ValidationStatus.SKIPPED, reason)
 
     @property
@@ -137,17 +137,17 @@ class ValidationResult:
 
 @record(frozen=True, slots=True)
 class Candidate:
-    """What a validator is asked about.
+    """A reply for a validator to decide on.
 
     Args:
         text: the generated text.
         value: the parsed value: the ``format``'s instance, what the action's ``parse`` or a
             `FunctionBackend` returned, or else the text.
         generation: the whole output.
-        context: the call's ``validation_context`` if it was given, else the conversation that the
+        context: the call's ``validation_context`` if there is one, else the conversation that the
             output was generated in.
-        action: what was asked for.
-        rounds: what the draw said to its ``read_only`` tools, and what they answered.
+        action: the task.
+        rounds: the calls of ``read_only`` tools in the draw, with their answers.
     """
 
     text: str
@@ -161,7 +161,7 @@ class Candidate:
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tools that the reply calls; none of them has run."""
+        """The tools that the reply calls. None of them has run yet."""
         return self.generation.tool_calls
 
 
@@ -170,15 +170,15 @@ Validator: TypeAlias = "Callable[[Candidate], ValidatorAnswer | Awaitable[Valida
 
 
 class Verdict(StrEnum):
-    """What an incremental check knows of the reply so far."""
+    """The verdict of an incremental check on the reply so far."""
 
     FAIL = "fail"
-    """Whatever may follow, the requirement will not be met: the request is closed."""
+    """The requirement can't be met any more, so the request is closed."""
     PASS = "pass"  # noqa: S105 (no password)
-    """Whatever may follow, the requirement will be met. The final check is made all the same."""
+    """The requirement will be met whatever follows. The final check runs all the same."""
     UNKNOWN = "unknown"
-    """It depends on what follows."""
+    """It depends on the rest of the reply."""
 
 
 StreamCheck: TypeAlias = "Callable[[str, str], Verdict | tuple[Verdict, str]]"
-"""Takes the text so far, the newest piece included, and that piece; may give a reason, too."""
+"""Takes the text so far, which includes the newest piece, and that piece."""

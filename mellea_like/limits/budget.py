@@ -11,9 +11,10 @@ import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.argument_checks import LARGEST, real_number, whole_number
-from mellea_like.core.backend import BackendWrapper, estimate_input_tokens
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.generation import REJECTED
 from mellea_like.core.prices import PER, checked_prices, price_for
+from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.errors import LimitExceeded, Shortage
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.budget_accounts import (

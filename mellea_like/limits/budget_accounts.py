@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import anyio
 
-from mellea_like.core.backend import BYTES_PER_TOKEN
 from mellea_like.core.generation import REJECTED
+from mellea_like.core.token_estimate import BYTES_PER_TOKEN
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.backend import estimate_input_tokens, output_bound
+from mellea_like.core.token_estimate import estimate_input_tokens, output_bound
 from mellea_like.errors import RateLimited
 from mellea_like.limits.bucket import MINUTE, Bucket
 from mellea_like.limits.fair_queue import QueuedLimit

@@ -1,4 +1,4 @@
-"""Ready-made requirements: each function returns a check that runs inline and says what is wrong.
+"""Ready-made requirements, which run inline and explain what is wrong with a reply.
 
 ```python
 from mellea_like.requirements.checks import contains, word_count
@@ -6,17 +6,17 @@ from mellea_like.requirements.checks import contains, word_count
 requirements = [word_count(at_most=20), contains("autumn", ignore_case=True)]
 ```
 
-Their reasons are written for the model (``it has 23 words; at most 20 are allowed``), so that a
-strategy that repairs can pass them on; their scores, where a reply can be more or less wrong,
-choose the best failure. A wrong argument raises at once, when the check is made.
+Reasons are written for the model (``it has 23 words; at most 20 are allowed``), so that a strategy
+can put them into the next prompt. If a reply can be more or less wrong, the check gives a score,
+which helps to choose the best failure. Wrong arguments raise immediately, when the check is made.
 
 With ``early=True``, some also check a reply while it streams in, and close its request as soon as
-nothing that may follow can make it pass: ``word_count(at_most=20, early=True)`` at the start of the
-21st word. What is rejected so would have failed in the end; a reply that passes is never affected.
-It saves the time and the tokens of what would have followed. It has to be asked for, since the
-reply is then only a part of one: where no reply passes, the best failure is such a part, and the
-other requirements have not been checked on it. Such a check can be lent to a requirement of one's
-own: ``Requirement("is short and polite", stream=word_count(at_most=20, early=True).stream)``.
+the reply can't pass any more. ``word_count(at_most=20, early=True)`` does so at the 21st word. This
+saves the time and the tokens of the rest, and never affects a reply that would pass. It is off by
+default because a rejected reply is incomplete: if no reply passes, the best failure is only the
+beginning of one, and the other requirements have not been checked on it. You can use such a check
+in a requirement of your own, as in ``Requirement("is short and polite",
+stream=word_count(at_most=20, early=True).stream)``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the ready-made checks share: how they are made, and how they word their reasons."""
+"""Parts that the ready-made checks share, and the wording of their reasons."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ Decision: TypeAlias = "ValidationResult | Awaitable[ValidationResult]"
 
 
 class Settings(TypedDict, total=False):
-    """What every ready-made check takes besides its own arguments; see `Requirement`.
+    """Arguments that every ready-made check takes; see `Requirement`.
 
     Attributes:
-        name: a short name for records and metrics, instead of the check's own.
+        name: a short name for records and metrics, in place of the check's own.
         weight: how much the check counts when the best failure is chosen.
-        check_only: check it, but do not tell the model of it in the prompt.
-        on_error: what an exception in the check means.
+        check_only: check it, but leave it out of the prompt.
+        on_error: what an exception in the check does.
     """
 
     name: str

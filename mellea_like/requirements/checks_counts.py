@@ -1,4 +1,4 @@
-"""Checks of length: words, characters, lines, sentences."""
+"""Checks of length, in words, characters, lines and sentences."""
 
 # ruff: noqa: RUF001, RUF002, SIM905 (typographic punctuation is meant; lists of words)
 
@@ -44,7 +44,7 @@ _SOMETIMES_LAST = frozenset(
 
 
 class Range(NamedTuple):
-    """How many there may be."""
+    """The smallest and the largest number allowed."""
 
     low: int | None
     high: int | None
@@ -96,28 +96,27 @@ def word_count(
 ) -> Requirement:
     """Require a number of words.
 
-    A word is a run of characters between white space that has at least one letter or digit:
-    ``well-known`` is one word, a lone ``-`` is none. Text in a script without spaces counts as one
-    word a run; limit its characters instead.
+    Words are separated by white space and contain a letter or digit, so ``well-known`` is one word
+    and a lone ``-`` is none. In scripts without spaces, count characters instead.
 
     Args:
         at_least: the fewest allowed.
         at_most: the most allowed.
-        exactly: the one number allowed; instead of the other two.
-        early: check a reply while it arrives, too, and close its request at the first sure failure;
-            see `mellea_like.requirements.checks`.
+        exactly: the only number allowed; replaces the other two.
+        early: also check replies while they stream in, and close a request as soon as its reply is
+            certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its score says how close the number is.
+        The requirement. Its score tells how close the number is.
 
     Raises:
         TypeError: no number is given, or one isn't an int.
-        ValueError: a number is negative, the numbers contradict each other, or ``early`` is asked
-            for without a greatest number.
+        ValueError: a number is negative, the numbers contradict each other, or ``early`` is used
+            without an upper limit.
     """
-    allowed = given_range("word_count", at_least, at_most, exactly)
-    return _counted("word_count", "word", allowed, count_words, settings, _words if early else None)
+    given = (at_least, at_most, exactly)
+    return _counted("word_count", "word", given, count_words, settings, _words if early else None)
 
 
 @ready_made
@@ -131,29 +130,26 @@ def char_count(
 ) -> Requirement:
     """Require a number of characters.
 
-    A character is a Unicode code point, as ``len`` counts them; white space counts, also at the
-    ends.
+    Characters are Unicode code points, as ``len`` counts them. White space counts, too.
 
     Args:
         at_least: the fewest allowed.
         at_most: the most allowed.
-        exactly: the one number allowed; instead of the other two.
-        early: check a reply while it arrives, too, and close its request at the first sure failure;
-            see `mellea_like.requirements.checks`.
+        exactly: the only number allowed; replaces the other two.
+        early: also check replies while they stream in, and close a request as soon as its reply is
+            certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its score says how close the number is.
+        The requirement. Its score tells how close the number is.
 
     Raises:
         TypeError: no number is given, or one isn't an int.
-        ValueError: a number is negative, the numbers contradict each other, or ``early`` is asked
-            for without a greatest number.
+        ValueError: a number is negative, the numbers contradict each other, or ``early`` is used
+            without an upper limit.
     """
-    allowed = given_range("char_count", at_least, at_most, exactly)
-    return _counted(
-        "char_count", "character", allowed, len, settings, _characters if early else None
-    )
+    given = (at_least, at_most, exactly)
+    return _counted("char_count", "character", given, len, settings, _characters if early else None)
 
 
 @ready_made
@@ -167,26 +163,26 @@ def line_count(
 ) -> Requirement:
     """Require a number of lines.
 
-    Lines end as in ``str.splitlines``; lines with nothing but white space do not count.
+    Lines end as in ``str.splitlines``. Blank lines don't count.
 
     Args:
         at_least: the fewest allowed.
         at_most: the most allowed.
-        exactly: the one number allowed; instead of the other two.
-        early: check a reply while it arrives, too, and close its request at the first sure failure;
-            see `mellea_like.requirements.checks`.
+        exactly: the only number allowed; replaces the other two.
+        early: also check replies while they stream in, and close a request as soon as its reply is
+            certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its score says how close the number is.
+        The requirement. Its score tells how close the number is.
 
     Raises:
         TypeError: no number is given, or one isn't an int.
-        ValueError: a number is negative, the numbers contradict each other, or ``early`` is asked
-            for without a greatest number.
+        ValueError: a number is negative, the numbers contradict each other, or ``early`` is used
+            without an upper limit.
     """
-    allowed = given_range("line_count", at_least, at_most, exactly)
-    return _counted("line_count", "line", allowed, count_lines, settings, _lines if early else None)
+    given = (at_least, at_most, exactly)
+    return _counted("line_count", "line", given, count_lines, settings, _lines if early else None)
 
 
 @ready_made
@@ -202,22 +198,22 @@ def sentence_count(
     Args:
         at_least: the fewest allowed.
         at_most: the most allowed.
-        exactly: the one number allowed; instead of the other two.
+        exactly: the only number allowed; replaces the other two.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its score says how close the number is.
+        The requirement. Its score tells how close the number is.
 
     Raises:
         TypeError: no number is given, or one isn't an int.
         ValueError: a number is negative, or the numbers contradict each other.
     """
-    allowed = given_range("sentence_count", at_least, at_most, exactly)
-    return _counted("sentence_count", "sentence", allowed, count_sentences, settings)
+    given = (at_least, at_most, exactly)
+    return _counted("sentence_count", "sentence", given, count_sentences, settings)
 
 
 def count_words(text: str) -> int:
-    """Count words: runs between white space with at least one letter or digit."""
+    """Count the runs between white space that contain a letter or digit."""
     return sum(any(map(str.isalnum, token)) for token in text.split())
 
 
@@ -232,23 +228,17 @@ def count_sentences(text: str) -> int:
 
 
 def sentences_of(text: str) -> list[str]:
-    """Split a text into its sentences, by rule.
+    """Split a text into its sentences, by rule; they are stripped.
 
-    A sentence ends at ``.``, ``!``, ``?`` or ``…`` (and quotes or brackets that close behind it)
-    with white space or the end of the text after it; at ``。``, ``！`` or ``？``; and at a blank
-    line. A part without a letter or digit isn't a sentence.
+    A sentence ends at ``.``, ``!``, ``?`` or ``…`` (and closing quotes or brackets after it) if
+    white space or the end of the text follows, at ``。``, ``！`` or ``？``, and at a blank line. A
+    part without a letter or digit isn't a sentence.
 
     The next sentence may begin with a lower-case letter, but not after ``…``, ``...`` or a mark in
-    closing quotes (``"Why?" she asked``). A full stop ends no sentence behind a title or an initial
-    (``Dr.``, ``J.``), before a digit behind ``No.`` or ``Fig.``, before a lower-case letter or a
-    digit behind an abbreviation that can end a sentence (``etc.``, ``p.m.``, ``Inc.``), or behind
-    a number that begins a line (``1.``).
-
-    Args:
-        text: the text.
-
-    Returns:
-        The sentences, stripped, in order.
+    closing quotes (``"Why?" she asked``). A full stop doesn't end a sentence after a title or an
+    initial (``Dr.``, ``J.``), between ``No.`` or ``Fig.`` and a digit, between an abbreviation that
+    can end a sentence (``etc.``, ``p.m.``, ``Inc.``) and a lower-case letter or a digit, or after a
+    number that begins a line (``1.``).
     """
     sentences: list[str] = []
     start = 0
@@ -288,11 +278,12 @@ def _ends_sentence(text: str, start: int, end: re.Match[str]) -> bool:
 def _counted(
     name: str,
     noun: str,
-    allowed: Range,
+    given: tuple[int | None, int | None, int | None],
     count: Callable[[str], int],
     settings: Settings,
     early: Callable[[], Callable[[str], int]] | None = None,
 ) -> Requirement:
+    allowed = given_range(name, *given)
     limit = allowed.limit
 
     def said(number: int) -> str:
@@ -318,11 +309,11 @@ def _counted(
 def given_range(name: str, at_least: object, at_most: object, exactly: object) -> Range:
     """Read the numbers that a check of a count was given."""
     given = {"at_least": at_least, "at_most": at_most, "exactly": exactly}
-    numbers: dict[str, int] = {}
-    for key, number in given.items():
-        if number is None:
-            continue
-        numbers[key] = whole_number(f"{name}: {key}", number, least=0)
+    numbers = {
+        key: whole_number(f"{name}: {key}", number, least=0)
+        for key, number in given.items()
+        if number is not None
+    }
     if not numbers:
         msg = f"{name} needs at_least, at_most or exactly"
         raise TypeError(msg)
@@ -338,7 +329,7 @@ def given_range(name: str, at_least: object, at_most: object, exactly: object) -
     return Range(low, high)
 
 
-# --- while a reply arrives --------------------------------------------------------------------
+# --- while a reply arrives ---
 
 
 def _fails_over(

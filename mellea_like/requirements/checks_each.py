@@ -54,26 +54,26 @@ _PARTS: dict[str, Callable[[str], list[str]]] = {
 
 @ready_made
 def each(part: Part, check_of_part: Requirement, **settings: Unpack[Settings]) -> Requirement:
-    """Require that a check passes for each part of the reply; a reply without any such part fails.
+    """Require that a check passes for each part of the reply. A reply without such parts fails.
 
-    Some examples: ``each("sentence", word_count(at_most=15))``, ``each("line", ends_with("!") &
+    Examples are ``each("sentence", word_count(at_most=15))`` and ``each("line", ends_with("!") &
     casing("lower"))``.
 
     Args:
-        part: ``"sentence"``, as for `sentence_count`; ``"line"``: lines that aren't blank;
-            ``"paragraph"``: parts between blank lines; or ``"item"``: the text of a line behind
-            ``-``, ``*``, ``+``, ``•``, ``1.``, ``1)``, ``a.`` or ``a)``.
-        check_of_part: a requirement with a validator, or a combination of such. It is asked about a
-            candidate with the part as its text and value.
+        part: ``"sentence"`` (as in `sentence_count`), ``"line"`` (lines that aren't blank),
+            ``"paragraph"`` (parts between blank lines), or ``"item"`` (the rest of a line that
+            starts with ``-``, ``*``, ``+``, ``•``, ``1.``, ``1)``, ``a.`` or ``a)``).
+        check_of_part: a requirement with a validator, or a combination of such. It gets a candidate
+            with the part as its text and value.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its reason shows the first part that fails, and its score is the share of
-        parts that pass. If the check errs for a part, the requirement has errored.
+        The requirement. Its reason shows the first part that fails, and its score is the share of
+        parts that pass. If the check errs for a part, the requirement errs.
 
     Raises:
         TypeError: the check isn't a `Requirement`.
-        ValueError: there is no such part, or a judge decides the check.
+        ValueError: the part is unknown, or a judge decides the check.
     """
     if part not in _PARTS:
         msg = f"each takes {listed(tuple(_PARTS), 'or')}, not {part!r}"

@@ -1,4 +1,4 @@
-"""Checks by regular expressions: whether one matches, and how often."""
+"""Checks by regular expressions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import (
-    Settings,
-    check,
-    clipped,
-    how_found,
-    ready_made,
-)
+from mellea_like.requirements.checks_common import Settings, check, clipped, how_found, ready_made
 from mellea_like.requirements.checks_counts import given_range
 
 if TYPE_CHECKING:
@@ -38,22 +32,23 @@ def matches(
 ) -> Requirement:
     """Require a match of a regular expression, in the dialect of the ``regex`` package.
 
-    That dialect has all of the standard library's, and a search in it can be stopped: a pattern
-    that needs exponential time makes the requirement err instead of hanging the event loop. Flags
-    are written into the pattern: ``(?m)``, ``(?s)``.
+    The dialect includes that of the standard library. Its searches can be stopped, so a pattern
+    that needs exponential time makes the requirement err instead of blocking the event loop. Write
+    flags into the pattern, such as ``(?m)`` or ``(?s)``.
 
     Args:
         pattern: the regular expression.
-        full: the whole reply must match, white space at its ends aside; by default any part may.
-        ignore_case: match whatever the case.
-        timeout: the most processor time for one search, in seconds; over 0.
+        full: whether the whole reply must match, except for white space at its ends; by default,
+            any part of it may.
+        ignore_case: whether upper and lower case are the same.
+        timeout: the most seconds of processor time for one search; over 0.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
         The requirement. A search that takes too long raises `RequirementError` from its validator.
 
     Raises:
-        ImportError: the ``regex`` package is not installed.
+        ImportError: the ``regex`` package isn't installed.
         TypeError: the pattern isn't a str, or the timeout isn't a number.
         ValueError: the pattern isn't a regular expression, or the timeout isn't over 0.
     """
@@ -90,26 +85,25 @@ def occurrences(
 ) -> Requirement:
     r"""Require a number of matches of a regular expression, in the dialect of `matches`.
 
-    Matches are counted from the left and do not overlap; empty ones do not count. Put a backslash
-    before what has a meaning in a pattern: ``occurrences(r"\?", at_most=1)``.
+    Matches are counted from the left and don't overlap; empty ones don't count. Escape characters
+    that have a meaning in patterns, as in ``occurrences(r"\?", at_most=1)``.
 
     Args:
         pattern: the regular expression.
         at_least: the fewest allowed.
         at_most: the most allowed.
-        exactly: the one number allowed; instead of the other two.
-        words: count only matches that are no part of a longer word: next to one there may be
-            anything but a letter, a digit or ``_``.
-        ignore_case: match whatever the case.
-        timeout: the most processor time for one reply, in seconds; over 0.
+        exactly: the only number allowed; replaces the other two.
+        words: count only whole words, which have no letter, digit or ``_`` next to them.
+        ignore_case: whether upper and lower case are the same.
+        timeout: the most seconds of processor time for one reply; over 0.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its score says how close the number is. A search that takes too long raises
-        `RequirementError` from its validator.
+        The requirement. Its score tells how close the number is. A search that takes too long
+        raises `RequirementError` from its validator.
 
     Raises:
-        ImportError: the ``regex`` package is not installed.
+        ImportError: the ``regex`` package isn't installed.
         TypeError: the pattern isn't a str, no number is given, or one isn't an int; or the timeout
             isn't a number.
         ValueError: the pattern isn't a regular expression, a number is negative, the numbers

@@ -1,4 +1,4 @@
-"""Checks of wording: what a text contains, how it starts and ends; of single values."""
+"""Checks of wording and of single values."""
 
 from __future__ import annotations
 
@@ -56,20 +56,19 @@ MAX_DIGITS = 1_000
 def contains(
     *texts: str, ignore_case: bool = False, words: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Require texts, all of them, anywhere in the reply; inside a longer word too.
+    """Require that the reply contains all of some texts, by default also inside longer words.
 
-    Texts compare after Unicode normalisation (NFC), so that two ways to encode ``é`` are the same.
+    Texts are compared after Unicode normalisation (NFC), so both ways to encode ``é`` are the same.
 
     Args:
-        *texts: what must occur.
+        *texts: the texts that must occur.
         ignore_case: compare by Unicode case folding.
-        words: find a text only as whole words: ``can`` is neither in ``significant`` nor in
-            ``canned``, but it is in ``can-do`` and ``can't``. Next to a text there may be anything
-            but a letter, a digit or ``_``.
+        words: find only whole words, which have no letter, digit or ``_`` next to them. ``can`` is
+            neither in ``significant`` nor in ``canned``, but it is in ``can-do`` and ``can't``.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its score is the share of the texts that occur.
+        The requirement. Its score is the share of the texts that occur.
 
     Raises:
         TypeError: there is no text, or one isn't a str.
@@ -98,20 +97,20 @@ def excludes(
     early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Forbid texts, all of them, anywhere in the reply; inside a longer word too.
+    """Forbid that the reply contains any of some texts, by default also inside longer words.
 
-    Texts compare after Unicode normalisation (NFC).
+    Texts are compared after Unicode normalisation (NFC).
 
     Args:
-        *texts: what must not occur.
+        *texts: the texts that must not occur.
         ignore_case: compare by Unicode case folding.
-        words: find a text only as whole words, as for `contains`.
-        early: check a reply while it arrives, too, and close its request at the first sure failure;
-            see `mellea_like.requirements.checks`.
+        words: find only whole words, as in `contains`.
+        early: also check replies while they stream in, and close a request as soon as its reply is
+            certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its score is the share of the texts that do not occur.
+        The requirement. Its score is the share of the texts that do not occur.
 
     Raises:
         TypeError: there is no text, or one isn't a str.
@@ -140,13 +139,13 @@ def excludes(
 def starts_with(
     *texts: str, ignore_case: bool = False, early: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Require one of some texts at the start; white space before it is passed over.
+    """Require that the reply starts with one of some texts, after white space if there is any.
 
     Args:
-        *texts: one of them must stand at the start.
+        *texts: the texts, one of which must be at the start.
         ignore_case: compare by Unicode case folding.
-        early: check a reply while it arrives, too, and close its request at the first sure failure;
-            see `mellea_like.requirements.checks`.
+        early: also check replies while they stream in, and close a request as soon as its reply is
+            certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -177,10 +176,10 @@ def starts_with(
 
 @ready_made
 def ends_with(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings]) -> Requirement:
-    """Require one of some texts at the end; white space after it is passed over.
+    """Require that the reply ends with one of some texts, before white space if there is any.
 
     Args:
-        *texts: one of them must stand at the end.
+        *texts: the texts, one of which must be at the end.
         ignore_case: compare by Unicode case folding.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
@@ -209,17 +208,17 @@ def ends_with(*texts: str, ignore_case: bool = False, **settings: Unpack[Setting
 
 @ready_made
 def casing(kind: Casing, **settings: Unpack[Settings]) -> Requirement:
-    """Require a casing. What has no case, such as digits and most scripts of Asia, always passes.
+    """Require lower or upper case. Characters without a case, such as digits, always pass.
 
     Args:
-        kind: ``"lower"``: no letter is a capital; ``"upper"``: every letter is one.
+        kind: ``"lower"`` forbids capital letters, ``"upper"`` all others.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its score is the share of words in order.
+        The requirement. Its score is the share of the words that pass.
 
     Raises:
-        ValueError: there is no such casing.
+        ValueError: ``kind`` is neither.
     """
     if kind not in get_args(Casing):
         msg = f"casing is one of {', '.join(get_args(Casing))}, not {kind!r}"
@@ -243,7 +242,7 @@ def casing(kind: Casing, **settings: Unpack[Settings]) -> Requirement:
 def one_of(
     choices: Iterable[str], *, ignore_case: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Require a reply that is one of some texts, white space at its ends aside.
+    """Require a reply that is one of some texts, ignoring white space at its ends.
 
     Args:
         choices: the texts allowed.
@@ -254,7 +253,7 @@ def one_of(
         The requirement.
 
     Raises:
-        TypeError: it is a lone text, there is none, or one isn't a str.
+        TypeError: ``choices`` is a single text or empty, or one of them isn't a str.
         ValueError: a text is blank.
     """
     if isinstance(choices, str):
@@ -271,7 +270,7 @@ def one_of(
         reply = candidate.text.strip()
         if fold(reply) in folded:
             return ValidationResult(True, f"it is {quoted(reply)}", 1.0)
-        reason = f"it is {quoted(reply)}; allowed is {listed(allowed, 'or')}, and nothing else"
+        reason = f"it is {quoted(reply)}; only {listed(allowed, 'or')} is allowed"
         return ValidationResult(False, reason, 0.0)
 
     return check("one_of", f"is {listed(allowed, 'or')}, and nothing else", validate, settings)
@@ -281,23 +280,23 @@ def one_of(
 def number_between(
     low: float | None = None, high: float | None = None, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Require a reply that is one number, and the number to lie in a range.
+    """Require a reply that is one number within a range.
 
-    Numbers are read exactly, in the notation ``-12``, ``3.5`` or ``6e3``; white space at the ends
-    aside, nothing else may stand in the reply. Where the value of the reply is an int or float
-    already, that is taken.
+    Numbers are read exactly, in the notation ``-12``, ``3.5`` or ``6e3``. Except for white space at
+    the ends, the reply may contain nothing else. If its parsed value is an int or a float, that
+    value is checked.
 
     Args:
-        low: the least allowed; None for no limit.
-        high: the greatest allowed; None for no limit.
+        low: the smallest number allowed; None for no limit.
+        high: the largest number allowed; None for no limit.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its score says how close the number is.
+        The requirement. Its score tells how close the number is.
 
     Raises:
-        TypeError: neither limit is given, or one isn't a number.
-        ValueError: a limit is not finite, or the low one is over the high one.
+        TypeError: no limit is given, or one isn't a number.
+        ValueError: a limit isn't finite, or ``low`` is greater than ``high``.
     """
     if low is None and high is None:
         msg = "number_between needs a low limit, a high one, or both"
@@ -382,7 +381,7 @@ def _excluding(
     def make() -> Look:
         settle = _settling(ignore_case=ignore_case)
         tail = ""
-        start = 0  # Where in the window to look from.
+        start = 0  # The place in the window to start from.
 
         def look(_: str, delta: str) -> Answer:
             nonlocal tail, start

@@ -23,16 +23,16 @@ __all__ = ["calls_tool", "no_tool_calls", "unless_it_calls"]
 def calls_tool(tool: str, /, **where: Any) -> Requirement:
     """Require a call of a tool, with certain arguments if any are given.
 
-    The calls of the reply count, and those that a draw made of its ``read_only`` tools.
+    Calls in the reply count, and so do those of ``read_only`` tools during the draw.
 
     Args:
         tool: the tool's name.
-        **where: arguments by their names. A value has to be equal, as the tool's function takes it
-            or as JSON has it; a function decides on the value itself, inline:
-            ``calls_tool("book", city="Oslo", nights=lambda n: n < 4)``.
+        **where: arguments by their names. A value must be equal, as the tool's function gets it or
+            as JSON; a function decides on the value inline, as in ``calls_tool("book",
+            city="Oslo", nights=lambda n: n < 4)``.
 
     Returns:
-        The requirement; its reason says what is called instead, or which argument is another.
+        The requirement. Its reason names the tools that are called instead, or the wrong argument.
     """
     given_texts("calls_tool", (tool,))
     wanted = ", ".join(
@@ -60,9 +60,9 @@ def calls_tool(tool: str, /, **where: Any) -> Requirement:
 
 @ready_made
 def no_tool_calls(**settings: Unpack[Settings]) -> Requirement:
-    """Require a reply that calls no tool: an answer.
+    """Require an answer, which is a reply that calls no tool.
 
-    What a draw made of its ``read_only`` tools before the reply doesn't count.
+    Calls of ``read_only`` tools during the draw don't count.
 
     Args:
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
@@ -85,12 +85,12 @@ _CALLS = Requirement("calls a tool", lambda candidate: bool(candidate.tool_calls
 
 @ready_made
 def unless_it_calls(requirement: Requirement | str, /) -> Requirement:
-    """Require something of answers only: it is not checked on a reply that calls tools.
+    """Require something of answers only, and not of replies that call tools.
 
-    For requirements of the text or the value, which a reply that calls a tool does not have yet.
+    Use it for requirements of the text or the value, which a call of a tool doesn't have yet.
 
     Args:
-        requirement: what an answer has to meet; a text is decided by a judge.
+        requirement: the requirement of answers. A judge decides it if it is a text.
 
     Returns:
         The requirement.

@@ -1,13 +1,15 @@
-"""A grammar of checks for configuration: a fixed set of forms, each a ready-made requirement."""
+"""The grammar of checks for configuration, with one form for each ready-made requirement."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+from mellea_like.core.display import excerpt
 from mellea_like.requirements import checks
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.requirements.checks_common import Settings
 
-__all__ = ["ALLOWED", "parse_check"]
+__all__ = ["ALLOWED", "CODE_FORMS", "is_code_check", "parse_check", "parse_code_check"]
 
 ALLOWED = (
     "words<=20",
@@ -55,11 +57,11 @@ _MOST_DIGITS = 9
 def parse_check(
     expression: str, *, early: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Read one check; without a ``name`` among its settings it is named as it is written.
+    """Read one check. Its name is the expression, unless the settings have a ``name``.
 
     Counts are ``words``, ``chars``, ``lines`` or ``sentences``, an operator (``<= >= == < >``) and
-    a whole number, with or without spaces. Spaces around a TEXT do not count; those around a
-    PATTERN do.
+    a whole number, with or without spaces. Spaces around a TEXT are ignored; those around a PATTERN
+    are part of it.
     """
     word, colon, text = expression.partition(":")
     kind = word.strip().lower()
@@ -81,7 +83,7 @@ def _text_check(
     given = text if kind == "regex" else text.strip()
     choices = [choice.strip() for choice in given.split("|")] if kind == "choice" else [given]
     if not all(choices):
-        what = "a choice is empty" if len(choices) > 1 else "nothing stands after the colon"
+        what = "a choice is empty" if len(choices) > 1 else "there is nothing after the colon"
         msg = f"check {expression!r}: {what}"
         raise ValueError(msg)
     try:
@@ -100,7 +102,7 @@ def _count_check(
         msg = f"check {expression!r}: the operators are {' '.join(_OPERATORS)}, not {operator}"
         raise ValueError(msg)
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-        msg = f"check {expression!r}: a whole number such as 20 belongs behind {operator}"
+        msg = f"check {expression!r}: write a whole number such as 20 after {operator}"
         raise ValueError(msg)
     number = int(text)
     settings.setdefault("name", f"{noun.lower()}{operator}{number}")
@@ -119,7 +121,7 @@ def _count_check(
 
 
 def _made(kind: str, make: Callable[..., Requirement], *, early: bool) -> Requirement:
-    """Make a check; one that can't decide early stays as it is."""
+    """Make a check, with early checks if it has any."""
     requirement = make()
     if early and kind in _STREAMED:
         with contextlib.suppress(ValueError):
@@ -141,4 +143,73 @@ def _unknown(expression: str, kind: str) -> str:
                 parse_check(mended)
                 meant = mended
         hint = f"; did you mean {meant}?"
-    return f"check {expression!r} is none of the known ones{hint}\nAllowed: {'  '.join(ALLOWED)}"
+    return f"check {expression!r} is unknown{hint}\nAllowed: {'  '.join(ALLOWED)}"
+
+
+# --- checks of code ---
+
+CODE_FORMS = (
+    "parses:python",
+    "runs",
+    "passes_tests:TESTS",
+    'returns:{"function": ..., "cases": ...}',
+    'prints:{"stdin": ..., "stdout": ...}',
+    'runs_sql:{"schema": ..., "like": ...}',
+)
+"""An example of each form, for help and error messages."""
+
+_FORMS = {form.partition(":")[0]: form for form in CODE_FORMS}
+_ALONE = {"parses": "language", "passes_tests": "tests"}
+"""The arguments that may follow the colon without JSON."""
+
+
+def is_code_check(expression: str) -> bool:
+    """Tell whether an expression names a check of code."""
+    return expression.partition(":")[0].strip() in _FORMS
+
+
+def parse_code_check(expression: str, **settings: Unpack[Settings]) -> Requirement:
+    """Read one check of code. Its name is the expression, unless the settings have a ``name``.
+
+    After the colon follow the arguments as a JSON object. For ``parses``, it may be the language
+    alone; for ``passes_tests``, a test or a JSON list of tests. In ``returns``, the input of a case
+    is a list of arguments.
+    """
+    from mellea_like.requirements import code  # noqa: PLC0415 (few programs check code)
+
+    kind, _, text = (part.strip() for part in expression.partition(":"))
+    try:
+        given = _arguments(kind, text)
+        made: Requirement = getattr(code, kind)(
+            **{"name": excerpt(expression), **settings, **given}
+        )
+    except (ImportError, NotImplementedError, OSError, TypeError, ValueError) as exc:
+        said = str(exc).removeprefix(f"{kind}: ").removeprefix(f"{kind}() ")
+        msg = f"check '{excerpt(expression)}': {said}\nIt is written {_FORMS[kind]}"
+        raise ValueError(msg) from exc
+    return made
+
+
+def _arguments(kind: str, text: str) -> dict[str, Any]:
+    alone = _ALONE.get(kind)
+    if text.startswith("{"):
+        given: dict[str, Any] = json.loads(text)
+        if kind == "returns":
+            given["cases"] = [_case(case) for case in given.get("cases", ())]
+        return given
+    if alone is not None and text:
+        return {alone: json.loads(text) if text.startswith("[") else text}
+    if text:
+        msg = "its arguments are a JSON object"
+        raise ValueError(msg)
+    return {}
+
+
+def _case(case: Any) -> tuple[Any, Any]:
+    """Read a case; JSON has lists in place of the tuple of arguments."""
+    match case:
+        case [[*arguments], value]:
+            return tuple(arguments), value
+        case _:
+            msg = "a case is [[ARGUMENT, ...], VALUE]"
+            raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""What a judge model is asked, and how its verdict is read."""
+"""The question to a judge model, and its verdict."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
-__all__ = [
-    "block",
-    "conversation_block",
-    "judge_messages",
-    "read_verdict",
-    "without_duplicates",
-]
+__all__ = ["block", "conversation_block", "judge_messages", "read_verdict", "without_duplicates"]
 
 SYSTEM = """\
 You decide whether a text meets one requirement. The text stands between <text> and </text>, \
@@ -37,12 +31,12 @@ requirement"}\
 
 
 def block(tag: str, text: str) -> str:
-    """Put a text between tags that nothing in it can close."""
+    """Put a text between tags that it can't close."""
     return f"<{tag}>{escape(text, quote=False)}</{tag}>"
 
 
 def conversation_block(messages: Iterable[Message]) -> str:
-    """Write a conversation for a judge, each message between tags that nothing in it can close."""
+    """Write a conversation for a judge, with each message between tags that it can't close."""
     inside = "\n".join(
         f'<message role="{message.role}">{escape(message.text, quote=False)}</message>'
         for message in messages
@@ -64,7 +58,7 @@ def judge_messages(
 
 
 def read_verdict(text: str) -> ValidationResult:
-    """Read a judge's reply; one Markdown fence around it is tolerated, and nothing else."""
+    """Read a judge's reply, which may have a Markdown fence around it and nothing else."""
     try:
         verdict = json.loads(strip_fence(text), object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError):
@@ -84,9 +78,9 @@ def read_verdict(text: str) -> ValidationResult:
 
 
 def without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Make an object of a judge's reply; a name that stands twice is an error."""
+    """Make an object in a judge's reply, and refuse names that occur twice."""
     names = [name for name, _ in pairs]
     if len(set(names)) != len(names):
-        msg = "a name stands twice"
+        msg = "a name occurs twice"
         raise ValueError(msg)
     return dict(pairs)

@@ -1,4 +1,4 @@
-"""Checking a candidate against its requirements, in stages: the cheap ones first."""
+"""Checks of a candidate against its requirements in stages, the cheap ones first."""
 
 from __future__ import annotations
 
@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.validation import Candidate, Validator
 
-__all__ = [
-    "Judge",
-    "StagedValidation",
-    "combined",
-    "errored",
-    "line_of",
-    "read",
-]
+__all__ = ["Judge", "StagedValidation", "combined", "errored", "line_of", "read"]
 
 Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResult]]"
 """Decides a requirement that has no validator."""
@@ -38,7 +31,7 @@ _INLINE, _THREAD = CheckStage.INLINE, CheckStage.THREAD
 _PASS = ValidationStatus.PASSED
 _SKIPPED = ValidationResult.skipped("an earlier requirement was not met")
 _UNASKED: object = object()
-"""In place of what a validator returned, before it was called."""
+"""The verdict of a validator that has not been called."""
 
 
 class StagedValidation:
@@ -57,7 +50,7 @@ class StagedValidation:
         awaited: list[int] = []
         for i, requirement in enumerate(self.requirements):
             if requirement.stage is _INLINE:
-                # What has parts or a time limit of its own is decided by `_decide`.
+                # `_decide` handles combinations and time limits.
                 at_once = None if requirement.timeout else requirement.validator
                 inline.append((i, requirement, at_once))
             else:
@@ -70,7 +63,7 @@ class StagedValidation:
         candidate: Candidate,
         check_all: bool,  # noqa: FBT001
     ) -> tuple[list[ValidationResult], bool]:
-        """Run the inline stage; all there is to do for most candidates, and nothing to await."""
+        """Run the inline stage, which suffices for most candidates, and tell whether it did."""
         verdicts: list[Any] = [_SKIPPED] * len(self.requirements)
         passed = settled = True
         for i, requirement, validator in self._inline:
@@ -97,7 +90,7 @@ class StagedValidation:
         judge: Judge,
         check_all: bool,  # noqa: FBT001
     ) -> list[ValidationResult]:
-        """Run the later stages, and whatever the inline stage left to await."""
+        """Run the later stages, and await what the inline stage left."""
         results: list[Any] = verdicts
         for i, requirement, _ in self._inline:
             if not isinstance(results[i], ValidationResult):
@@ -155,7 +148,7 @@ async def _decide_together(
 async def _decide(
     requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object = _UNASKED
 ) -> ValidationResult:
-    """Decide one requirement, and turn an exception into what ``on_error`` says."""
+    """Decide one requirement, and treat exceptions as its ``on_error`` says."""
     try:
         return await _in_time(requirement, candidate, judge, verdict)
     except BadVerdict:
@@ -171,7 +164,7 @@ async def _decide(
 async def _in_time(
     requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object
 ) -> ValidationResult:
-    """Decide one requirement within its time limit; a thread that is left behind is logged."""
+    """Decide one requirement within its time limit. A thread that is left behind is logged."""
     begun = ended = False
 
     def validate(candidate: Candidate) -> Any:
@@ -193,7 +186,11 @@ async def _in_time(
         if not begun:
             msg = f"no thread was free for it within {requirement.timeout:g} s"
         elif not ended:
-            warn("requirement %r was abandoned: %s; its thread goes on", requirement.name, msg)
+            warn(
+                "requirement %r was abandoned: %s; its thread is still running",
+                requirement.name,
+                msg,
+            )
     raise TimeoutError(msg)
 
 
@@ -225,7 +222,7 @@ async def _ask(
 
 
 async def _ask_parts(whole: Requirement, candidate: Candidate, judge: Judge) -> ValidationResult:
-    """Decide a combined requirement: its parts in stages, until the answer is certain."""
+    """Decide a combined requirement, by stages of its parts, until the answer is certain."""
     results = await _until_certain(whole, candidate, judge)
     return combined(whole, [None if result is _SKIPPED else result for result in results])
 
@@ -253,7 +250,7 @@ async def _until_certain(
     return tuple(results)
 
 
-# --- verdicts: read from what a validator returned, made from an exception, combined from parts ---
+# --- verdicts ---
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 (without pathlib's imports)
 
@@ -263,7 +260,7 @@ _FAILED = ValidationResult(False)
 
 
 def read(verdict: object) -> ValidationResult | None:
-    """Read what a validator returned."""
+    """Convert the return value of a validator; None if it isn't a verdict."""
     if verdict is True:
         return _PASSED
     if verdict is False:
@@ -279,14 +276,14 @@ def read(verdict: object) -> ValidationResult | None:
 
 
 def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
-    """Turn an exception in a check into what the requirement's ``on_error`` says."""
+    """Treat an exception in a check as the requirement's ``on_error`` says."""
     if requirement.on_error == "raise":
         add_note(exc, f"raised by requirement {requirement.name!r}, whose on_error is 'raise'")
         raise exc
     said = error_text(exc)
     what = f"{type(exc).__name__}: {said}" if said else type(exc).__name__
     if "'Candidate'" in what:
-        what += " (a validator takes a Candidate: its text is candidate.text)"
+        what += " (a validator takes a Candidate; its text is candidate.text)"
     if requirement.on_error == "fail":
         return ValidationResult.recorded(_FAIL, f"it could not be checked: {what}", None, exc)
     error = RequirementError(
@@ -300,7 +297,7 @@ def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
 
 
 def line_of(exc: BaseException) -> str:
-    """Return the file and line of a validator that raised: the deepest in the validator's file."""
+    """Return the deepest line of a traceback that is in the validator's file."""
     users = [
         (frame.f_code.co_filename, line)
         for frame, line in walk_tb(exc.__traceback__)
@@ -311,9 +308,9 @@ def line_of(exc: BaseException) -> str:
 
 
 def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> ValidationResult:
-    """Combine the verdicts on parts, as many as make the answer certain."""
-    # A part that errored makes the whole errored: an error is never argued away. A part that failed
-    # by an exception (on_error="fail") doesn't make its negation true, either.
+    """Combine the verdicts on parts; those that weren't needed are None."""
+    # An error in a part is an error of the whole. And a part that failed because of an exception
+    # (on_error="fail") doesn't make its negation true.
     known = [result for result in results if result is not None]
     for result in known:
         if result.status is ValidationStatus.ERRORED:
@@ -339,7 +336,7 @@ def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> 
     status = _PASS if passed else _FAIL
     why = "; ".join(decisive)
     if whole.operator == "at least" and len(known) == len(results):
-        if len({part.description for part in whole.parts}) == 1:  # What several judges say of it.
+        if len({part.description for part in whole.parts}) == 1:  # Of several judges.
             why = "; ".join(r.reason for r in known if r.passed is passed and r.reason)
         why = f"{sum(map(bool, known))} of {len(results)} met" + (why and f": {why}")
     return ValidationResult.recorded(status, why, best, None if passed else exception)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_MONEY",
+    "OFFICIAL_URL",
     "LlamaUpstream",
     "MarkovUpstream",
     "OpenAIUpstream",

@@ -13,8 +13,9 @@ from http_server import Answer, OpenAIServer, serving
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core import Usage
-from mellea_like.core.backend import Request, estimate_input_tokens
+from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
+from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.errors import BackendUnavailable
 from mellea_like.limits import Budget
 

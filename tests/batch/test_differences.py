@@ -8,8 +8,8 @@ import pickle
 import pytest
 
 from mellea_like.backends import MarkovBackend, ScriptedBackend
-from mellea_like.batch.differences import differences
-from mellea_like.batch.identity import identity_of
+from mellea_like.batch.journal.differences import differences
+from mellea_like.batch.journal.identity import identity_of
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import JournalError

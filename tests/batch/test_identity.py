@@ -30,7 +30,13 @@ from mellea_like import (
     judge_score,
 )
 from mellea_like.backends import ScriptedBackend
-from mellea_like.batch.identity import differing_part, digest_of, identity_of, label_of, row_of
+from mellea_like.batch.journal.identity import (
+    differing_part,
+    digest_of,
+    identity_of,
+    label_of,
+    row_of,
+)
 from mellea_like.core import Options
 from mellea_like.core.backend import Backend
 from mellea_like.core.conversation import as_action
@@ -398,7 +404,7 @@ def test_what_can_not_be_read_is_told_by_its_prompt():
 
 def test_a_digest_is_the_same_in_every_process(tmp_path):
     program = """
-        from mellea_like.batch.identity import digest_of, identity_of
+        from mellea_like.batch.journal.identity import digest_of, identity_of
         from mellea_like import RejectionSamplingStrategy, Instruction, Requirement
         from mellea_like.backends import ScriptedBackend
         from mellea_like.schedules import BaseSchedule, Hedged, Staggered

@@ -76,7 +76,8 @@ def test_types_do_not_depend_on_the_rows_so_that_blocks_fit_together():
 
 
 def test_an_item_without_a_result_has_its_error():
-    outcome = outcome_of(ItemResult(0, {}, None, ValueError("no \ud800")), parsed=True)
-    assert (outcome.status, outcome.error) == ("errored", "ValueError: no ?")
+    outcome = outcome_of(ItemResult(0, {}, None, ValueError("no \ud800 \ud83d\ude00")), parsed=True)
+    # As in files of rows: half a character becomes U+FFFD, and two halves one character.
+    assert (outcome.status, outcome.error) == ("errored", "ValueError: no \ufffd \U0001f600")
     assert outcome.output is outcome.value is None
     with_results(pa.table({"id": [1]}), [outcome])

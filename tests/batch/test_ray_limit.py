@@ -11,9 +11,10 @@ from cluster_limit_kit import FakeActor, Server, Worker
 
 from mellea_like.batch.ray import ClusterLimit
 from mellea_like.batch.ray.cluster_limit import SILENCE, Ask
-from mellea_like.core.backend import RequestMeta, estimate_input_tokens
+from mellea_like.core.backend import RequestMeta
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import Price
+from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.errors import BackendTimeout, LimitExceeded, RateLimited
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

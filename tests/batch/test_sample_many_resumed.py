@@ -17,7 +17,7 @@ from typed_values import Aliased, Computed, Doubling, Excluded, Login, Stamped, 
 from mellea_like import BestOf, Budget, Generation, Request, Requirement
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch import Journal, read_items, read_run, sample_many
-from mellea_like.batch.identity import label_of
+from mellea_like.batch.journal.identity import label_of
 from mellea_like.core import Usage
 from mellea_like.errors import (
     AuthenticationFailed,

@@ -10,8 +10,8 @@ import pytest
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends import MarkovBackend, ScriptedBackend
 from mellea_like.batch import Journal, sample_many
-from mellea_like.batch.differences import differences
-from mellea_like.batch.identity import identity_of
+from mellea_like.batch.journal.differences import differences
+from mellea_like.batch.journal.identity import identity_of
 from mellea_like.errors import JournalError
 
 PLAIN = "def check(candidate):\n    return len(candidate.text) < 9\n"

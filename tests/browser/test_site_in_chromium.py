@@ -148,6 +148,10 @@ def test_a_button_copies_an_example(visit):
         ("DPO", {"howto/training-data"}),
         ("Instructor", {"coming-from-instructor"}),
         ("typed output", {"howto/typed-output"}),
+        ("stream", {"howto/stream"}),
+        ("cost", {"howto/cost"}),
+        ("timeout", {"howto/faults", "howto/limits"}),
+        ("pass@k", {"howto/how-many-draws"}),
     ],
 )
 def test_search_finds(visit, words, pages):
@@ -161,6 +165,18 @@ def test_search_finds(visit, words, pages):
         hits = page.locator("ul.search li > a").evaluate_all("(all) => all.map((a) => a.pathname)")
         first = [hit.strip("/").removesuffix(".html") for hit in hits[:3]]
         assert pages & set(first), first
+
+
+BROKEN = """[...document.querySelectorAll("td code .pre")]
+    .filter((e) => e.getClientRects().length > 1)
+    .map((e) => e.textContent)"""
+
+
+@pytest.mark.parametrize("name", ["concepts", "howto/gateway", "howto/typed-output"])
+def test_a_name_in_a_table_is_not_broken_on_a_phone(visit, name):
+    with visit(f"{name}.html", viewport={"width": 390, "height": 844}) as page:
+        assert page.evaluate(BROKEN) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def links_of(page):

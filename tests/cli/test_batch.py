@@ -269,7 +269,7 @@ def test_a_report_takes_the_prices_that_the_run_did_not_have(batch, command, tmp
         code, _, err = command("report", one, "--price", price)
         assert (code, problem in err) == (2, True), err
     code, _, err = command("report", one, "--price", "a=1,2", "--price", "b=1,2,EUR")
-    assert (code, "one currency" in err) == (2, True)
+    assert (code, "same currency" in err) == (2, True)
     assert command("report", one, "--compare", two, "--price", "2,4")[0] == 0
     assert read_run(one)["prices"] is None
 
@@ -392,7 +392,7 @@ def test_what_stands_in_the_output_can_be_chosen(batch, tmp_path):
         assert batch("--check", "ends:3", "--attempts=1", "--keep", keep, "--force")[0] == 1
         assert [one["id"] for one in records(tmp_path / "out.jsonl")] == ids
     code, _, err = batch("--keep", "passed", "--failed", "f.jsonl")
-    assert (code, "give one of them" in err) == (2, True)
+    assert (code, "use one of them" in err) == (2, True)
 
 
 def test_rows_that_could_not_be_written_do_not_count_as_done(batch):
@@ -515,7 +515,9 @@ def test_a_server_that_never_answers_is_waited_for_a_little_and_then_named(
         f"Waiting for {why}",
         f"mellea-like: can't reach {why}",
     ]
-    assert err.endswith("Stopped after 0 of 5 rows. The same command with --resume goes on.\n")
+    assert err.endswith(
+        "Stopped after 0 of 5 rows. Run the same command with --resume to continue.\n"
+    )
     assert batch(*many, "--resume")[0] == 0
     assert len(records(tmp_path / "out.jsonl")) == 5
 
@@ -573,7 +575,7 @@ def test_a_bad_line_stops_it_before_anything_is_sent(batch, server, tmp_path):
     code, out, err = batch()
     assert (code, out) == (3, "")
     assert err.splitlines()[0].startswith(f"mellea-like: {source}: line 3 isn't JSON: ")
-    advice = "Mend the line or the prompt, or leave such lines out: --on-bad-line skip"
+    advice = "Fix the line or the prompt, or leave out such lines: --on-bad-line skip"
     assert err.splitlines()[1] == advice
     assert server.requests == []
     assert not (tmp_path / "out.jsonl").exists()
@@ -693,7 +695,7 @@ def test_a_spent_budget_ends_the_run_and_a_resumed_one_has_its_own(batch, server
     code, _, err = batch(*journal, "--budget", "requests=3")
     assert (code, len(server.requests)) == (1, 3)
     assert "mellea-like: the budget of this run: 3 of 3 requests are made" in err
-    assert "Stopped after 3 of 5 rows. The same command with --resume goes on." in err
+    assert "Stopped after 3 of 5 rows. Run the same command with --resume to continue." in err
     assert len(records(tmp_path / "out.jsonl")) == 3
     code, _, err = batch(*journal, "--budget", "requests=3", "--resume")
     assert (code, len(server.requests)) == (0, 5)
@@ -808,7 +810,7 @@ def test_errors_are_not_final(batch, server, tmp_path):
     )
     code, _, err = batch(*journal, "--max-errors", "2")
     assert code == 3
-    assert "The same command with --resume goes on." in err
+    assert "Run the same command with --resume to continue." in err
     assert [one["status"] for one in records(tmp_path / "out.jsonl")].count("errored") == 2
     server._choose = echo
     code, _, err = batch(*journal, "--resume")

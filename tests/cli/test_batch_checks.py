@@ -121,7 +121,7 @@ def test_a_check_is_told_by_its_template_and_belongs_to_the_run(batch, tmp_path)
         ("returns:{{ tests }}", {"tests": {"function": "f", "sandbox": 1}}, "sandbox"),
         ("runs:{{ tests }}", {"tests": 7}, "its arguments are a JSON object"),
         ("runs:{{ tests }}", {"tests": {"stdinn": 7}}, "stdinn"),
-        ("what:{{ tests }}", {"tests": 7}, "is none of the known ones"),
+        ("what:{{ tests }}", {"tests": 7}, "is unknown"),
     ],
 )
 def test_a_row_that_no_check_can_be_made_of_is_told_before_the_run(

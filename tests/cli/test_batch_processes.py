@@ -129,7 +129,10 @@ def test_one_budget_and_one_rate_are_for_all(arguments, command, tmp_path):
         code, _, err = command(*arguments(server, "--budget", "requests=15"))
         assert code == 1
         assert "the budget of this run: 15 of 15 requests are made" in err
-        assert f"Stopped after 15 of {ROWS} rows. The same command with --resume goes on." in err
+        assert (
+            f"Stopped after 15 of {ROWS} rows. Run the same command with --resume to continue."
+            in err
+        )
         assert len(server.requests) == 15 == lines(tmp_path / "out.jsonl")
         began = time.monotonic()
         code, _, err = command(*arguments(server, "--rpm", "600", "--resume"))
@@ -159,7 +162,7 @@ def test_a_run_that_is_ended_leaves_no_process_and_goes_on_with_the_same_command
         if number != signal.SIGKILL:
             assert process.returncode == 128 + number
             assert f"Interrupted after {QUICK} of {ROWS} rows." in err
-            assert "The same command with --resume goes on." in err
+            assert "Run the same command with --resume to continue." in err
             assert (err.count("Interrupted"), "Traceback" in err) == (1, False), err
         wait_until(lambda: server.in_flight == 0)
         assert sum(one["passed"] for one in counts(tmp_path)) == QUICK
@@ -189,7 +192,7 @@ def test_a_process_that_is_killed_is_told_of_and_its_rows_are_done_by_the_next_r
         assert process.returncode == 3
         assert "of 2 was killed (SIGKILL): what it had not finished is left" in err
         assert "was killed (SIGKILL): not all rows are done" in err
-        assert "The same command with --resume goes on." in err
+        assert "Run the same command with --resume to continue." in err
         done = lines(out)
         assert ROWS / 2 <= done < ROWS
         before = len(server.requests)
@@ -228,7 +231,7 @@ def test_another_number_of_processes_is_refused_for_a_run_that_is_begun(
         for processes in (3, 1):
             code, _, err = command(*arguments(server, "--resume", processes=processes))
             assert code == 3
-            assert f"{tmp_path / 'run'} was begun with --processes 2: go on with as many" in err
+            assert f"{tmp_path / 'run'} was begun with --processes 2: use the same number" in err
         code, _, err = command(*arguments(server, "--force"))
         assert code == 3
         assert "is there already: go on with its run" in err

@@ -105,7 +105,7 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
         wait_until(lambda: server.disconnected == 4)
         assert ended == (code, "")
         assert terminal.plain.rstrip().endswith(
-            f"Interrupted after {QUICK} of 30 rows. The same command with --resume goes on."
+            f"Interrupted after {QUICK} of 30 rows. Run the same command with --resume to continue."
         )
         assert "Traceback" not in terminal.seen
         assert terminal.seen.count("\x1b[?25l") == terminal.seen.count("\x1b[?25h")
@@ -174,7 +174,7 @@ def test_a_reader_that_leaves_stops_it(tmp_path):
     assert code == "1"
     assert json.loads(first)["input"]
     assert json.loads(second)["input"]
-    assert "mellea-like: nobody reads the results any more\nStopped after " in done.stderr
+    assert "mellea-like: the reader of standard output has gone\nStopped after " in done.stderr
     assert "Traceback" not in done.stderr
     assert "Broken" not in done.stderr
 
@@ -191,5 +191,5 @@ def test_waiting_for_a_pipe_can_be_interrupted(tmp_path):
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, b"")
     assert err.decode().endswith(
-        "Interrupted after 1 row. A run with --journal FILE could be resumed.\n"
+        "Interrupted after 1 row. With --journal FILE, a run can be resumed.\n"
     )

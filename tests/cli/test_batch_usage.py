@@ -27,15 +27,15 @@ MARKOV = ("--backend", "markov")
         (BASE[1:], 2, "Missing argument 'INPUT'"),
         (BASE[:1] + BASE[3:], 3, "line 1: it has no field messages, and there is no --prompt"),
         ((*BASE, "--extra", "top_k"), 2, "--extra 'top_k': write a name and a value"),
-        ((*BASE, "--extra", "top_p=1"), 2, "that has an option of its own, --top-p"),
-        ((*BASE, "--extra", "n=2"), 2, "n is what each request is made of"),
-        ((*BASE, "--extra", "a=1", "--extra", "a=2"), 2, "a is there twice"),
+        ((*BASE, "--extra", "top_p=1"), 2, "use the option --top-p instead"),
+        ((*BASE, "--extra", "n=2"), 2, "n is set by mellea-like itself"),
+        ((*BASE, "--extra", "a=1", "--extra", "a=2"), 2, "a is given twice"),
         ((*BASE, "--top-p", "2"), 2, "--top-p"),
         ((*BASE, "--drop", "late"), 2, "--drop is one of incomplete, empty, not late"),
         ((*BASE[:4], "o.csv", "--reasoning", "field"), 2, "--reasoning field is for JSONL"),
         ((*BASE, "--system", "@no"), 3, "--system: can't read no: No such file"),
         (BASE[:3], 2, "Missing option '--output'"),
-        ((*BASE, "--resume"), 2, "--resume goes on with a journal: name it with --journal FILE"),
+        ((*BASE, "--resume"), 2, "--resume continues the run of a journal: add --journal FILE"),
         ((*BASE, "--parallel", "0"), 2, "Invalid value for '--parallel'"),
         ((*BASE, "--unique", "2"), 2, "--unique takes exact, or a similarity between"),
         ((*BASE, "--order", "breadth", "--lanes=2"), 2, "not go with --lanes"),
@@ -112,8 +112,8 @@ def test_without_a_model_named_nothing_runs(command, here, given):
     code, out, err = command("batch", *BASE, *given)
     assert (code, out) == (2, "")
     assert err == (
-        "mellea-like: batch takes no backend that was not named: add --model NAME, --base-url URL"
-        " or --gguf FILE; --backend markov, which understands nothing, is for trying things out\n"
+        "mellea-like: batch needs a backend: add --model NAME, --base-url URL or --gguf FILE"
+        " (--backend markov understands nothing and is for trying things out)\n"
     )
     assert not (here / "out.jsonl").exists()
 
@@ -143,8 +143,8 @@ def test_the_help_names_the_formats_and_the_exit_codes(command, monkeypatch):
         "A file that ends in .jsonl, .csv, .tsv or .parquet, or - for JSONL on standard output"
         in words
     )
-    assert "Exit codes: 0 all rows passed, 1 some did not" in words
-    assert "130 interrupted, 143 told to end (SIGTERM)." in words
+    assert "Exit codes: 0 all rows passed, 1 some rows failed" in words
+    assert "130 interrupted, 143 terminated (SIGTERM)." in words
 
 
 def test_a_closed_standard_input_is_a_sentence(here):

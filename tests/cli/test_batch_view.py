@@ -124,10 +124,10 @@ def test_a_summary_says_what_came_of_the_rows():
 
 def test_what_was_stopped_says_how_far_it_came():
     assert so_far(BUSY, journal=True) == (
-        " after 1,234 of 10,000 rows. The same command with --resume goes on."
+        " after 1,234 of 10,000 rows. Run the same command with --resume to continue."
     )
     assert so_far(Progress(done=1), journal=False) == (
-        " after 1 row. A run with --journal FILE could be resumed."
+        " after 1 row. With --journal FILE, a run can be resumed."
     )
 
 

@@ -44,7 +44,7 @@ def test_a_bigger_model_goes_on_and_sees_the_best_failure(sample, server):
 
 
 def test_each_model_has_its_turns_and_its_price(sample, server):
-    bigger = ("--escalate", "big,turns=2,price=10,10", "--price", "1,1")
+    bigger = ("--escalate", "big,attempts=2,price=10,10", "--price", "1,1")
     code, out, _ = sample("--attempts=3", *bigger, "--json", "-q")
     assert code == 0
     found = json.loads(out)["ledger"]["stages"]
@@ -87,11 +87,15 @@ def test_a_batch_learns_when_the_bigger_model_is_cheaper(command, server, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--escalate", "big,turn=2"], "'turn' is none of turns, carry, price, base-url"),
-        (["--escalate", ",turns=2"], "the model comes first"),
-        (["--escalate", "turns=2"], "the model comes first"),
-        (["--escalate", "big,turns=0"], "--escalate big: turns takes 1 at least, not 0"),
-        (["--escalate", "big,turns=two"], "--escalate big: turns takes a whole number, not 'two'"),
+        (["--escalate", "big,turn=2"], "'turn' is none of attempts, carry, price, base-url"),
+        (["--escalate", ",attempts=2"], "the model comes first"),
+        (["--escalate", "attempts=2"], "the model comes first"),
+        (["--escalate", "big,turns=2"], "turns is called attempts now"),
+        (["--escalate", "big,attempts=0"], "--escalate big: attempts takes 1 at least, not 0"),
+        (
+            ["--escalate", "big,attempts=two"],
+            "--escalate big: attempts takes a whole number, not 'two'",
+        ),
         (["--escalate", "big,carry=all"], "--escalate big: carry takes 'nothing', 'best' or"),
         (["--escalate", "big,price=1"], "--escalate big: price takes two amounts"),
         (["--escalate", "big", "--select", "vote"], "would choose among draws of different models"),

@@ -54,7 +54,7 @@ def test_several_journals_are_one_run(command, journal, write_journal, tmp_path)
 def test_a_target_out_of_range_is_bad_usage(command, journal, target):
     code, out, err = command("plan", str(journal), "--target", target)
     assert (code, out) == (2, "")
-    assert err == f"mellea-like: --target lies between 0 and 1, not {target}\n"
+    assert err == f"mellea-like: --target must be between 0 and 1, not {target}\n"
 
 
 def test_what_is_no_journal_is_an_error(command, tmp_path):

@@ -199,7 +199,7 @@ def test_the_help_leaves_room_for_words_and_has_the_codes_of_signals(command, na
     told = [line.index("A bigger model") for line in out.splitlines() if "A bigger model" in line]
     assert all(column <= 40 for column in told)
     words = " ".join(out.split())
-    assert "130 interrupted, 143 told to end" in words
+    assert "130 interrupted, 143 terminated" in words
     assert "<float>" not in words
 
 

@@ -237,7 +237,7 @@ def test_a_key_that_is_spent_stays_so_over_a_restart_and_in_all_workers(config, 
                 process.terminate()
                 _, err = process.communicate(timeout=30)
             store = config.with_name("gateway.spent.db")
-            assert f"INFO what keys spend is kept in {store}\n" in err
+            assert f"INFO the keys' spending is kept in {store}\n" in err
             assert store.stat().st_mode & 0o777 == 0o600
     assert len(upstream.requests) == 10
 

@@ -17,7 +17,7 @@ from mellea_like.cli.app import command as command_of
     [
         (
             ["--check", "word<=5"],
-            "check 'word<=5' is none of the known ones; did you mean words<=5",
+            "check 'word<=5' is unknown; did you mean words<=5",
         ),
         (["--check", "regex:("], "check 'regex:(': `(` isn't a regular expression"),
         (["--backend", "other"], "'other' is not one of 'markov', 'openai', 'llama'"),

@@ -282,8 +282,8 @@ def test_a_state_that_can_not_be_kept_is_told_in_a_sentence(tmp_path, command):
     [
         (["watch"], 2, "Missing argument 'PATHS'"),
         (["watch", "--", "true"], 2, "Missing argument 'PATHS'"),
-        (["watch", "."], 2, "Give the command after two dashes: watch PATHS -- COMMAND"),
-        (["watch", ".", "--"], 2, "Give the command after two dashes: watch PATHS -- COMMAND"),
+        (["watch", "."], 2, "add it after two dashes: watch PATHS -- COMMAND"),
+        (["watch", ".", "--"], 2, "add it after two dashes: watch PATHS -- COMMAND"),
         (["watch", "missing", "--", "true"], 3, "can't watch missing: there is no such file"),
         (["watch", "x" * 999, "--", "true"], 3, "there is no such file"),
         (["watch", ".", "--", "missing"], 3, "can't run missing: there is no such command"),

@@ -16,8 +16,9 @@ from mellea_like.coalescing.coordinator.coordinator import (
     SamplingCoordinator,
 )
 from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
-from mellea_like.core.backend import Options, Request, estimate_input_tokens
+from mellea_like.core.backend import Options, Request
 from mellea_like.core.generation import Generation, Meter, Usage
+from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendUnavailable,

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from mellea_like.core.backend import Options, Request, estimate_input_tokens, output_bound
+from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.parts import Audio, File, Image, Text
+from mellea_like.core.token_estimate import estimate_input_tokens, output_bound
 from mellea_like.core.tools import Tool, ToolCall
 
 

@@ -111,7 +111,7 @@ def test_a_score_is_a_number(score):
         ({"timeout": -1}, ValueError, "timeout is over 0"),
         ({"timeout": math.nan}, ValueError, "timeout is over 0"),
         ({"validator": later, "inline": True}, ValueError, "inline is for plain functions"),
-        ({"validator": yes, "judge": ScriptedBackend([])}, ValueError, "nothing to do"),
+        ({"validator": yes, "judge": ScriptedBackend([])}, ValueError, "it takes no judge"),
     ],
 )
 def test_a_wrong_argument_is_refused(arguments, error, message):

@@ -34,12 +34,7 @@ from mellea_like import (
 )
 from mellea_like.backends import FunctionBackend, ScriptedBackend
 from mellea_like.core import StopReason, Usage
-from mellea_like.core.serialization import (
-    RecordedAction,
-    RecordedError,
-    error_from_dict,
-    error_to_dict,
-)
+from mellea_like.core.recorded import RecordedAction, RecordedError, error_from_dict, error_to_dict
 from mellea_like.errors import BackendUnavailable, Blocked, HookError, RateLimited, RequirementError
 
 CONTEXT = Context([Message("system", "Be brief.")])

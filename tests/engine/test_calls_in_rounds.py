@@ -15,7 +15,8 @@ from mellea_like import (
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
 )
-from mellea_like.core.serialization import recorded_requirement, slice_from_dict, slice_to_dict
+from mellea_like.core.recorded import recorded_requirement
+from mellea_like.core.serialization import slice_from_dict, slice_to_dict
 from mellea_like.errors import BackendUnavailable, LimitExceeded
 from mellea_like.hooks import HookType, PluginSet, hook
 from mellea_like.limits import Budget

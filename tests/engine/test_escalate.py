@@ -25,7 +25,7 @@ from mellea_like import (
     SyncSampler,
 )
 from mellea_like.backends.scripted import Reply, ScriptedBackend
-from mellea_like.batch.identity import identity_of
+from mellea_like.batch.journal.identity import identity_of
 from mellea_like.core import Options, Verdict
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (

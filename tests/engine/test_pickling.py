@@ -21,7 +21,7 @@ from mellea_like import (
     requirement,
 )
 from mellea_like.backends import FunctionBackend, MarkovBackend, OpenAIBackend, ScriptedBackend
-from mellea_like.core.serialization import RecordedAction, RecordedError
+from mellea_like.core.recorded import RecordedAction, RecordedError
 from mellea_like.errors import InvalidRequest
 from mellea_like.limits import (
     AdaptiveLimiter,

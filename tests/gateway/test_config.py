@@ -285,7 +285,7 @@ def test_no_error_shows_a_key(tmp_path, text):
 def test_variables_are_put_into_texts_and_can_be_escaped(tmp_path):
     text = MODEL + "checks: ['contains:${A}-${B}', 'contains:$${A} $A']\n"
     config = read(tmp_path, text, A="one", B="${A}")
-    with pytest.raises(ConfigError, match="check 'xy' is none"):  # Too short to be a secret.
+    with pytest.raises(ConfigError, match="check 'xy' is unknown"):  # Too short to be a secret.
         read(tmp_path, MODEL + "checks: ['${A}']\n", A="xy")
     assert config.models["m"].checks == ("contains:one-${A}", "contains:${A} $A")
 

@@ -106,6 +106,8 @@ def test_a_page_is_read_without_code_comments_and_addresses(tmp_path):
         "Write a strategy of your own.",
         "The words beside it are to the left.",
         "Each draw takes a second.",
+        "It is billed at the price of its own model.",
+        "A stand-in draws the replies.",
     ],
 )
 def test_plain_english_is_left_alone(plain):
@@ -121,6 +123,7 @@ def test_plain_english_is_left_alone(plain):
         ("stands", "The message stood in the log."),
         ("idioms", "The value is to be read later."),
         ("idioms", "It runs in a thread of its own."),
+        ("idioms", "It runs in a thread of its own and ends."),
         ("abstract", "The failure tells the lanes to stop."),
     ],
 )

@@ -181,7 +181,7 @@ def test_a_choice_passes_with_white_space_round_it():
 
 def test_another_text_than_the_choices_is_shown_with_them():
     result = verdict(one_of(["yes", "no", "maybe"]), "Yes.")
-    assert result.reason == ('it is "Yes."; allowed is "yes", "no" or "maybe", and nothing else')
+    assert result.reason == 'it is "Yes."; only "yes", "no" or "maybe" is allowed'
 
 
 def test_the_case_of_a_choice_counts_unless_it_is_ignored():

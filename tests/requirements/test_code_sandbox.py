@@ -21,6 +21,7 @@ from leftovers import children
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.code import CodeJob, Sandbox
 from mellea_like.requirements.code import sandbox as module
+from mellea_like.requirements.code.report import described
 
 pytestmark = [
     pytest.mark.anyio,
@@ -411,7 +412,7 @@ async def test_a_sandbox_says_what_holds(box):
     assert ("no network" in said) is ("Only these limits" not in said)
     assert said.endswith("A container is a boundary; this is a seat belt.")
     assert "seccomp" not in said
-    unfiltered = module._described(box._config, box._way, {"seccomp": False})
+    unfiltered = described(box._config, box._way, {"seccomp": False})
     assert "No filter of system calls (seccomp)" in unfiltered
 
 

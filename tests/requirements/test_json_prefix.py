@@ -15,7 +15,7 @@ from mellea_like import Candidate, Context, Generation, Instruction
 from mellea_like.core.format import parse_json
 from mellea_like.core.validation import Verdict
 from mellea_like.requirements.checks import is_json
-from mellea_like.requirements.checks_json import json_only
+from mellea_like.requirements.json_arriving import json_only
 
 values = st.recursive(
     st.none()

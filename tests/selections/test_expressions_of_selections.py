@@ -10,7 +10,7 @@ from engine_kit import after, by_iteration, votes_of
 
 from mellea_like import BestOf, Collect, Generation, RejectionSamplingStrategy, Vote
 from mellea_like.backends import FunctionBackend, ScriptedBackend
-from mellea_like.batch.identity import identity_of
+from mellea_like.batch.journal.identity import identity_of
 from mellea_like.errors import RequirementError
 from mellea_like.selections import Consensus, Tournament
 from mellea_like.specification.selection_expressions import SELECTIONS, parse_selection

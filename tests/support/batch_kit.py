@@ -11,7 +11,7 @@ import anyio
 
 from mellea_like import Generation, RejectionSamplingStrategy, Request, Requirement
 from mellea_like.batch import BatchRun, ItemResult, sample_many
-from mellea_like.batch.item import record_of
+from mellea_like.batch.journal.records import record_of
 from mellea_like.core import Usage
 from mellea_like.core.serialization import error_to_dict, to_dict, usage_to_dict
 from mellea_like.errors import JournalError

@@ -17,9 +17,10 @@ import anyio
 from anyio.lowlevel import checkpoint
 from storm import Foreign
 
-from mellea_like.core.backend import Request, estimate_input_tokens
+from mellea_like.core.backend import Request
 from mellea_like.core.generation import Generation, RequestMeter, Usage
 from mellea_like.core.slice import Slice
+from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.core.validation import Verdict
 from mellea_like.errors import (
     AuthenticationFailed,

@@ -43,6 +43,15 @@ class Dice:
         return int(text)
 
 
+@dataclass(frozen=True)
+class Person:
+    name: str
+
+
+def greet(person: Person) -> str:
+    return f"Greet {person.name}."
+
+
 def prompts() -> Iterator[str]:
     yield "x"
 
@@ -63,42 +72,58 @@ def throw(sides: int) -> Dice:
 
 
 def texts_give_text(strategy: RejectionSamplingStrategy) -> None:
-    assert_type(sample_many(strategy, ["x", "y"], concurrency=2), BatchRun[str])
-    assert_type(sample_many(strategy, prompts(), concurrency=2), BatchRun[str])
+    assert_type(sample_many(strategy, ["x", "y"], concurrency=2), BatchRun[str, str])
+    assert_type(sample_many(strategy, prompts(), concurrency=2), BatchRun[str, str])
     assert_type(sample_many(strategy, arriving(), concurrency=2), BatchRun[str])
     assert_type(sample_many(strategy, [Message("user", "x")], concurrency=2), BatchRun[str])
+    mixed: list[str | Message] = ["x", Message("user", "x")]
+    assert_type(sample_many(strategy, mixed, concurrency=2), BatchRun[str])
+    sample_many(strategy, ["x", Message("user", "x")], concurrency=2)
 
 
 def format_gives_its_type(strategy: BaseSamplingStrategy) -> None:
-    assert_type(sample_many(strategy, ["x"], concurrency=2, format=Invoice), BatchRun[Invoice])
+    assert_type(sample_many(strategy, ["x"], concurrency=2, format=Invoice), BatchRun[Invoice, str])
     assert_type(sample_many(strategy, [Dice(6)], concurrency=2, format=Invoice), BatchRun[Invoice])
     assert_type(
         sample_many(strategy, [{"question": "x"}], concurrency=2, action=ask, format=list[int]),
-        BatchRun[list[int]],
+        BatchRun[list[int], dict[str, str]],
     )
+    sample_many(strategy, ["x", Dice(6)], concurrency=2, format=Invoice)
 
 
 def format_is_any_type_that_is_read_at_run_time(strategy: BaseSamplingStrategy) -> None:
     either = sample_many(strategy, ["x"], concurrency=2, format=Invoice | list[int])
-    assert_type(either, BatchRun[Invoice | list[int]])
+    assert_type(either, BatchRun[Invoice | list[int], str])
     maybe = sample_many(strategy, [6, 20], concurrency=2, action=throw, format=int | None)
-    assert_type(maybe, BatchRun[int | None])
+    assert_type(maybe, BatchRun[int | None, int])
 
 
 def actions_give_what_they_parse(strategy: BaseSamplingStrategy) -> None:
     assert_type(sample_many(strategy, [Dice(6), Dice(20)], concurrency=2), BatchRun[int])
-    assert_type(sample_many(strategy, [6, 20], concurrency=2, action=throw), BatchRun[int])
+    assert_type(sample_many(strategy, [6, 20], concurrency=2, action=throw), BatchRun[int, int])
     assert_type(
-        sample_many(strategy, [{"question": "x"}], concurrency=2, action=ask), BatchRun[str]
+        sample_many(strategy, [{"question": "x"}], concurrency=2, action=ask),
+        BatchRun[str, dict[str, str]],
     )
 
 
-async def what_comes_of_an_item(strategy: BaseSamplingStrategy) -> None:
+async def an_item_keeps_its_type(strategy: BaseSamplingStrategy, people: list[Person]) -> None:
+    async with sample_many(strategy, people, concurrency=2, action=greet) as results:
+        async for item in results:
+            assert_type(item, ItemResult[str, Person])
+            assert_type(item.item.name, str)
+            _ = item.item.nmae  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+    async with sample_many(strategy, ["x"], concurrency=2) as texts:
+        async for text in texts:
+            assert_type(text.item, str)
+
+
+async def results_of_an_item(strategy: BaseSamplingStrategy) -> None:
     async with sample_many(strategy, ["x"], concurrency=2, format=Invoice) as results:
-        assert_type(results, BatchRun[Invoice])
+        assert_type(results, BatchRun[Invoice, str])
         assert_type(results.progress, Progress)
         async for item in results:
-            assert_type(item, ItemResult[Invoice])
+            assert_type(item, ItemResult[Invoice, str])
             assert_type(item.id, int)
             assert_type(item.value, Invoice | None)
             assert_type(item.unwrap(), Invoice)

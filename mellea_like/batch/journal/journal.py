@@ -68,11 +68,11 @@ class Journal:
             is. SQLite keeps files beside it while it is in use (``-wal``, ``-shm``), and after a
             kill; they belong to it, and are moved or copied with it only.
         resume: whether to go on with a journal that is there; False refuses it.
-        text: whose words are kept: ``"all"`` slices', with their conversations; those of the
-            ``"best"`` slice of each item, the winner or else the best failure; or of ``"none"``.
-            The winner's own text and value are kept in any case, for they are the result; and so
-            are outcomes, verdicts with their reasons, costs, errors and times of all slices, and
-            each item's label and row of the input.
+        text: the texts to keep: of ``"all"`` draws, with their conversations; of the ``"best"``
+            draw of each item, which is the winner or else the best failure; or of ``"none"``.
+            The journal always keeps the winner's text and value, which are the result, and of all
+            draws the outcome, verdicts with reasons, cost, error and times, and each item's label
+            and input row.
         prices: what tokens cost, for `read_run` and for reports; None leaves those of a run that
             goes on as they are.
 

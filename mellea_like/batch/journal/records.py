@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import pydantic_core
 
-from mellea_like.batch.identity import label_of
-from mellea_like.batch.item import record_of
+from mellea_like.batch.journal.identity import label_of
 from mellea_like.batch.journal.large_data import LARGE, LargeParts, restored
 from mellea_like.core.generation import USAGE, USAGE_DETAILS, Usage
 from mellea_like.core.prompts import messages_in, rewritten, with_earlier
+from mellea_like.core.result import SamplingResult
 from mellea_like.core.serialization import (
     FORMAT,
     VERSION,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
 
 __all__ = [
@@ -36,6 +35,7 @@ __all__ = [
     "input_row",
     "item_record",
     "own_text",
+    "record_of",
     "result_rows",
     "slice_record",
     "slice_row",
@@ -152,6 +152,14 @@ def _leave_out(body: dict[str, Any], own: str | None) -> None:
 def _put_back(body: dict[str, Any], own: str | None) -> None:
     if isinstance(body["action"], str):
         body["action"] = {"type": body["action"], "text": own}
+
+
+def record_of(outcome: SamplingResult[Any] | Exception) -> SamplingResult[Any] | None:
+    """Return the record of a call, or None if it raised an error that carries none."""
+    if not isinstance(outcome, Exception):
+        return outcome
+    record: Any = getattr(outcome, "result", None)
+    return cast("Any", record) if isinstance(record, SamplingResult) else None
 
 
 def result_rows(

@@ -14,7 +14,6 @@ from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.differences import differences, has_more_turns
 from mellea_like.batch.journal.database import (
     SET_RUN,
     connect,
@@ -25,6 +24,7 @@ from mellea_like.batch.journal.database import (
     opened,
     raise_version,
 )
+from mellea_like.batch.journal.differences import differences, has_more_turns
 from mellea_like.batch.journal.reader import (
     StoredItem,
     read_block,

@@ -9,22 +9,21 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import uuid4
 
 import anyio
 
 from mellea_like.batch.ray.cluster import KeeperGone
-from mellea_like.core.backend import (
-    BYTES_PER_TOKEN,
-    TOKENS_PER_MESSAGE,
-    Options,
-    Request,
-    estimate_input_tokens,
-)
+from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.prices import checked_prices
+from mellea_like.core.token_estimate import (
+    BYTES_PER_TOKEN,
+    TOKENS_PER_MESSAGE,
+    estimate_input_tokens,
+)
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,
@@ -34,8 +33,8 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.limits.base import RequestEnd
-from mellea_like.limits.budget import Budget, Cancelled
-from mellea_like.limits.rate import ASSUMED, RateLimiter
+from mellea_like.limits.budget import Budget
+from mellea_like.limits.rate import RateLimiter
 from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class ClusterLimit:
     money: float | None = None
     prices: Mapping[str, Price] | None = None
     assume_output_tokens: int | None = None
-    cancelled: Cancelled = "estimate"
+    cancelled: Literal["estimate", "reserved", "received"] = "estimate"
     name: str = field(default_factory=_new_name)
 
     def __post_init__(self) -> None:
@@ -140,13 +139,15 @@ def limits_of(limit: ClusterLimit) -> list[Limit]:
             )
         )
     if limit.requests_per_minute is not None or limit.tokens_per_minute is not None:
-        assumed = limit.assume_output_tokens
+        assumed: dict[str, Any] = {}
+        if limit.assume_output_tokens is not None:
+            assumed["assume_output_tokens"] = limit.assume_output_tokens
         made.append(
             RateLimiter(
                 requests_per_minute=limit.requests_per_minute,
                 tokens_per_minute=limit.tokens_per_minute,
                 burst_seconds=limit.burst_seconds,
-                assume_output_tokens=ASSUMED if assumed is None else assumed,
+                **assumed,
             )
         )
     return made

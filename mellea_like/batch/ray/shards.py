@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.batch import sample_many
-from mellea_like.batch.identity import row_of
+from mellea_like.batch.journal.identity import row_of
 from mellea_like.batch.ray.cluster import RayKeeper
 from mellea_like.batch.ray.cluster_limit import RemoteLimit
 from mellea_like.batch.row_outcome import RowOutcome, as_json, describe, outcome_of

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 __all__ = ["run_batch"]
 
 MOST_ERRORS_TOLD = 5
-"""How many different errors are told one by one."""
+"""How many different errors are reported."""
 
 
 def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
-    """Do what ``mellea-like batch`` was asked to do."""
+    """Run ``mellea-like batch``."""
     debug = options.debug
     batch: _Batch | None = None
     resumable = True
@@ -54,10 +54,10 @@ def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
             warn(f"mellea-like: {in_options(str(error))}")
             code = Exit.NOTHING_PASSED
         except ReaderLeft:
-            warn("mellea-like: nobody reads the results any more")
+            warn("mellea-like: the reader of standard output has gone")
             code = Exit.NOTHING_PASSED
         except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
-            # Whether a journal's run can be resumed, and how, is what its error says.
+            # A journal's error says itself whether and how its run can be resumed.
             resumable = not isinstance(error, JournalError)
             report(with_options(error), debug=debug)
             code = code_of(error)
@@ -67,7 +67,7 @@ def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
 
 
 class _Batch:
-    """One run of the command: everything is checked when it is made, and nothing sent before."""
+    """One run of the command. Making it checks everything; it sends nothing."""
 
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
@@ -166,7 +166,7 @@ class _Batch:
                 raise Problem(msg, Exit.USAGE)
 
     def _read_settings(self) -> dict[str, Any]:
-        """Say what makes the run what it is, besides the strategy, where a journal keeps it."""
+        """Return the settings that must be the same when a journal's run is resumed."""
         options = self._options
         template = self._template
         settings: dict[str, Any] = {} if template.text is None else {"prompt": template.text}
@@ -179,7 +179,7 @@ class _Batch:
         if options.journal is not None:
             quiet = options.quiet
             settings["input"] = self._source.digest(self._earlier.get("input"))
-            # A run that was begun before there was this mark goes on without it.
+            # A run that began before this mark existed continues without it.
             if options.again and (AGAIN in self._earlier or not self._earlier):
                 settings[AGAIN] = True
             if options.corpus:
@@ -192,7 +192,7 @@ class _Batch:
     # --- the run ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Sample all rows and write what comes of them."""
+        """Sample all rows and write their results."""
         async with AsyncExitStack() as stack:
             results = await self._open_results(stack)
             self.begun = True
@@ -250,7 +250,7 @@ class _Batch:
             self._note(row)
 
     def _note(self, row: RowResult) -> None:
-        """Tell of new errors, and stop where nothing else comes."""
+        """Report new errors, and stop if there is nothing but errors."""
         if row.error is None:
             self._errors_in_a_row = 0
             self._only_errors = False
@@ -268,16 +268,16 @@ class _Batch:
             raise Problem(msg)
 
     def leave_at_once(self) -> None:
-        """Leave nothing useless behind."""
+        """Remove unfinished files."""
         for output in self._outputs:
             output.remove_leftovers()
 
     def last_words(self) -> str:
-        """Say how far the run came that was interrupted."""
+        """Return the message for an interrupted run."""
         return f"Interrupted{self.so_far()}"
 
     def finish(self) -> int:
-        """Say how the run went."""
+        """Report the run, and return the exit code."""
         progress = self._view.progress
         good = progress.passed == progress.done
         if not (self._options.quiet and good):
@@ -293,9 +293,9 @@ class _Batch:
         return Exit.PASSED if good else Exit.NOTHING_PASSED
 
     def so_far(self, *, resumable: bool = True) -> str:
-        """Say how far a run came that was stopped, and how to go on."""
+        """Describe how far the run got and how to continue it."""
         journal = self._options.journal is not None
-        # What is done and not handed on stands in no file; the journal may have it.
+        # Rows that are done but not yet written are in no file, though maybe in the journal.
         progress = replace(self._view.progress, done=self._handed_on)
         rest = so_far(progress, journal=journal, resumable=resumable)
         return rest if self.begun else "."

@@ -13,8 +13,7 @@ from mellea_like.cli.draw_options import CHECKS, DRAWS, LOOP, PANELS, DrawOption
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.export.example_selection import Drop, Reasoning
-from mellea_like.requirements.code_expressions import CODE_FORMS
-from mellea_like.requirements.expressions import ALLOWED
+from mellea_like.requirements.expressions import ALLOWED, CODE_FORMS
 
 __all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine"]
 
@@ -27,11 +26,12 @@ RUN = "How to run"
 
 HELP = """Ask a model about every row of a file: many at a time, and each until its reply is good.
 
-INPUT has a JSON object a line, or is a CSV, TSV or Parquet file. Each row's prompt is made of its\
- fields, by a Jinja template, and so may checks be. A result for each row goes to OUT, as it comes.
+INPUT has one JSON object per line, or is a CSV, TSV or Parquet file. A Jinja template makes each\
+ row's prompt from its fields, and may make its checks. OUT gets a result for each row as soon\
+ as it is ready.
 
-With --journal, a run that was interrupted or killed goes on with --resume: what was done is not\
- asked again.
+With --journal, a run that was interrupted or killed can continue with --resume: finished rows are\
+ not asked again.
 
 [bold]Examples[/bold]
 
@@ -46,9 +46,9 @@ mellea-like batch letters.csv --prompt @letter.txt --schema invoice.json \\
 """
 
 EPILOG = (
-    "Exit codes: 0 all rows passed, 1 some did not, or the budget was spent, 2 bad usage, 3 backend"
-    " or configuration error, or a file or the journal is at fault, 130 interrupted,"
-    " 143 told to end (SIGTERM)."
+    "Exit codes: 0 all rows passed, 1 some rows failed or the budget was spent, 2 bad usage,"
+    " 3 an error of the backend, the configuration, a file or the journal, 130 interrupted,"
+    " 143 terminated (SIGTERM)."
 )
 
 OnBadLine = Literal["stop", "skip"]
@@ -64,19 +64,18 @@ class BatchOptions(DrawOptions):
     source: str = argument("INPUT", "The rows: a file, or - for JSONL on standard input.")
     checks: list[str] = option(
         list,
-        f"One of: {'  '.join(ALLOWED)}. Repeatable.\n\nOf code, in a sandbox:"
-        f" {'  '.join(CODE_FORMS)}.\n\nOne with {{{{ }}}} in it is a Jinja template, and the model"
-        " isn't told of it: contains:{{ answer }}.",
+        f"A check: {'  '.join(ALLOWED)}. Repeatable.\n\nChecks that run code, in a sandbox:"
+        f" {'  '.join(CODE_FORMS)}.\n\nA check that contains {{{{ }}}} is a Jinja template, which"
+        " the model isn't told about: contains:{{ answer }}.",
         "--check",
         metavar="EXPR",
         panel=CHECKS,
     )
     prompt: str | None = option(
         None,
-        "What to ask for each row, as a Jinja template: {{ text }} stands for the field"
-        ' text, {{ row["the text"] }} for one whose name isn\'t a word. @FILE reads it from a'
-        " file. Without it, each row has its messages, as OpenAI's API takes them, in the field"
-        " messages.",
+        "The prompt of each row, as a Jinja template: {{ text }} is the field text, and"
+        ' {{ row["the text"] }} one whose name isn\'t a word. @FILE reads the template from a file.'
+        " Without this option, each row has a field messages in the format of OpenAI's API.",
         "--prompt",
         "-p",
         metavar="TEMPLATE",
@@ -84,7 +83,7 @@ class BatchOptions(DrawOptions):
     )
     system: str | None = option(
         None,
-        "A system prompt, for all rows whose messages have none. @FILE reads it from a file.",
+        "A system prompt for all rows whose messages have none. @FILE reads it from a file.",
         metavar="TEXT",
         panel=ROWS,
     )
@@ -98,138 +97,139 @@ class BatchOptions(DrawOptions):
     )
     on_bad_line: OnBadLine = option(
         "stop",
-        "What becomes of a line that can't be read, or lacks a field: stop tells of it"
-        " before anything is sent, skip leaves it out.",
+        "What to do with a line that can't be read or lacks a field: stop before anything is sent,"
+        " or skip it.",
         metavar="WHAT",
         panel=ROWS,
     )
     first: int | None = option(
-        None, "Only the first N rows, to try it out.", metavar="N", min=1, panel=ROWS
+        None, "Use only the first N rows, to try things out.", metavar="N", min=1, panel=ROWS
     )
     again: bool = option(
         False,
-        "INPUT is a file of results, such as --failed wrote: ask again about those rows in it that"
-        " did not pass. They keep their ids and lines.",
+        "Ask again about the rows of INPUT that did not pass. INPUT is a file of results, such as"
+        " --failed writes; rows keep their ids and lines.",
         panel=ROWS,
     )
     keep: Keep = option(
         "all",
-        "Which rows stand in OUT: all, passed or failed ones.",
+        "Which rows to write to OUT: all, passed or failed.",
         metavar="WHICH",
         panel=RESULTS,
     )
     reasoning: Reasoning | None = option(
         None,
-        "Where thoughts go in OUT: field, into a field reasoning; inline, into <think> tags before"
-        " the output; drop, nowhere. By default into the field in JSONL, else nowhere.",
+        "Where to write the model's reasoning: field, a field of that name; inline, <think> tags"
+        " before the output; drop, nowhere. Default: field for JSONL, otherwise drop.",
         metavar="WHERE",
         panel=RESULTS,
     )
     drop: list[str] = option(
         list,
-        "Leave rows out of OUT whose reply is incomplete (cut off, filtered or refused), or empty."
+        "Leave out rows whose reply is incomplete (cut off, filtered or refused) or empty."
         " Repeatable.",
         metavar="WHICH",
         panel=RESULTS,
     )
     min_chars: int | None = option(
-        None, "Leave rows out of OUT whose reply is shorter.", metavar="N", min=0, panel=RESULTS
+        None, "Leave out rows with a shorter reply.", metavar="N", min=0, panel=RESULTS
     )
     max_chars: int | None = option(
-        None, "Leave rows out of OUT whose reply is longer.", metavar="N", min=0, panel=RESULTS
+        None, "Leave out rows with a longer reply.", metavar="N", min=0, panel=RESULTS
     )
     failed: str | None = option(
         None,
-        "Where rows go that did not pass; by default to OUT too, with success false.",
+        "A file for rows that did not pass. Default: OUT, with success false.",
         metavar="FILE",
         panel=RESULTS,
     )
-    force: bool = option(False, "Replace OUT where it is there.", panel=RESULTS)
+    force: bool = option(False, "Replace OUT if it exists.", panel=RESULTS)
     journal: Path | None = option(
         None,
-        "Write down what is done, so that the run can be resumed, and looked at with"
-        " mellea-like report.",
+        "Record the run in this file, for --resume and for mellea-like report.",
         metavar="FILE",
         panel=RUN,
     )
-    resume: bool = option(False, "Go on with the run of the journal, if there is one.", panel=RUN)
+    resume: bool = option(False, "Continue the journal's run, if there is one.", panel=RUN)
     journal_text: KeptText = option(
         "all",
-        "Whose words the journal keeps: all draws', the best draw's, or none but what passed.",
+        "Which texts the journal keeps: of all draws, of the best draw, or only those that passed.",
         metavar="WHOSE",
         panel=RUN,
     )
-    parallel: int = option(8, "Rows at a time.", metavar="N", min=1, max=10_000, panel=RUN)
+    parallel: int = option(
+        8, "How many rows to work on at the same time.", metavar="N", min=1, max=10_000, panel=RUN
+    )
     processes: int = option(
         1,
-        "Share the rows out to so many processes, for a server that is quicker than one of them."
-        " --parallel, the budget and the rates are for all together; the journal is a folder.",
+        "Divide the rows among this many processes, for a server that is faster than one process."
+        " --parallel, the budget and the rates apply to all together; the journal is a folder.",
         metavar="N",
         min=1,
         max=256,
         panel=RUN,
     )
     in_order: bool = option(
-        False, "Results in the order of the rows; by default as they come.", panel=RUN
+        False,
+        "Write results in the order of the rows. Default: as soon as they are ready.",
+        panel=RUN,
     )
     order: Order = option(
         "depth",
-        "depth makes all draws of a row before the next row's; breadth makes each row's first draw"
-        " before any row's second, so that a budget that is too small for all finds more that"
-        " pass.",
+        "depth makes all draws of a row before it starts the next one. breadth makes the first draw"
+        " of every row before any second one, so that a small budget finds more rows that pass.",
         metavar="HOW",
         panel=RUN,
     )
     unique: str | None = option(
         None,
-        "No two rows may get replies that are alike: exact compares texts without regard to case"
-        " and spaces, a number from 0 to 1 is the similarity from which on they are alike. What is"
-        " like another row's reply has failed.",
+        "Reject a reply that resembles another row's: exact compares texts but for case and spaces,"
+        " and a number from 0 to 1 is the similarity from which replies count as alike.",
         metavar="HOW",
         panel=RUN,
     )
     max_errors: int = option(
         10,
-        "Stop when so many rows in a row end in an error; 0 for never.",
+        "Stop after this many consecutive rows end in an error; 0 for never.",
         metavar="N",
         min=0,
         panel=RUN,
     )
     loop: int | None = option(
         None,
-        f"The most draws for one row in each lane, one after another; by default {LOOP}, or as many"
-        " as --n needs.",
+        f"Draws of one row in each lane at most, one after another. Default: {LOOP}, or as many as"
+        " --n needs.",
         "--attempts",
         metavar="N",
         panel=DRAWS,
     )
     concurrency: int = option(
         1,
-        "How many draws of one row run at a time; more than 1 is faster and costs more.",
+        "How many draws of one row run at the same time; more than 1 is faster and costs more.",
         "--lanes",
         metavar="K",
         panel=DRAWS,
     )
     timeout: float | None = option(
-        None, "Stop with a row after this long.", metavar="SECONDS", panel=DRAWS
+        None, "Stop working on a row after this many seconds.", metavar="SECONDS", panel=DRAWS
     )
 
     def __post_init__(self) -> None:
         if self.resume and self.journal is None:
-            msg = "--resume goes on with a journal: name it with --journal FILE"
+            msg = "--resume continues the run of a journal: add --journal FILE"
             raise Problem(msg, Exit.USAGE)
         if self.failed is not None and self.keep != "all":
-            msg = f"--keep {self.keep} leaves rows out, which --failed keeps: give one of them"
+            msg = f"--keep {self.keep} leaves out rows that --failed keeps: use one of them"
             raise Problem(msg, Exit.USAGE)
         for one in self.drop:
             if one not in get_args(Drop):
                 msg = f"--drop is one of {', '.join(get_args(Drop))}, not {one}"
                 raise Problem(msg, Exit.USAGE)
         if self.reasoning == "field" and self.output.lower().endswith((".csv", ".tsv", ".parquet")):
-            msg = "--reasoning field is for JSONL: have the thoughts inline, or drop them"
+            msg = "--reasoning field is for JSONL: use inline or drop"
             raise Problem(msg, Exit.USAGE)
         if self.reasoning == "inline" and self.json_schema is not None:
-            msg = "--reasoning inline has no place in the JSON of --schema: write it into a field"
+            msg = "--reasoning inline would break the JSON of --schema: use field"
             raise Problem(msg, Exit.USAGE)
         if self.order == "breadth":
             self._check_rounds()
@@ -238,7 +238,7 @@ class BatchOptions(DrawOptions):
         _ = self.similarity
 
     def _check_processes(self) -> None:
-        """Make sure that processes need to know nothing of each other's rows."""
+        """Refuse options for which a process would have to know the rows of others."""
         piped = self.source == STANDARD or (
             Path(self.source).exists() and not Path(self.source).is_file()
         )
@@ -258,7 +258,7 @@ class BatchOptions(DrawOptions):
                 raise Problem(msg, Exit.USAGE)
 
     def _check_rounds(self) -> None:
-        """Make sure that a row can be left after each draw."""
+        """Refuse options for which a row's draws can't be spread over rounds."""
         for wrong, given, why in (
             (self.concurrency > 1, "--lanes", "makes one draw for a row at a time"),
             (
@@ -275,7 +275,7 @@ class BatchOptions(DrawOptions):
 
     @property
     def row_checks(self) -> list[str]:
-        """The checks that are templates: each row has its own."""
+        """Checks that are templates, filled in for each row."""
         return [one for one in self.checks if "{{" in one]
 
     @property
@@ -284,7 +284,7 @@ class BatchOptions(DrawOptions):
 
     @property
     def similarity(self) -> bool | float:
-        """From which similarity on replies are alike, as `sample_many` takes it."""
+        """The argument ``unique`` of `sample_many`."""
         if self.unique in {None, "exact"}:
             return self.unique is not None
         with suppress(ValueError):

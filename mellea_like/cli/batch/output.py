@@ -1,4 +1,4 @@
-"""Where the results of a batch go: files that are never half of one run and half of another."""
+"""Output files of a batch, which never mix the results of two runs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 __all__ = ["Output", "ReaderLeft"]
 
 LONGEST_HEAD = 100_000
-"""How many bytes of a file's first line are looked at."""
+"""Most bytes of a file's first line."""
 
 
 class ReaderLeft(Exception):
-    """Nobody reads standard output any more."""
+    """The reader of standard output has gone."""
 
 
 class Output:
     """A file of results, or standard output.
 
-    A file is written beside its place, and put there when it has what must not be lost.
+    A file is written under a temporary name, and renamed once it has results that must not be lost.
     """
 
     def __init__(self, option: str, given: str, *, replace: bool, renew: bool = False) -> None:
@@ -48,7 +48,7 @@ class Output:
         self._at_once = False
         self.rows = 0
         self.halves = 0
-        """How many rows had halves of characters, for which readers may refuse a whole file."""
+        """Rows with unpaired surrogates, for which readers may refuse a whole file."""
         if self.path is None or (self.path.exists() and not self.path.is_file()):
             if self.path is not None and self.path.is_dir():
                 msg = f"{option}: {given} is a directory: name a file"
@@ -75,11 +75,11 @@ class Output:
 
     @property
     def whole_at_its_end(self) -> bool:
-        """Whether it can't be read before its end."""
+        """Whether the format can't be read until it is complete."""
         return self._format is RowFormat.PARQUET
 
     def begin(self, columns: Mapping[str, str] | None, *, at_once: bool) -> None:
-        """Open it; ``at_once`` puts it in its place with its first row."""
+        """Open the output; ``at_once`` renames the file with its first row."""
         with self._trouble():
             if self.path is None:
                 self._file = io.BytesIO()
@@ -105,7 +105,7 @@ class Output:
             self.publish()
 
     def publish(self) -> None:
-        """Put what was written in its place, where it can't be lost, and go on there."""
+        """Rename the file to its final name, and continue to write to it."""
         if self._beside is None or self._file is None or self.path is None:
             return
         with self._trouble():
@@ -115,7 +115,7 @@ class Output:
             self._beside = None
 
     async def close(self, *, keep: bool) -> None:
-        """End it."""
+        """Close the output."""
         file, writer, self._writer = self._file, self._writer, None
         if file is None or writer is None:
             return
@@ -128,12 +128,12 @@ class Output:
                     file.close()
         finally:
             self._file = None
-            with contextlib.suppress(OSError):  # What could not be written before.
+            with contextlib.suppress(OSError):  # A write may have failed before.
                 file.close()
             self.remove_leftovers()
 
     def remove_leftovers(self) -> None:
-        """Take away what is beside the file."""
+        """Remove the temporary file."""
         if self._beside is not None:
             self._beside.unlink(missing_ok=True)
 

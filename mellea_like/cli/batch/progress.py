@@ -1,4 +1,4 @@
-"""How far a batch is, and how it went: a line drawn again on a terminal, or one now and then."""
+"""The progress of a batch: a line that is redrawn on a terminal, or lines now and then."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _cost(usage: Usage, price: Price) -> str:
 
 
 def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> list[Text]:
-    """Say how far a batch is, the most important parts first."""
+    """Describe the progress of a batch, the most important parts first."""
     done = f"{progress.done:,}" + ("" if progress.total is None else f"/{progress.total:,}")
     parts = [Text(done, "bold")]
     if progress.waiting:
@@ -39,7 +39,7 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
         return parts
     if progress.errored:
         parts.append(Text(plural(progress.errored, "error"), "red"))
-    told = not progress.waiting  # What passes is done first: what is done says little of the rest.
+    told = not progress.waiting  # Rows that pass are done first, so they say little about the rest.
     if told and progress.seconds_left is not None and progress.done != progress.total:
         parts.append(Text(f"{seconds(round(max(0.0, progress.seconds_left - since)))} left"))
     if told and progress.pass_rate is not None:
@@ -54,14 +54,14 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
 
 
 def status_line(parts: list[Text], columns: int) -> Text:
-    """Fit the parts into a line of a terminal."""
+    """Fit the parts into one line of a terminal."""
     line = Text("  ", no_wrap=True).join(parts)
     line.truncate(max(1, columns), overflow="ellipsis")
     return line
 
 
 class BatchView:
-    """Shows how far a batch is while it runs, on standard error."""
+    """Shows the progress of a batch on standard error while it runs."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class BatchView:
             self._live.stop()
 
     def update(self, progress: Progress) -> None:
-        """Take the numbers of this moment."""
+        """Take the current numbers."""
         self.progress, self._updated = progress, time.monotonic()
         due = self._updated - self._told >= self._every
         if self._lines and due and progress.done != progress.total:
@@ -97,7 +97,7 @@ class BatchView:
             warn("  ".join(part.plain for part in parts_of(progress, self._price)))
 
     def tell(self, line: str) -> None:
-        """Write a line, above the view where there is one."""
+        """Write a line, above the view if there is one."""
         if self._live is None:
             warn(one_line(line))
             return
@@ -105,13 +105,13 @@ class BatchView:
             self._live.console.print(Text(one_line(line)), soft_wrap=True)
 
     def render(self, console: Console) -> Text:
-        """Draw the line of this moment, with room for the ^C of an interrupt."""
+        """Draw the current line, with room for the ^C of an interrupt."""
         since = time.monotonic() - self._updated
         return status_line(parts_of(self.progress, self._price, since), console.width - len("^C"))
 
 
 def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> str:
-    """Say how a run went."""
+    """Summarize a run."""
     counts = [f"{progress.passed:,} passed"]
     if progress.failed:
         counts.append(f"{progress.failed:,} failed")
@@ -141,7 +141,7 @@ def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> st
 
 
 def so_far(progress: Progress, *, journal: bool, resumable: bool = True) -> str:
-    """Say how far a run came that was stopped, and how to go on: the rest of a sentence."""
+    """Describe how far a stopped run got and how to continue it: the rest of a sentence."""
     rows = plural(progress.done, "row")
     if progress.total is not None:
         rows = f"{progress.done:,} of {progress.total:,} rows"
@@ -151,5 +151,5 @@ def so_far(progress: Progress, *, journal: bool, resumable: bool = True) -> str:
     if not resumable:
         return ended
     if journal:
-        return f"{ended} The same command with --resume goes on."
-    return f"{ended} A run with --journal FILE could be resumed."
+        return f"{ended} Run the same command with --resume to continue."
+    return f"{ended} With --journal FILE, a run can be resumed."

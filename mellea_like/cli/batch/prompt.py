@@ -13,8 +13,7 @@ from mellea_like.batch.rows.template import RowTemplate
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import one_line
 from mellea_like.core.conversation import Conversation, Instruction, Message
-from mellea_like.requirements.code_expressions import is_code_check, parse_code_check
-from mellea_like.requirements.expressions import parse_check
+from mellea_like.requirements.expressions import is_code_check, parse_check, parse_code_check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +28,8 @@ __all__ = ["PromptTemplate"]
 class PromptTemplate:
     """The prompt of each row: a template filled in, or without one the row's own messages.
 
-    The checks are templates of expressions. The model isn't told of the checks that they make,
-    for they may have the right answer in them.
+    Checks are templates of expressions. The model isn't told about them, because they may contain
+    the right answer.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class PromptTemplate:
         return cls(_read("--prompt", argument), _read("--system", system), checks, early=early)
 
     def fill(self, row: Row, place: str = "line") -> Asked | Conversation:
-        """Make the prompt for a row, with what must hold for it alone."""
+        """Make the prompt for a row, with the row's own requirements."""
         must_hold = tuple(self._check(template, row, place) for template in self._checks)
         if self._template is None:
             messages = self._messages(row, place)
@@ -82,7 +81,7 @@ class PromptTemplate:
             raise _bad(row, place, one_line(str(exc))) from exc
 
     def _messages(self, row: Row, place: str) -> list[Message]:
-        """Take a row's messages; a column has them as JSON."""
+        """Return a row's messages, which a column has as JSON."""
         if "messages" not in row:
             raise _bad(row, place, "it has no field messages, and there is no --prompt")
         try:
@@ -124,7 +123,7 @@ def _bad(row: Row, place: str, wrong: str) -> BadRow:
 
 
 def _read(option: str, argument: str | None) -> str | None:
-    """Return what an option says; @FILE is read."""
+    """Return the value of an option, or the content of @FILE."""
     if argument is None or not argument.startswith("@"):
         return argument
     try:

@@ -33,7 +33,7 @@ class RowResult(NamedTuple):
         line: its line.
         records: its results, and of each whether the filters let it pass.
         replayed: whether it comes from the journal.
-        error: what its call raised, in a sentence; None if it raised nothing.
+        error: the error of its call, in a sentence; None if there was none.
         key_refused: whether that was that the server refuses the key.
         place: its place among the rows of the file, if several processes share them.
     """
@@ -95,7 +95,7 @@ class RowRecords:
 def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[str, Any]]:
     """Write what came of a row as plain data: a record, or one for each reply that it collected.
 
-    Where too few were collected, the last one says so. The first has what all of them cost.
+    If too few were collected, the last one says so. The first has what all of them cost.
     """
     whole = _record_of(item, as_value=as_value)
     result = item.result

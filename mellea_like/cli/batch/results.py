@@ -1,4 +1,4 @@
-"""The results of a batch's rows, as one process samples them; and what is told meanwhile."""
+"""The results of a batch's rows, sampled by one process, and messages meanwhile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import anyio
 
 from mellea_like.batch.api import sample_many
-from mellea_like.batch.differences import Difference
+from mellea_like.batch.journal.differences import Difference
 from mellea_like.batch.journal.journal import Journal
 from mellea_like.cli.batch.options import BatchOptions
 from mellea_like.cli.batch.records import RowRecords
@@ -42,10 +42,10 @@ OPTIONS = {
     "checks": "--check",
     "input": "INPUT",
 }
-"""Parts of a run that the library calls otherwise than the options do."""
+"""Options for parts of a run that have other names in the library."""
 
 LOOK_EVERY = 0.25
-"""Seconds between two looks at whether the servers can be reached."""
+"""Seconds between checks whether the servers can be reached."""
 
 GIVE_UP_AFTER = 4.0
 """Seconds of an outage after which a server that has never answered isn't waited for."""
@@ -64,7 +64,7 @@ class View(Protocol):
 
 
 class Results(Protocol):
-    """What came of each row, in the order in which it came."""
+    """The result of each row, in the order of arrival."""
 
     @property
     def progress(self) -> Progress:

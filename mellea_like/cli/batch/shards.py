@@ -1,7 +1,7 @@
-"""A batch in several processes: each has a share of the rows, with a journal of its own.
+"""A batch in several processes, each of which has its share of the rows and its own journal.
 
-The rows of a file are dealt out in turn. The processes share a budget and rates through a file; the
-one that started them writes the results, shows how far all are, and ends them.
+Rows are dealt out one by one. The processes share a budget and rates through a file. The process
+that started them writes the results, shows the progress of all, and ends them.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ ACCOUNT = "this run"
 """The name of the budget and the rates in their file."""
 
 TELL_EVERY = 0.1
-"""Seconds between two messages of how far a process is."""
+"""Seconds between two progress messages of a process."""
 
 TOLD_FOR = 10.0
-"""Seconds for which what one process has told isn't told again for another."""
+"""Seconds for which a message of one process isn't repeated for another."""
 
 
 class Part(NamedTuple):
-    """What one of the processes does."""
+    """The share of one process."""
 
     number: int
     of: int
@@ -67,7 +67,7 @@ class _Told(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """How a process ended, if it did by itself: why in a sentence, unless all was done."""
+    """How a process ended by itself, with an error in a sentence unless all was done."""
 
     error: str | None = None
     code: int = Exit.PASSED
@@ -92,24 +92,24 @@ class Shards:
             raise Problem(msg)
 
     def begun(self) -> list[Path]:
-        """Return the journals that are there; refuse those of a run with more or fewer of them."""
+        """Return the existing journals; refuse those of a run with another number of processes."""
         assert self._folder is not None  # noqa: S101 (it is there)
         count = _count(self._folder)
         if count not in {0, self._options.processes}:
             msg = (
-                f"the run in {self._folder} was begun with --processes {count}: go on with as many,"
-                " for each process has rows of its own"
+                f"the run in {self._folder} was begun with --processes {count}: use the same"
+                " number, because each process has its own rows"
             )
             raise Problem(msg)
         return [path for path in self._journals() if path.exists()]
 
     def close(self) -> None:
-        """Remove what only this run needs."""
+        """Remove temporary files."""
         if self._temporary is not None:
             self._temporary.cleanup()
 
     def parts(self, template: PromptTemplate, settings: Mapping[str, Any]) -> list[Part]:
-        """Share the run out; the folder of the journals is made."""
+        """Divide the run, and make the folder of the journals."""
         options, count = self._options, self._options.processes
         journals: Sequence[Path | None] = [None] * count
         if self._folder is not None:
@@ -139,7 +139,7 @@ class Shards:
         return [self._folder / f"shard-{n}-of-{count}.db" for n in range(1, count + 1)]
 
     def _store(self) -> Path | None:
-        """Return where the budget and the rates are; each run begins with a budget of its own."""
+        """Return the file of the budget and the rates; each run begins with a fresh budget."""
         options = self._options
         rates = options.requests_per_minute, options.tokens_per_minute
         if options.spec.budget is None and rates == (None, None):
@@ -155,14 +155,14 @@ class Shards:
 
 
 def refuse_shards(path: Path) -> None:
-    """Refuse the folder of a run in several processes, where one is to go on."""
+    """Refuse to continue a run of several processes in one."""
     if path.is_dir() and (count := _count(path)):
-        msg = f"the run in {path} was begun with --processes {count}: go on with as many"
+        msg = f"the run in {path} was begun with --processes {count}: use the same number"
         raise Problem(msg)
 
 
 def _count(folder: Path) -> int:
-    """Return how many processes a folder's run was begun with; 0 for none."""
+    """Return the number of processes of a folder's run, or 0."""
     found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
     return max((int(name[2]) for name in found if name is not None), default=0)
 
@@ -171,13 +171,13 @@ def _count(folder: Path) -> int:
 async def shard_results(
     parts: Sequence[Part], view: View, total: int | None, *, ordered: bool
 ) -> AsyncGenerator[_ShardResults]:
-    """Start the processes, and give what comes of their rows."""
+    """Start the processes, and yield the results of their rows."""
     async with Processes(sample_shard, parts, view.tell) as processes:
         yield _ShardResults(processes, len(parts), view, total, ordered=ordered)
 
 
 class _ShardResults:
-    """What came of the rows of all processes."""
+    """Results of the rows of all processes."""
 
     def __init__(
         self, processes: Processes, count: int, view: View, total: int | None, *, ordered: bool
@@ -193,14 +193,14 @@ class _ShardResults:
         self._told: dict[str, float] = {}
         self._lost: list[str] = []
         self._spent: str | None = None
-        # Of those that are still at work, what came first of each is known before one is given.
+        # In order, a result waits until each running process has sent its first one.
         self._first: dict[int, list[tuple[int, RowResult]]] | None = None
         if ordered:
             self._first = {number: [] for number in range(count)}
 
     @property
     def progress(self) -> Progress:
-        """How far all of them are."""
+        """The progress of all processes."""
         total = Progress(total=self._total, elapsed=anyio.current_time() - self._began)
         for one in self._of.values():
             total = replace(
@@ -229,7 +229,7 @@ class _ShardResults:
                 return row
 
     def _in_order(self) -> RowResult | None:
-        """Return the row that comes next, if it is known which does."""
+        """Return the next row, if it is known."""
         if self._first is None:
             return None
         if any(not rows for number, rows in self._first.items() if number in self._left):
@@ -265,7 +265,7 @@ class _ShardResults:
             self._view.tell(line)
 
     def _end(self, ended: _Ended) -> None:
-        """Go on to the end of all, unless what has ended one would end the others, too."""
+        """Continue, unless the reason for which one process ended would end the others, too."""
         if ended.kind == "limit":
             self._spent = ended.error
         elif ended.kind == "journal":
@@ -274,7 +274,7 @@ class _ShardResults:
             raise Problem(ended.error, ended.code)
 
     def _lose(self, number: int, gone: Gone) -> None:
-        """Tell of a process that has ended without a word."""
+        """Report a process that ended without a message."""
         if number not in self._ends:
             lost = f"process {number + 1} of {self._count} {gone}"
             self._lost.append(lost)
@@ -296,7 +296,7 @@ _SUMS = tuple(one.name for one in fields(Progress) if one.name not in {"total", 
 
 
 class _View:
-    """Shows what there is to show by way of the process that started this one."""
+    """Sends messages and progress to the process that started this one."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["RowSource", "digest_of"]
 
 MOST_WARNINGS = 10
-"""How many bad lines are told one by one."""
+"""How many bad lines are reported one by one."""
 
 PIECE = 2**20
 """Bytes of a file that are read at once."""
@@ -44,11 +44,11 @@ PIECE = 2**20
 _DIGEST = re.compile(r"(\d+) bytes, sha256 ([0-9a-f]{24})")
 
 LARGE = 50 * 2**20
-"""Bytes of a file that is looked through for some seconds."""
+"""Size of a file, in bytes, that takes seconds to read."""
 
 
 def digest_of(option: str, path: Path, *, quiet: bool = True) -> str:
-    """Say what stands in a file, so that another run can tell whether it is the same."""
+    """Return a digest of a file, so that another run can tell whether it is the same."""
     if not path.is_file():
         msg = f"{option}: {path} is a pipe, and a journal needs a file that can be read again"
         raise Problem(msg, Exit.USAGE)
@@ -64,7 +64,7 @@ def digest_of(option: str, path: Path, *, quiet: bool = True) -> str:
 
 
 def _begins(path: Path, digest: str) -> bool:
-    """Tell whether a file begins with what `digest_of` has said of it, or is that."""
+    """Tell whether a file begins with the content of an earlier digest."""
     found = _DIGEST.fullmatch(digest)
     if found is None:
         return False
@@ -82,7 +82,7 @@ def _tell_of_large(file: BufferedReader) -> None:
 
 
 class RowSource:
-    """The rows of the input that a prompt can be made of; those of a file have a number."""
+    """The rows of the input that fit the prompt."""
 
     def __init__(
         self,
@@ -121,21 +121,21 @@ class RowSource:
         return self.total or 0
 
     def __iter__(self) -> Iterator[Row]:
-        """Read the rows of a file once more; what is wrong was told before."""
+        """Read the rows of a file again; errors have been reported before."""
         with self._trouble(), self._open() as file:
             yield from self._good(file, told=True)
 
     def rows(self, *, often: bool = False) -> RowSource | AsyncGenerator[Row]:
-        """Give the rows for a run, which may read them ``often``."""
+        """Return the rows for a run, which may read them ``often``."""
         if self._piped and often:
             msg = f"--order breadth reads the rows once a round, and {self._name} is a pipe"
             raise Problem(msg, Exit.USAGE)
         return self._pipe() if self._piped else self
 
     def digest(self, earlier: str | None = None) -> str | None:
-        """Say what the input is, so that another run can tell whether it is the same.
+        """Return a digest of the input, so that another run can tell whether it is the same.
 
-        That is what an ``earlier`` run said of it, where rows were only added at its end since.
+        If rows were only appended since an ``earlier`` run, the digest is that run's.
         """
         if self.path is None or self._piped:
             return None
@@ -145,7 +145,7 @@ class RowSource:
         return digest_of("INPUT", self.path)
 
     def look_through(self, *, quiet: bool = False) -> None:
-        """Read a file to its end, or a pipe to its first row, and find what is wrong."""
+        """Read a file to its end, or a pipe to its first row, and report errors."""
         with self._trouble():
             file = self._open()
             if self._piped:
@@ -220,7 +220,7 @@ class RowSource:
         return self._share is None or place % self._share[1] == self._share[0]
 
     def _name_columns(self, columns: Mapping[str, str]) -> None:
-        """Take note of the columns of the rows; those of results aren't theirs."""
+        """Remember the rows' own columns, without those of results."""
         self.columns = columns
         if self._again and of_results(list(columns)):
             own = dict(list(columns.items())[: -len(RESULT_FIELDS)])
@@ -229,9 +229,7 @@ class RowSource:
     def _bad(self, row: BadRow) -> None:
         said = one_line(f"{self._name}: {row}")
         if self._on_bad == "stop":
-            msg = (
-                f"{said}\nMend the line or the prompt, or leave such lines out: --on-bad-line skip"
-            )
+            msg = f"{said}\nFix the line or the prompt, or leave out such lines: --on-bad-line skip"
             raise Problem(msg)
         self.bad += 1
         if self.bad <= MOST_WARNINGS:
@@ -247,7 +245,7 @@ class RowSource:
             raise Problem(msg, Exit.USAGE)
         if is_terminal(sys.stdin):
             warn("Reading rows from the terminal: end them with Ctrl-D.")
-        # A stream of our own: a thread that waits for the terminal's would end the process badly.
+        # Python would crash at exit if a thread still waited for sys.stdin itself.
         return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
 
     @contextlib.contextmanager

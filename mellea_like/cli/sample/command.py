@@ -63,37 +63,39 @@ mellea-like sample - --gguf model.gguf --schema invoice.json < letter.txt
 
 EPILOG = (
     "Exit codes: 0 passed, 1 nothing passed, 2 bad usage, 3 backend or configuration error,"
-    " 130 interrupted, 143 told to end (SIGTERM)."
+    " 130 interrupted, 143 terminated (SIGTERM)."
 )
 
 LONGEST_INSTRUCTION = 16 * 2**20
-"""Bytes of standard input; no model takes as much, and some sources never end."""
+"""Most bytes of standard input; no model takes as many, and some sources never end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions(DrawOptions):
     """The options of ``mellea-like sample``."""
 
-    instruction: str = argument("INSTRUCTION", "What to generate; - reads it from standard input.")
+    instruction: str = argument(
+        "INSTRUCTION", "The instruction, or - to read it from standard input."
+    )
     as_json: bool = option(
-        False, "Print one JSON object with the record of each draw.", "--json", panel=OUTPUT
+        False, "Print a JSON object with the record of each draw.", "--json", panel=OUTPUT
     )
     trace: Path | None = option(
         None,
-        "Write the record of the call to a file, for mellea-like report; prompts and"
-        " replies stand in it. An earlier call's is replaced.",
+        "Write the call's record, with prompts and replies, to a file for mellea-like report."
+        " Replaces the trace of an earlier call.",
         metavar="FILE",
         panel=OUTPUT,
     )
     explain: bool = option(False, "Show a table of all draws on stderr.", panel=OUTPUT)
     ledger: bool = option(
-        False, "Show what each draw cost, wasted and saved on stderr.", panel=OUTPUT
+        False, "Show on stderr how much each draw cost, wasted and saved.", panel=OUTPUT
     )
 
 
 def run(options: SampleOptions, signals: SignalHandler) -> int:
     """Run the command."""
-    # What is above the bound is refused before anything is shown.
+    # More lanes are refused before anything is shown.
     progress = Progress(1, min(options.concurrency, MAX_ITERATIONS))
 
     def last_words() -> str:
@@ -234,7 +236,7 @@ def _report(options: SampleOptions, error: Exception) -> int:
 
 
 def _check_trace(path: Path) -> None:
-    """Make sure that a trace can be written, before anything is sent."""
+    """Refuse a trace that can't be written, before anything is sent."""
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 (never raise)
         msg = f"--trace: {path} isn't a file"
         raise Problem(msg)
@@ -250,7 +252,7 @@ def _check_trace(path: Path) -> None:
 
 
 def _replaceable(path: Path) -> bool:
-    """Whether a file is empty, or the trace of an earlier call."""
+    """Tell whether a file is empty, or the trace of an earlier call."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         record: object = json.loads(text) if text else {"format": FORMAT}
@@ -260,7 +262,7 @@ def _replaceable(path: Path) -> bool:
 
 
 def _write_trace(path: Path, result: SamplingResult[Any]) -> None:
-    """Write a call's record to a file that only its owner may read; prompts stand in it."""
+    """Write a call's record, which has prompts, to a file that only its owner may read."""
     try:
         with replaced(path, 0o600) as file:
             file.write(f"{json.dumps(to_dict(result))}\n".encode())

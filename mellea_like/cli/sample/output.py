@@ -1,4 +1,4 @@
-"""What is said about a result: as JSON, in sentences, and as a table."""
+"""A result as JSON, in sentences, and as a table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_record(record: dict[str, Any]) -> None:
 
 
 def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict[str, Any]:
-    """Write a result as plain data: the call's trace, and what came of it."""
+    """Return a result as plain data: the call's trace and its outcome."""
     return {
         **to_dict(result),
         **about,
@@ -74,7 +74,7 @@ def models_in(result: SamplingResult[Any]) -> list[str | None]:
 
 
 def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
-    """Say how a call that passed went, and what a selection decided."""
+    """Summarize a call that passed, with the decision of its selection."""
     best = result.best
     model = f" ({one_line(best.model)})" if best.stage is not None and best.model else ""
     lines = [f"Passed: {name(best)}{model}; {_cost(result, ledger)}."]
@@ -84,7 +84,7 @@ def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice],
 
 
 def _decided(decision: Decision, names: list[str]) -> str:
-    """Say in a line who was chosen, and by what."""
+    """Describe in a line who was chosen and how."""
     won = decision.winners[0] if decision.winners else None
     line = f"Decided by {decision.kind}: {'; '.join(names) or 'no winner'}"
     if won is not None and won in decision.scores:
@@ -109,7 +109,7 @@ def _votes(decision: Decision) -> list[str]:
 
 
 def why(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
-    """Say why nothing passed, or too few."""
+    """Explain why nothing passed, or too few replies."""
     reason = {
         "timeout": "the time was up",
         "exhausted": "all attempts are spent",

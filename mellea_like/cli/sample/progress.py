@@ -1,4 +1,4 @@
-"""How far a call is: a row for each draw in flight, and lines about what ended."""
+"""The progress of a call: a row for each draw in flight, and a line for each that ended."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NARROW = 60
 
 @dataclass(slots=True)
 class Row:
-    """What a draw is at, or how it ended."""
+    """The state of a draw, or how it ended."""
 
     subsample: int
     iteration: int | None = None
@@ -96,7 +96,7 @@ class Progress(Plugin):
 
     @hook(HookType.GENERATION_ERROR, mode=HookMode.OBSERVE)
     async def _on_error(self, payload: GenerationErrorPayload) -> None:  # pyright: ignore[reportUnusedFunction]
-        # Where it is not tried again, its slice says so at once.
+        # If there is no retry, its slice follows at once.
         row = self._rows.get(payload.iteration or 0)
         if row is not None:
             row.state = "retrying"
@@ -112,7 +112,7 @@ class Progress(Plugin):
             self.cancelled = sum(s.outcome is Outcome.CANCELLED for s in payload.slices)
 
     def on_slice(self, slice_: Slice) -> None:
-        """Take note of a draw that ended."""
+        """Record a draw that ended."""
         self.ended += 1
         why = "; ".join(problems_of(slice_))
         cancelled = slice_.outcome is Outcome.CANCELLED
@@ -157,7 +157,7 @@ class Progress(Plugin):
 
 
 def render(progress: Progress, console: Console) -> Group:
-    """Draw the rows of this moment."""
+    """Draw the current rows."""
     now = time.monotonic()
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, show_edge=False)
     table.show_header = console.width >= NARROW
@@ -168,7 +168,7 @@ def render(progress: Progress, console: Console) -> Group:
     table.add_column("what failed", no_wrap=True, overflow="ellipsis", ratio=1)
     rows = progress.rows
     room = max(1, console.height - 4)
-    # Where not all fit, those at work are worth the room.
+    # If not all rows fit, the running draws come first.
     shown = sorted(sorted(range(len(rows)), key=lambda i: not rows[i].running)[:room])
     for row in (rows[i] for i in shown):
         attempt, took = "-", "-"

@@ -23,8 +23,9 @@ from mellea_like.core.validation import Candidate, ValidationResult
 from mellea_like.errors import RequirementError
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema
-from mellea_like.requirements.checks_json import call_arguments, early_schema
+from mellea_like.requirements.checks_json import call_arguments
 from mellea_like.requirements.expressions import parse_check
+from mellea_like.requirements.json_arriving import early_schema
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:

@@ -15,21 +15,16 @@ end. A reply without a fence is code if the whole of it parses.
 from mellea_like.requirements.code.checks import (
     CodeSettings,
     agrees_with,
-    parses,
     passes_tests,
     prints,
     returns,
     runs,
 )
 from mellea_like.requirements.code.extract import fenced
-from mellea_like.requirements.code.sandbox import (
-    CodeAnswer,
-    CodeJob,
-    CodeReport,
-    CodeRunner,
-    Sandbox,
-)
+from mellea_like.requirements.code.report import CodeAnswer, CodeJob, CodeReport, CodeRunner
+from mellea_like.requirements.code.sandbox import Sandbox
 from mellea_like.requirements.code.sqlite import runs_sql
+from mellea_like.requirements.code.syntax import parses
 
 __all__ = [
     "CodeAnswer",

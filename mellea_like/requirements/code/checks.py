@@ -1,14 +1,10 @@
-"""The requirements: code parses, runs, passes tests, gives the right answers."""
+"""Requirements of code that runs."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import importlib
 import inspect
-import logging
-import re
-import warnings
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -16,10 +12,11 @@ from mellea_like.core.display import plural
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import Settings, check, clipped, quoted, ready_made
+from mellea_like.requirements.checks_common import Settings, clipped, quoted, ready_made
 from mellea_like.requirements.code.extract import fenced
 from mellea_like.requirements.code.plain import decode, encode, same
-from mellea_like.requirements.code.sandbox import CLIPPED, ENDED, CodeJob, CodeReport, Sandbox
+from mellea_like.requirements.code.report import CLIPPED, ENDED, CodeJob, CodeReport
+from mellea_like.requirements.code.sandbox import Sandbox
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -27,20 +24,13 @@ if TYPE_CHECKING:
 
     from mellea_like.core.validation import Candidate
     from mellea_like.requirements.code.extract import Fence
-    from mellea_like.requirements.code.sandbox import CodeAnswer, CodeRunner
+    from mellea_like.requirements.code.report import CodeAnswer, CodeRunner
 
     Run = Callable[..., Awaitable[CodeReport]]
 
-__all__ = [
-    "CodeSettings",
-    "agrees_with",
-    "parses",
-    "passes_tests",
-    "prints",
-    "returns",
-    "running",
-    "runs",
-]
+from mellea_like.requirements.code.syntax import python_problem
+
+__all__ = ["CodeSettings", "agrees_with", "passes_tests", "prints", "returns", "running", "runs"]
 
 SHOWN = 3
 """The most failed tests that a reason tells the model of."""
@@ -52,14 +42,14 @@ QUICK = 2**14
 
 
 class CodeSettings(Settings, total=False):
-    """Arguments of each check that runs code, besides ``name``, ``weight`` and so on.
+    """Arguments of each check that runs code, in addition to those of `Requirement`.
 
     Attributes:
-        seconds: the processor time that a run may take; by default the sandbox's limit.
-        fence: the fence to take of several in a reply: ``"longest"``, the default, ``"first"`` or
+        seconds: the most seconds of processor time for a run; by default the sandbox's limit.
+        fence: the fence to use if a reply has several, ``"longest"`` (the default), ``"first"`` or
             ``"last"``; see `mellea_like.requirements.code`.
-        sandbox: what runs it; by default one `Sandbox` for all such checks of this process. A check
-            raises ``NotImplementedError`` if there can be none on this system.
+        sandbox: runs the code; by default one `Sandbox` for all checks of the process. On systems
+            without sandboxes, checks raise ``NotImplementedError``.
     """
 
     seconds: float | None
@@ -68,67 +58,22 @@ class CodeSettings(Settings, total=False):
 
 
 @ready_made
-def parses(
-    language: Literal["python", "sql"],
-    *,
-    dialect: str | None = None,
-    fence: Fence = "longest",
-    **settings: Unpack[Settings],
-) -> Requirement:
-    """Require code that parses: Python by this Python's own compiler, SQL by ``sqlglot``.
-
-    Nothing is run. SQL may be several statements; expressions alone are none.
-
-    Args:
-        language: ``"python"`` or ``"sql"``.
-        dialect: for SQL, one that ``sqlglot`` knows: ``"sqlite"``, ``"postgres"``, ``"tsql"``, ...;
-            None is its own, which takes most of what any of them does.
-        fence: which of several fences it is; see `mellea_like.requirements.code`.
-        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
-
-    Returns:
-        The requirement; its reason names the line, and what is wrong there.
-
-    Raises:
-        ImportError: SQL, and the ``sqlglot`` package is not installed.
-        ValueError: the language or the dialect is unknown.
-    """
-    if language not in ("python", "sql"):
-        msg = f"parses: the language is 'python' or 'sql', not {language!r}"
-        raise ValueError(msg)
-    if dialect is not None and language != "sql":
-        msg = "parses: a dialect is one of SQL"
-        raise ValueError(msg)
-    problem = _python_problem if language == "python" else _sql_parser(dialect)
-
-    def validate(candidate: Candidate) -> ValidationResult:
-        code = fenced(candidate.text, language, fence)
-        wrong = problem(candidate.text if code is None else code)
-        none = " (it has no fenced code)" if code is None else ""
-        return _verdict(wrong and f"it does not parse{none}: {wrong}", "it parses")
-
-    words = "Python" if language == "python" else f"{dialect or ''} SQL".strip()
-    return check(f"parses_{language}", f"is {words} that parses", validate, settings)
-
-
-@ready_made
 def runs(
     *, stdin: str = "", stdout: str | None = None, **settings: Unpack[CodeSettings]
 ) -> Requirement:
-    """Require a Python program that runs to exit status 0, and perhaps prints something.
+    """Require a Python program that ends with exit status 0, and optionally its output.
 
-    With ``stdout=`` the program has to compute what it prints; without it, a program that does
-    nothing at all passes.
+    Without ``stdout=``, even a program that does nothing passes.
 
     Args:
-        stdin: what the program reads from its standard input.
-        stdout: what it has to print: compared line by line, without the white space at the ends
-            of lines and of the whole. None is anything.
-        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and so on.
+        stdin: the program's standard input.
+        stdout: the output it must print, compared line by line without the white space at the ends
+            of lines and of the whole text. None accepts any output.
+        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
-        The requirement; its reason has the exception and the last frames of the program's own
-        code, or the first line that differs, or says that the time was up.
+        The requirement. Its reason has the exception with the last frames of the program's own
+        code, the first line that differs, or that the time was up.
     """
 
     async def judge(run: Run, program: str) -> ValidationResult:
@@ -153,44 +98,43 @@ def passes_tests(
 ) -> Requirement:
     """Require Python code that passes tests.
 
-    Tests are Python source: assertions, calls (``check(add)``), functions named ``test...``,
-    classes named ``Test...``, and classes of ``unittest``. The code's names are there, and so is
-    the module ``solution``, which is the code. Every assertion and call at the top level, every
-    loop or other block there that has one, every function and every method is one test, and the
-    share of those that pass is the score. A test that is ``async`` is run to its end. Of pytest
-    there are ``raises``, ``approx``, ``param``, ``mark.parametrize``, the marks that skip,
-    ``skip``, ``fail``, simple fixtures, and ``tmp_path``.
+    Tests are Python source with assertions, calls (``check(add)``), functions named ``test...``,
+    classes named ``Test...``, and classes of ``unittest``. They can use the code's names directly
+    or import it as the module ``solution``. At the top level, each assertion, each call, and each
+    block with one of these is a test, and so is each function and method; the score is the share
+    that passes. Tests may be ``async``. Of pytest, they can use ``raises``, ``approx``, ``param``,
+    ``mark.parametrize``, the marks that skip, ``skip``, ``fail``, simple fixtures and ``tmp_path``.
 
-    **Program and tests share one process**, as in HumanEval and other benchmarks, so that all of
-    Python works: identity, exceptions, threads, patches. Only what the harness reports after the
-    last test is a pass: a program that exits, prints what a test would, replaces builtins or the
-    methods of ``unittest``, or has objects that are equal to anything passes no test. A program
-    that is written to dig into the harness can forge a pass: for training and reinforcement
-    learning, use `returns`, `agrees_with` or `prints`.
+    **The program and its tests share one process**, as in HumanEval and other benchmarks, so tests
+    can check identity, exceptions, threads and patches. Only the harness's report after the last
+    test counts, so a program can't pass by exiting, by printing, by replacing builtins or methods
+    of ``unittest``, or with objects that equal everything. But a program that is written to attack
+    the harness can forge a pass. For training and reinforcement learning, use `returns`,
+    `agrees_with` or `prints`.
 
-    Names of the program that hide builtins are not seen by tests that use other names of it. Tests
-    that can't be run, for want of a module or of something else of pytest, raise
-    `RequirementError`: the slice has errored.
+    Tests don't see names of the program that hide builtins, unless ``names`` lists them. Tests that
+    can't run, because a module or another part of pytest is missing, raise `RequirementError`, and
+    the draw counts as errored.
 
     Args:
-        tests: one source, or several that share nothing but the code.
-        names: what the code has to define, and all of it that the tests see; None is all of it.
-        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and so on.
+        tests: one source, or several that are independent of each other.
+        names: the names that the code must define. Tests see no others; None shows them all.
+        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
-        The requirement; its reason has the first failed assertions, with the values that they
-        found, or the exception and the last frames of the code's own, or says that the time was up.
+        The requirement. Its reason has the first failed assertions with their values, the exception
+        with the last frames of the code, or that the time was up.
 
     Raises:
-        TypeError: the tests are no texts, or ``names`` is one text.
-        ValueError: the tests don't parse, or there is no test in them.
+        TypeError: a test isn't a text, or ``names`` is a text.
+        ValueError: the tests don't parse or contain no test.
     """
     sources = (tests,) if isinstance(tests, str) else tuple(tests)
     if isinstance(names, str) or not all(isinstance(source, str) for source in sources):
         msg = "passes_tests takes the source of tests, one text or several, and a sequence of names"
         raise TypeError(msg)
     for source in sources:
-        if source.strip() and (wrong := _python_problem(source)):
+        if source.strip() and (wrong := python_problem(source)):
             msg = f"passes_tests: the tests don't parse: {wrong}"
             raise ValueError(msg)
     if not sources or not all(map(_has_test, sources)):
@@ -220,28 +164,27 @@ def returns(
 ) -> Requirement:
     """Require Python code with a function that returns the right values.
 
-    **The program never sees the values**: it gets the inputs, plain data comes back, and the
-    comparison is made outside the sandbox. So it can't forge a pass, whatever it does. Plain data
-    are None, numbers, texts, bytes, lists, tuples, sets, dicts, dates, and NumPy arrays, which are
-    equal to the lists of their values. Anything else raises `RequirementError`: the slice has
-    errored, unless another case is wrong.
+    **The program can't forge a pass**, because it only gets the inputs and its values are compared
+    outside the sandbox. They must be plain data, which are None, numbers, texts, bytes, lists,
+    tuples, sets, dicts, dates, and NumPy arrays (equal to the lists of their values). Anything else
+    raises `RequirementError`, and the draw counts as errored, unless another case is wrong.
 
     Args:
         function: an expression for the function, such as ``"add"`` or ``"Solution().two_sum"``.
-        cases: pairs of an input and the value that it should return. An input that is a tuple has
-            the positional arguments; any other is the only one. A value that is a type of
-            exceptions has to be raised.
-        tolerance: how far floats may be off, relatively or absolutely.
-        show_case: tell the model of one failing case, with the right value; the requirement is in
-            the prompt then, too. Otherwise the reason has counts and exceptions, and the
-            requirement is ``check_only``, unless that is given.
-        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and so on.
+        cases: pairs of an input and the value to return. A tuple as the input has the positional
+            arguments; anything else is the only argument. If the value is an exception's class, it
+            must be raised.
+        tolerance: the greatest relative or absolute error of floats.
+        show_case: whether the reason shows one failing case with the right value, and the prompt
+            includes the requirement. By default, the reason only has counts and exceptions, and
+            ``check_only`` is true.
+        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
-        The requirement; its score is the share of the cases that are right.
+        The requirement. Its score is the share of the cases that are right.
 
     Raises:
-        TypeError: an input or a value is no plain data, or a case is no pair.
+        TypeError: an input or a value isn't plain data, or a case isn't a pair.
         ValueError: there are no cases.
     """
     pairs = tuple(cases)
@@ -273,27 +216,27 @@ def agrees_with(
     show_case: bool = False,
     **settings: Unpack[CodeSettings],
 ) -> Requirement:
-    """Require Python code with a function that returns what a reference does; see `returns`.
+    """Require Python code with a function that returns the same as a reference; see `returns`.
 
-    The reference is asked once, when the first reply is checked. A function of yours runs in this
-    process, in a thread; source code runs in the sandbox, in a process that no reply sees. If it
-    raises an exception, so has the reply's function to, of the same type.
+    The reference runs once, when the first reply is checked. A function runs in this process, in a
+    thread; source code runs in the sandbox, in a process that no reply can reach. If the reference
+    raises an exception, the reply's function must raise one of the same type.
 
     Args:
         reference: a function, or source code that defines it.
-        inputs: what to call both with; one that is a tuple has the positional arguments, any other
-            is the only one.
-        function: the function's name in both; by default the reference's, or that of the last
-            function that its source defines.
-        tolerance: how far floats may be off, relatively or absolutely.
-        show_case: tell the model of one failing case; see `returns`.
-        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and so on.
+        inputs: the inputs of both functions. A tuple has the positional arguments; anything else is
+            the only argument.
+        function: the function's name in both; by default, the name of the reference, or of the last
+            function in its source.
+        tolerance: the greatest relative or absolute error of floats.
+        show_case: whether the reason shows one failing case; see `returns`.
+        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
-        The requirement; its score is the share of the inputs on which both agree.
+        The requirement. Its score is the share of the inputs on which both agree.
 
     Raises:
-        TypeError: an input is no plain data.
+        TypeError: an input isn't plain data.
         ValueError: there are no inputs, or the reference's source doesn't parse or has no function.
     """
     given = _inputs("agrees_with", inputs)
@@ -333,21 +276,21 @@ def prints(
 ) -> Requirement:
     """Require a Python program that prints the right text for each input.
 
-    The comparison is made outside the sandbox, line by line, without the white space at the ends
-    of lines and of the whole; so a program can't forge a pass.
+    Its output is compared outside the sandbox, so it can't forge a pass. The comparison is line by
+    line, without the white space at the ends of lines and of the whole text.
 
     Args:
-        stdin: what the program reads from its standard input; several are several runs.
-        stdout: what it has to print, as many as there are inputs.
-        show_case: tell the model of one failing case; see `returns`.
-        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and so on.
+        stdin: the program's standard input, or several, one for each run.
+        stdout: the outputs it must print, as many as there are inputs.
+        show_case: whether the reason shows one failing case; see `returns`.
+        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
-        The requirement; its score is the share of the inputs for which the text is right. A program
-        that uses up its time is run with no further input.
+        The requirement. Its score is the share of the inputs with the right output. After a run
+        that uses up its time, no more inputs are tried.
 
     Raises:
-        ValueError: there are no inputs, or not as many as there are outputs.
+        ValueError: there are no inputs, or there are more or fewer outputs.
     """
     inputs = (stdin,) if isinstance(stdin, str) else tuple(stdin)
     wanted = (stdout,) if isinstance(stdout, str) else tuple(stdout)
@@ -391,7 +334,7 @@ def running(
     async def validate(candidate: Candidate) -> ValidationResult:
         code = fenced(candidate.text, language, fence)
         program = candidate.text if code is None else code
-        if language == "python" and len(program) <= QUICK and (wrong := _python_problem(program)):
+        if language == "python" and len(program) <= QUICK and (wrong := python_problem(program)):
             none = "it has no fenced code, and is none itself" if code is None else ""
             return _verdict(f"{none or 'it does not parse'}: {wrong}")
         return await judge(run, program)
@@ -411,9 +354,6 @@ def _verdict(wrong: str, right: str = "") -> ValidationResult:
     return ValidationResult(not wrong, wrong or right, float(not wrong))
 
 
-# --- answers --------------------------------------------------------------------------------------
-
-
 def _compared(
     report: CodeReport,
     function: str,
@@ -422,7 +362,7 @@ def _compared(
     tolerance: float,
     show_case: bool,  # noqa: FBT001
 ) -> ValidationResult:
-    """Compare the answers; one that can't be compared matters only if no other is wrong."""
+    """Compare the answers. One that can't be compared raises only if no other is wrong."""
     right, first, problem = 0, report.failure, ""
     for given, want, answer in zip(inputs, wanted, report.answers, strict=False):
         call = f"{function}({', '.join(clipped(repr(one)) for one in given)})"
@@ -494,7 +434,7 @@ def _asked(reference: Callable[..., object], given: tuple[Any, ...]) -> Any:
 def _function_name(reference: str | Callable[..., object]) -> str:
     if not isinstance(reference, str):
         return reference.__name__
-    wrong = _python_problem(reference)
+    wrong = python_problem(reference)
     tree = ast.parse("" if wrong else reference)
     defined = [part.name for part in tree.body if isinstance(part, FUNCTIONS)]
     if not defined:
@@ -504,7 +444,7 @@ def _function_name(reference: str | Callable[..., object]) -> str:
 
 
 def _source(function: Callable[..., object]) -> str:
-    """Return what tells a resumed run whether it is the same function."""
+    """Identify a function for a resumed run."""
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
@@ -544,67 +484,3 @@ def _has_test(source: str) -> bool:
         or (isinstance(part, FUNCTIONS) and part.name.startswith("test"))
         for part in ast.walk(ast.parse(source))
     )
-
-
-# --- syntax ---------------------------------------------------------------------------------------
-
-
-def _python_problem(code: str) -> str:
-    """Return what is wrong with Python code; nothing if it compiles."""
-    if not code.strip():
-        return "there is no code"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(code, "program.py", "exec", dont_inherit=True)
-    except SyntaxError as exc:
-        line = (exc.text or "").strip()
-        return f"line {exc.lineno}: {exc.msg}{f': {clipped(line)}' if line else ''}"
-    except ValueError as exc:
-        return str(exc)
-    except (MemoryError, RecursionError):
-        return "it is nested too deeply"
-    return ""
-
-
-_TOKEN = re.compile(r"<Token token_type: .*?, text: (.*?), line: \d+, col: .*?>", re.DOTALL)
-"""How ``sqlglot`` shows a token in an error, which is of no use to who wrote it: its text is."""
-
-
-def _sql_parser(dialect: str | None) -> Callable[[str], str]:
-    try:
-        sqlglot: Any = importlib.import_module("sqlglot")
-    except ImportError as exc:
-        msg = "parses('sql') needs sqlglot: pip install 'mellea-like[code]'"
-        raise ImportError(msg) from exc
-    sqlglot.Dialect.get_or_raise(dialect)
-    expressions = sqlglot.exp
-    logging.getLogger("sqlglot").addFilter(_not_fallen_back)
-
-    def problem(code: str) -> str:
-        try:
-            found = [tree for tree in sqlglot.parse(code, read=dialect) if tree is not None]
-        except sqlglot.errors.SqlglotError as exc:
-            errors: Any = getattr(exc, "errors", None) or [{}]
-            first: dict[str, Any] = errors[0]
-            place = f"line {first['line']}: " if first.get("line") else ""
-            near = f": {quoted(str(first['highlight']))}" if first.get("highlight") else ""
-            told = clipped(str(first.get("description") or exc), 200)
-            return place + _TOKEN.sub(lambda token: quoted(token[1]), told) + near
-        except RecursionError:
-            return "it is nested too deeply"
-        for tree in found:
-            loose = expressions.Condition | expressions.Alias | expressions.Tuple
-            if isinstance(tree, loose) and not isinstance(tree, expressions.Query):
-                return f"no statement begins so: {quoted(tree.sql(dialect))}"
-            # A statement that it only carries along, though it begins with a word that it knows.
-            unknown = {"", "SELECT", "INSERT", "UPDATE", "DELETE", "WITH"}
-            if isinstance(tree, expressions.Command) and str(tree.this).upper() in unknown:
-                return f"no statement begins so: {quoted(str(tree.this))}"
-        return "" if found else "there is no statement"
-
-    return problem
-
-
-def _not_fallen_back(record: logging.LogRecord) -> bool:
-    return "Falling back to parsing as a 'Command'" not in str(record.msg)

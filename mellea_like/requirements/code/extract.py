@@ -16,17 +16,17 @@ LABELS = {
         *("mysql", "tsql", "duckdb", "bigquery"),
     ),
 }
-"""What models write behind the fence of a language, in lower case."""
+"""The labels of a language's fences, in lower case."""
 
 _OPENS = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`{]*)[^`\n]*$")
 
 
 def fenced(text: str, language: str, which: Fence = "longest") -> str | None:
-    """Return the code in a reply's Markdown fences; None where there are no fences.
+    """Return the code in a reply's Markdown fences, or None if it has none.
 
-    Fences that name the language go before fences that name none, and those before fences that
-    name another one. Of several, it is the longest, or the last of those; a fence that is never
-    closed goes to the end of the reply.
+    Fences with the language's label are preferred over those without a label, and those over fences
+    with another label. If there are several, it is the longest, and the last of equally long ones.
+    A fence that is never closed extends to the end of the reply.
 
     Args:
         text: the reply.
@@ -38,7 +38,7 @@ def fenced(text: str, language: str, which: Fence = "longest") -> str | None:
     """
     found: list[tuple[str, list[str]]] = []
     indent, mark = "", ""
-    # Not `splitlines`, which breaks at what may stand in a string of the code.
+    # Not `splitlines`, which also breaks at characters that strings in the code may contain.
     for line in text.replace("\r\n", "\n").removesuffix("\n").split("\n"):
         if not mark:
             if opens := _OPENS.match(line):

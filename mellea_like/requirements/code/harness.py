@@ -51,7 +51,7 @@ LONGEST = 4000
 NAMES = re.compile(r"[\w.]+")
 
 GUARDED = {"asyncio", "math", "pytest", "unittest"}
-"""Modules, besides builtins, in which a program might replace what tests rely on."""
+"""Modules, in addition to builtins, in which a program might replace parts of tests."""
 
 
 def work(job: dict[str, Any], saying: int) -> NoReturn:
@@ -272,7 +272,7 @@ class _Tests:
                 self._function(name, thing, space)
 
     def _methods(self, kind: Any, space: dict[str, Any]) -> None:
-        """Run the methods of a class of tests, each on an object of its own."""
+        """Run the methods of a class of tests, each on its own object."""
         case = issubclass(kind, unittest.TestCase)
         steps = ("setUpClass", "tearDownClass") if case else ("setup_class", "teardown_class")
         before, after = (getattr(kind, name, lambda: None) for name in steps)

@@ -1,4 +1,4 @@
-"""Running programs that models wrote: in processes of their own, with limits."""
+"""A sandbox for programs that models wrote, with a limited process for each."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ import sys
 import warnings
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.code.plain import decode, encode
+from mellea_like.requirements.code.plain import encode
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["CodeAnswer", "CodeJob", "CodeReport", "CodeRunner", "Sandbox"]
+    from mellea_like.requirements.code.report import CodeJob, CodeReport
+
+from mellea_like.requirements.code.report import described, report
+
+__all__ = ["Sandbox"]
 
 T = TypeVar("T")
 
@@ -49,7 +51,7 @@ SHOWN = (
     *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime"),
     *(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")),
 )
-"""The part of the file system that programs see with namespaces, besides Python."""
+"""The paths that programs see with namespaces, in addition to Python's."""
 
 WAYS = {"auto": ("bubblewrap", "unshare"), "limits": ("limits",)}
 """How programs may be kept apart; the first that works is taken."""
@@ -59,131 +61,44 @@ SECONDS_TO_ANSWER = 30.0
 """How long after a program's time its template may be silent: a program may have stopped it."""
 SECONDS_TO_END = 5.0
 
-CLIPPED = 2000
-"""The most characters of a program's output in a reason."""
-
-ENDED = ", and was ended"
-"""The last words of a failure of a program that came to no end by itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeJob:
-    """A program to run, once: by itself, with tests, or to call one of its functions.
-
-    Attributes:
-        program: its source, in Python.
-        stdin: what it reads from its standard input.
-        tests: the sources of its tests, which run in the program's process.
-        names: what of the program the tests use; None is all.
-        function: an expression for the function to call, such as its name.
-        inputs: the positional arguments of each call, which are plain data.
-        seconds: the most processor time that it may take; None is the runner's own limit.
-    """
-
-    program: str
-    stdin: str = ""
-    tests: tuple[str, ...] = ()
-    names: tuple[str, ...] | None = None
-    function: str | None = None
-    inputs: tuple[tuple[Any, ...], ...] = ()
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeAnswer:
-    """The outcome of one call of a program's function.
-
-    Attributes:
-        value: what it returned.
-        raised: the names of the exception's class and its base classes, if it raised one.
-        told: the exception in words, with the program's last frames.
-        problem: why the value can't be compared, such as its type, if it isn't plain data.
-    """
-
-    value: Any = None
-    raised: tuple[str, ...] = ()
-    told: str = ""
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeReport:
-    """How a program's run ended.
-
-    Attributes:
-        failure: what went wrong, in words for the model; empty if the program ended by itself with
-            exit status 0, or its tests or calls came to their end, whatever they found.
-        stdout: what it printed, up to the runner's limit.
-        stderr: what it wrote to its standard error.
-        passed: how many of its tests passed.
-        total: how many tests there are.
-        failures: what each failed test found.
-        answers: the outcomes of the calls, in the order of the inputs; fewer if it was ended.
-        seconds: how long it ran, by the clock.
-    """
-
-    failure: str = ""
-    stdout: str = ""
-    stderr: str = ""
-    passed: int = 0
-    total: int = 0
-    failures: tuple[str, ...] = ()
-    answers: tuple[CodeAnswer, ...] = ()
-    seconds: float = 0.0
-
-
-class CodeRunner(Protocol):
-    """Runs programs: a `Sandbox`, or anything of yours with this method, as a service's client."""
-
-    async def run(self, job: CodeJob) -> CodeReport:
-        """Run a program, and end it when cancelled; raise only if it could not be run.
-
-        Args:
-            job: the program, and its tests.
-
-        Returns:
-            How it ended.
-        """
-        ...
-
 
 class Sandbox:
-    """Runs each program in a process of its own, with limits, and ends all that it starts.
+    """Runs each program in its own process, with limits, and ends everything that it starts.
 
-    A template process, started at the first run, forks a process for each program: that takes a few
-    milliseconds. Programs of one template see the same seed of hashes, and nothing of each other.
+    The first run starts a template process, which forks a process for each program in a few
+    milliseconds. Programs share the seed of hashes, and nothing else.
 
-    In namespaces, a program has no network, sees no other process and no files but Python's and
-    ``/usr``, read-only. They are made with bubblewrap (``bwrap``) if it is installed and works, or
-    with util-linux's ``unshare``. If neither works, no program runs: the check has errored, and
-    says why. **It is a seat belt, not a wall**: the kernel is shared. The boundary for code of
-    people who mean harm is a container or a virtual machine; put one there with ``python=``, or
-    give the checks a `CodeRunner` of yours.
+    Namespaces keep a program from the network, from other processes, and from all files except
+    Python's and ``/usr``, which it can only read. They are made with bubblewrap (``bwrap``), or
+    else with util-linux's ``unshare``. If neither works, no program runs, and the check errs with
+    the reason. **A sandbox is a seat belt, not a wall**, because programs share the kernel. Run
+    code of attackers in a container or a virtual machine, with ``python=`` or with your own
+    `CodeRunner`.
 
     Use it with ``async with``, or call `aclose`; templates also end with this process.
 
     Args:
-        seconds: the processor time that a program may take; over 0.
-        wall_seconds: the longest that it may run by the clock; by default four times its processor
-            time and a second, for programs that wait for their turn.
+        seconds: the most seconds of processor time for a program; over 0.
+        wall_seconds: the most seconds by the clock; by default one second more than four times the
+            processor time, because programs may have to wait for a processor.
         memory: bytes of address space for each process of a program; at least 64 MiB.
-        processes: how many processes and threads a program may start, at least 0.
-        output: bytes that a program may write to each of its outputs.
-        files: bytes that a program may write to files: in all with namespaces, else to each.
-        concurrency: how many programs run at a time, in each event loop; by default as many as
-            this machine has processors.
-        path: directories from which programs may import, besides the standard library.
-        preload: modules that a template imports before it forks, so that no program waits for them.
-        isolation: ``"auto"``, or ``"limits"`` to do without namespaces: a program then reaches the
-            network, and all files and processes that its user may reach. It never runs as root: as
-            root, it becomes an unprivileged user, or is refused.
-        python: the command that starts an interpreter of Python 3.11 or newer, this one by default;
-            with namespaces, one in ``/usr``. ``("docker", "run", "-i", "--rm", "--network=none",
+        processes: the most processes and threads that a program may start, at least 0.
+        output: the most bytes that a program may write to each of its outputs.
+        files: the most bytes that a program may write, to all files with namespaces, else to each.
+        concurrency: the most programs at a time in each event loop; by default, the number of this
+            machine's processors.
+        path: directories from which programs may import, in addition to the standard library.
+        preload: modules that the template imports before it forks, which saves each program time.
+        isolation: ``"auto"``, or ``"limits"`` for no namespaces. Programs can then reach the
+            network and all files and processes of their user. They never run as root; if this
+            process does, they become an unprivileged user or are refused.
+        python: the command that starts Python 3.11 or newer, by default this one; with namespaces,
+            one in ``/usr``. ``("docker", "run", "-i", "--rm", "--network=none",
             "--user=65534", "python:3.13-slim", "python3")`` puts the template into a container,
-            with ``isolation="limits"``; nothing need be installed in it.
+            together with ``isolation="limits"``; nothing must be installed in it.
 
     Warns:
-        RuntimeWarning: ``isolation="limits"`` without a ``python`` that may be a container.
+        RuntimeWarning: ``isolation="limits"`` is used without ``python``, so without a container.
 
     Raises:
         NotImplementedError: this is Windows.
@@ -255,30 +170,30 @@ class Sandbox:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the templates; another run starts new ones."""
+        """End the templates. Another run starts new ones."""
         await _to_its_end(_end_all, self._servers)
 
     async def describe(self) -> str:
-        """Describe what holds here: which limits, and what a program can still reach.
+        """Describe the limits that hold here, and what a program can still reach.
 
         Returns:
-            Sentences for people.
+            A text for people.
 
         Raises:
             RequirementError: the template could not be started.
         """
         server = await self._server()
         self._servers.append(server)
-        return _described(self._config, self._way, server.holds)
+        return described(self._config, self._way, server.holds)
 
     async def run(self, job: CodeJob) -> CodeReport:
         """Run a program, and end it when cancelled; see `CodeRunner.run`.
 
         Args:
-            job: the program, and its tests.
+            job: the program and its tests.
 
         Returns:
-            How it ended.
+            The end of the run.
 
         Raises:
             RequirementError: the template could not be started, or could not start the program.
@@ -303,7 +218,7 @@ class Sandbox:
                 with anyio.move_on_after(asked["wall"] + SECONDS_TO_ANSWER) as waited:
                     server = await self._server()
                     if found := await self._asked(server, asked):
-                        return await run_in_thread(_report, job, found, asked, self._config)
+                        return await run_in_thread(report, job, found, asked, self._config)
                 if waited.cancelled_caught:
                     break
         msg = "the program, or the system, ended or stopped the process that watches programs"
@@ -493,114 +408,3 @@ def _made(config: dict[str, Any]) -> Sandbox:
 def _end_all(servers: list[_Server]) -> None:
     while servers:
         servers.pop().end()
-
-
-# --- in words -------------------------------------------------------------------------------------
-
-
-def _size(count: int) -> str:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count} bytes"
-
-
-def _described(config: dict[str, Any], way: str, holds: dict[str, Any]) -> str:
-    wall = config["wall_seconds"] or 4 * config["seconds"] + 1
-    limits = (
-        f"Each program runs in a process of its own, for at most {config['seconds']:g} s of"
-        f" processor time and {wall:g} s by the clock, with {_size(config['memory'])} of memory a"
-        f" process, {config['processes']} more processes, {_size(config['output'])} of output and"
-        f" {_size(config['files'])} of files, in an empty environment and a fresh directory."
-    )
-    reach = (
-        f"Namespaces hold here, made by {way}: no network, no other processes, no files but"
-        " Python's and /usr, read-only; all that a program starts ends with it."
-    )
-    if way == "limits":
-        reach = (
-            "Only these limits hold, as was asked for: a program reaches the network, and the files"
-            f" and the processes that user {holds['user']} may reach."
-        )
-    if not holds["seccomp"]:
-        reach += " No filter of system calls (seccomp) is known for this kind of machine."
-    return f"{limits} {reach} A container is a boundary; this is a seat belt."
-
-
-def _report(
-    job: CodeJob, found: dict[str, Any], asked: dict[str, Any], config: dict[str, Any]
-) -> CodeReport:
-    """Tell how a run ended; it raises if that says nothing about the program."""
-    said, last = _said(found["said"]), dict[str, Any]()
-    for one in said:
-        last = one if one.get("secret") == asked["secret"] else last
-    wrong = str(last.get("trouble", ""))
-    ended, status = found["ended"], found["status"]
-    if ended == "itself" and status == -signal.SIGKILL:
-        wrong = "the program was killed from outside: there may be too little memory here"
-    if len(found["said"]) >= max(config["files"], config["output"] + 1):
-        wrong = "what the program answered is too large to be compared"
-    missing = next((str(one["missing"]) for one in said if one.get("missing")), "").split(".")[0]
-    if missing.isidentifier() and find_spec(missing) is not None:
-        wrong = (
-            f"the program imports {missing}, which is installed here and which the sandbox doesn't"
-            " have: name its directory in Sandbox(path=[...])"
-        )
-    if wrong:
-        raise RequirementError(wrong)
-    places = [] if last else [f" in {one['at']}" for one in said if "at" in one]
-    during = places[-1] if places else ""
-    long = not last and max(len(found["stdout"]), len(found["stderr"])) > config["output"]
-    tested = job.tests or job.function is not None
-    failure, more = str(last.get("failed", "")), ""
-    if ended == "processor":
-        failure = f"it took more than {asked['seconds']:g} s of processor time{during}{ENDED}"
-    elif ended == "time":
-        failure = f"it was not done after {asked['wall']:g} s{during}{ENDED}"
-    elif long:
-        failure = f"it printed more than {_size(config['output'])}{during}"
-    elif not last and (tested or status != 0):
-        tail = found["stderr"].strip()[-CLIPPED:]
-        more = f":\n{tail}" if tail else ""
-        failure = (
-            f"the program {_status(status)} before its tests were done{during}"
-            if tested
-            else f"it {_status(status)}"
-        )
-    return CodeReport(
-        failure=failure + more,
-        stdout=found["stdout"][: config["output"]],
-        stderr=found["stderr"][: config["output"]],
-        passed=last.get("passed", 0),
-        total=last.get("total", 0),
-        failures=tuple(last.get("failures", ())),
-        answers=tuple(_answer(one) for one in said if one.keys() & {"value", "raised", "odd"}),
-        seconds=found["seconds"],
-    )
-
-
-def _said(text: str) -> list[dict[str, Any]]:
-    """Read lines that a program may have written."""
-    found: list[Any] = []
-    for line in text.splitlines():
-        with suppress(ValueError, RecursionError):
-            found.append(json.loads(line))
-    return [one for one in found if isinstance(one, dict)]
-
-
-def _answer(said: dict[str, Any]) -> CodeAnswer:
-    if "raised" in said:
-        return CodeAnswer(raised=tuple(map(str, said["raised"])), told=str(said["told"]))
-    if "odd" in said:
-        return CodeAnswer(problem=str(said["odd"]))
-    try:
-        return CodeAnswer(value=decode(said["value"]))
-    except (ValueError, RecursionError) as exc:
-        return CodeAnswer(problem=f"data that can't be read: {exc}")
-
-
-def _status(status: int) -> str:
-    if status >= 0:
-        return f"ended with exit status {status}"
-    names = [one.name for one in signal.Signals if one == -status]
-    return f"was ended by {names[0] if names else f'signal {-status}'}"

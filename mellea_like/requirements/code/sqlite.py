@@ -1,4 +1,4 @@
-"""A requirement: SQL runs on SQLite, and returns what it should."""
+"""A requirement of SQL that runs on SQLite and returns the right rows."""
 
 from __future__ import annotations
 
@@ -104,26 +104,26 @@ def runs_sql(
     writes: bool = False,
     **settings: Unpack[CodeSettings],
 ) -> Requirement:
-    """Require SQL that runs on SQLite, and perhaps returns the rows that another query returns.
+    """Require SQL that runs on SQLite and, optionally, returns the same rows as another query.
 
-    Each check has a copy of the database in the memory of a process of its own, so nothing that a
-    reply does to it is seen by the next one.
+    Each check runs on its own copy of the database, in memory and in its own process, so replies
+    can't affect each other.
 
     Args:
-        schema: statements that make the database, or are run on the copy of one.
-        database: an SQLite file to copy, read when the first reply is checked.
-        like: a query whose rows it has to return: in their order, if the query has an ``ORDER BY``
-            outside of parentheses, else in any. Names of columns don't matter.
-        writes: whether it may change the database; otherwise that is an error.
-        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and so on.
+        schema: statements that create the database, or that run on the copy of ``database``.
+        database: an SQLite file to copy. It is read when the first reply is checked.
+        like: a query that must return the same rows, in the same order if it has an ``ORDER BY``
+            outside of parentheses. Names of columns don't matter.
+        writes: whether the SQL may change the database.
+        **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
-        The requirement; its reason is SQLite's (``no such column: nmae``), or says how many rows
-        it returns and should, and the first of each. Where the schema or ``like`` can't be run, or
-        the file not be read, it errs.
+        The requirement. Its reason is SQLite's message (``no such column: nmae``), or has the two
+        numbers of rows and the first row of each. It errs if the schema or ``like`` can't be run,
+        or the file can't be read.
 
     Raises:
-        FileNotFoundError: there is no such file as ``database``.
+        FileNotFoundError: ``database`` doesn't exist.
     """
     if database is not None and not Path(database).is_file():
         msg = f"runs_sql: there is no file {os.fspath(database)}"
@@ -145,7 +145,7 @@ def runs_sql(
             return ValidationResult(False, report.failure, 0.0)
         said = json.loads(report.stdout)
         if "errored" in said:
-            msg = f"runs_sql: the schema or the query of like= can't be run: {said['errored']}"
+            msg = f"runs_sql: the schema or the query in like= can't be run: {said['errored']}"
             raise RequirementError(msg)
         right = "it returns the rows that it should" if like else "it runs"
         passed = not said["wrong"]
@@ -161,7 +161,7 @@ _SKIPPED = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^]]*]|--[^\n]*|/\*.*?\*/"""
 
 
 def _is_ordered(query: str) -> bool:
-    """Whether a query orders its rows, not those of a subquery, a window or a function."""
+    """Tell whether a query orders its own rows, rather than those of a subquery or a window."""
     words: list[str] = []
     depth = 0
     for word in re.findall(r"[()]|\w+", _SKIPPED.sub(" x ", query).lower()):

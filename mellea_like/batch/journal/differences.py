@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from mellea_like.batch.identity import OPAQUE
+from mellea_like.batch.journal.identity import OPAQUE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.conversation import Action
     from mellea_like.sampling.base import BaseSamplingStrategy
-    from mellea_like.sampling.prepare import CheckedSelection
 
 __all__ = ["differing_part", "digest_of", "identity_of", "label_of", "row_of"]
 
@@ -180,8 +179,8 @@ def _strategy(strategy: BaseSamplingStrategy) -> Json:
     }
 
 
-def _selection(selection: CheckedSelection) -> Json:
-    """Say which selection it is: its numbers, and what its functions and judges are."""
+def _selection(selection: object) -> Json:
+    """Describe a selection by its numbers, and by what its functions and judges are."""
     if isinstance(selection, str) or not is_dataclass(selection):
         return _shown(selection)
     settings = {f.name: getattr(selection, f.name) for f in fields(selection) if f.repr}

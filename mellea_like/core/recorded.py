@@ -1,0 +1,199 @@
+"""Stand-ins for a call's actions, requirements and errors, which a record can only describe."""
+
+from __future__ import annotations
+
+import builtins
+import pickle
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mellea_like import errors
+from mellea_like.core.conversation import Context, Message
+from mellea_like.core.display import add_note, error_text, fields_shown, safe_repr
+from mellea_like.core.requirement import Requirement
+from mellea_like.errors import BackendError, MelleaError, RequirementError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mellea_like.core.conversation import Action
+    from mellea_like.core.slice import Slice
+    from mellea_like.core.validation import Candidate, ValidatorAnswer
+
+__all__ = [
+    "RecordedAction",
+    "RecordedError",
+    "error_from_dict",
+    "error_to_dict",
+    "picklable",
+    "recorded_requirement",
+]
+
+MOST_CAUSES = 5
+"""How many causes of an error are written down."""
+
+_OF_BACKENDS = ("status", "retryable", "retry_after")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAction:
+    """The description of an action in a record.
+
+    Args:
+        type: the action's class.
+        text: its text.
+    """
+
+    type: str
+    text: str
+
+    __repr__ = fields_shown
+
+    @classmethod
+    def of(cls, action: Action[Any]) -> RecordedAction:
+        """Describe an action by its type's name and its text, or else its ``repr``."""
+        if isinstance(action, RecordedAction):
+            return action
+        if isinstance(action, Message):
+            return cls(type(action).__name__, action.text)
+        text = getattr(action, "description", None) or getattr(action, "content", None)
+        return cls(type(action).__name__, text if isinstance(text, str) else safe_repr(action))
+
+    def render(self, context: Context) -> tuple[Message, ...]:
+        """Return the conversation with the text at its end."""
+        return (*context.messages, Message("user", self.text))
+
+    def parse(self, text: str) -> str:
+        """Return the reply's text unchanged."""
+        return text
+
+
+class RecordedError(MelleaError):
+    """An error of a type that a record can only name.
+
+    Args:
+        message: the error's message.
+        type: the error's type: its name, with its module unless it is Python's own.
+    """
+
+    def __init__(self, message: str = "", *, type: str = "RecordedError") -> None:  # noqa: A002 (the record's word)
+        super().__init__(message)
+        self.type = type
+
+
+def recorded_requirement(name: str, description: str, weight: float) -> Requirement:
+    """Return a requirement in place of one in a record."""
+    return Requirement(description, _Unknown(name), name=name, weight=weight, inline=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """Stands for the validator of a recorded requirement."""
+
+    name: str
+
+    def __call__(self, candidate: Candidate) -> ValidatorAnswer:
+        del candidate
+        msg = f"requirement {self.name!r} is out of a record, which does not say how to check it"
+        raise RequirementError(msg, requirement=self.name)
+
+
+def picklable(
+    slices: Sequence[Slice],
+) -> tuple[tuple[Slice, ...], list[tuple[BaseException, BaseException]]]:
+    """Return slices whose actions, requirements and errors pickle; then errors with their causes.
+
+    Pickle leaves an exception's cause out.
+    """
+    known: dict[int, Any] = {}
+    causes: list[tuple[BaseException, BaseException]] = []
+
+    def kept(thing: Any, instead: Callable[[Any], Any]) -> Any:
+        if id(thing) not in known:
+            known[id(thing)] = thing if _pickles(thing) else instead(thing)
+        return known[id(thing)]
+
+    def error(raised: BaseException | None, more: int = MOST_CAUSES) -> Any:
+        again = id(raised) in known
+        copied = kept(raised, lambda lost: error_from_dict(error_to_dict(lost)))
+        if raised is not None and raised.__cause__ is not None and more and not again:
+            causes.append((copied, error(raised.__cause__, more - 1)))
+        return copied
+
+    copies = tuple(
+        replace(
+            s,
+            action=kept(s.action, RecordedAction.of),
+            requirements=tuple(
+                kept(r, lambda lost: recorded_requirement(lost.name, lost.description, lost.weight))
+                for r in s.requirements
+            ),
+            verdicts=tuple(
+                v if v.error is None else v.recorded(v.status, v.reason, v.score, error(v.error))
+                for v in s.verdicts
+            ),
+            error=error(s.error),
+        )
+        for s in slices
+    )
+    return copies, causes
+
+
+def _pickles(thing: object) -> bool:
+    try:
+        again = pickle.loads(pickle.dumps(thing))  # noqa: S301 (just written)
+    except Exception:  # noqa: BLE001 (a user's class may raise anything)
+        return False
+    # An exception may come back with another message, because its class gets its message again.
+    return not isinstance(thing, BaseException) or error_text(again) == error_text(thing)
+
+
+def error_to_dict(error: BaseException) -> dict[str, Any]:
+    """Describe an error as plain data."""
+    return _described(error, MOST_CAUSES)
+
+
+def error_from_dict(written: Mapping[str, Any]) -> Exception:
+    """Make an error from its description."""
+    name, message = written["type"], written["message"]
+    error = _made(name, message, written) or RecordedError(message, type=name)
+    for note in written.get("notes", ()):
+        add_note(error, note)
+    if "cause" in written:
+        error.__cause__ = error_from_dict(written["cause"])
+    return error
+
+
+def _described(error: BaseException, causes: int) -> dict[str, Any]:
+    described: dict[str, Any] = {"type": _type_name(error), "message": error_text(error)}
+    if isinstance(error, BackendError):
+        described.update({name: getattr(error, name) for name in _OF_BACKENDS})
+    notes = getattr(error, "__notes__", None)
+    if notes:
+        described["notes"] = [str(note) for note in notes]
+    if error.__cause__ is not None and causes:
+        described["cause"] = _described(error.__cause__, causes - 1)
+    return described
+
+
+def _type_name(error: BaseException) -> str:
+    if isinstance(error, RecordedError):
+        return error.type
+    kind = type(error)
+    if kind.__module__ in {"builtins", errors.__name__}:
+        return kind.__name__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _made(name: str, message: str, written: Mapping[str, Any]) -> Exception | None:
+    found = getattr(errors, name, None) or getattr(builtins, name, None)
+    if not (isinstance(found, type) and issubclass(found, Exception)):
+        return None
+    try:
+        if issubclass(found, BackendError):
+            said = {field: written[field] for field in _OF_BACKENDS if field in written}
+            return found(message, **said)
+        error = found(message)
+    except TypeError:  # It takes more than a message.
+        return None
+    return error if str(error) == message else None

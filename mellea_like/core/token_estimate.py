@@ -1,0 +1,97 @@
+"""Estimates of the tokens that a request costs, before it is sent."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from mellea_like.core.parts import Audio, File, Image, Text
+
+if TYPE_CHECKING:
+    from mellea_like.core.backend import Request
+    from mellea_like.core.parts import Part
+
+__all__ = ["estimate_input_tokens", "output_bound"]
+
+BYTES_PER_TOKEN = 4
+"""English text has about four characters a token (OpenAI, "What are tokens and how to count them").
+
+Bytes of UTF-8 are counted instead of characters: tokenisers merge bytes, and a text in another
+script has more tokens a character than English has.
+"""
+
+TOKENS_PER_MESSAGE = 4
+"""The tokens that a chat template adds to a message; three and the role's name in OpenAI's own
+("How to count tokens with tiktoken", OpenAI Cookbook)."""
+
+TOKENS_PER_IMAGE = 765
+"""A picture of 1024 by 1024 pixels on GPT-4o: 85, and 170 for each of four tiles ("Images and
+vision", OpenAI's guide). Its size isn't looked up; other models take from a third to twice that."""
+
+TOKENS_PER_SMALL_IMAGE = 85
+"""The same where ``detail`` is ``"low"``."""
+
+BYTES_PER_AUDIO_TOKEN = {"wav": 4800, "pcm16": 4800}
+"""A token is a tenth of a second of speech ("Managing costs", OpenAI's guide to its realtime API):
+so many bytes of 16 bits a sample at 24 kHz."""
+
+BYTES_PER_COMPRESSED_AUDIO_TOKEN = 1600
+"""The same of a sound of 128 kbit/s, as MP3 files often are."""
+
+BYTES_PER_PAGE = 65536
+"""A page of a PDF, which is read as an image; an assumption, not a measurement."""
+
+
+def estimate_input_tokens(request: Request) -> int:
+    """Estimate the number of tokens in a request's messages and tools from their length.
+
+    An image counts as 765 tokens, or 85 if its ``detail`` is ``"low"``, and a tenth of a second of
+    sound as one. A file of text counts as its text, and any other file as an image per 64 KiB.
+
+    Args:
+        request: the request.
+
+    Returns:
+        A quarter of the bytes of text, rounded up, four tokens a message, and what parts and tools
+        count; at least 1.
+    """
+    size = more = 0
+    for message in request.messages:
+        content = message.content
+        if isinstance(content, str):
+            size += _bytes(content)
+        else:
+            for part in content:
+                if isinstance(part, Text):
+                    size += _bytes(part.text)
+                else:
+                    more += _part_tokens(part)
+        for call in message.tool_calls:
+            size += _bytes(call.name) + _bytes(call.arguments)
+    for tool in request.tools:
+        size += _bytes(json.dumps(tool.as_dict(), ensure_ascii=False, default=str))
+    tokens = -(-size // BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE * len(request.messages) + more
+    return max(1, tokens)
+
+
+def _part_tokens(part: Part) -> int:
+    """Guess how many tokens a part that isn't text amounts to."""
+    if isinstance(part, Image):
+        return TOKENS_PER_SMALL_IMAGE if part.detail == "low" else TOKENS_PER_IMAGE
+    data = getattr(part, "data", None) or b""
+    if isinstance(part, Audio):
+        each = BYTES_PER_AUDIO_TOKEN.get(part.format, BYTES_PER_COMPRESSED_AUDIO_TOKEN)
+        return -(-len(data) // each)
+    if isinstance(part, File) and (part.media_type or "").startswith("text/"):
+        return -(-len(data) // BYTES_PER_TOKEN)
+    return TOKENS_PER_IMAGE * max(1, -(-len(data) // BYTES_PER_PAGE))
+
+
+def output_bound(request: Request, assumed: int | None) -> int | None:
+    """Return the most tokens that the reply to a request may have."""
+    bound = request.options.max_tokens
+    return assumed if bound is None else bound
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

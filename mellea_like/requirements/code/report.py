@@ -1,0 +1,220 @@
+"""Programs to run, and reports of their runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from mellea_like.errors import RequirementError
+from mellea_like.requirements.code.plain import decode
+
+__all__ = [
+    "CLIPPED",
+    "ENDED",
+    "CodeAnswer",
+    "CodeJob",
+    "CodeReport",
+    "CodeRunner",
+    "described",
+    "report",
+]
+
+CLIPPED = 2000
+"""The most characters of a program's output in a reason."""
+
+ENDED = ", and was ended"
+"""The last words of a failure of a program that came to no end by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeJob:
+    """A program to run once, by itself, with tests, or to call one of its functions.
+
+    Attributes:
+        program: its source, in Python.
+        stdin: its standard input.
+        tests: the sources of its tests, which run in the program's process.
+        names: the names of the program that the tests use; None is all.
+        function: an expression for the function to call, such as its name.
+        inputs: the positional arguments of each call, as plain data.
+        seconds: the most seconds of processor time; None is the runner's own limit.
+    """
+
+    program: str
+    stdin: str = ""
+    tests: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
+    function: str | None = None
+    inputs: tuple[tuple[Any, ...], ...] = ()
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeAnswer:
+    """The outcome of one call of a program's function.
+
+    Attributes:
+        value: the value it returned.
+        raised: the names of the exception's class and its base classes, if it raised one.
+        told: the exception in words, with the program's last frames.
+        problem: the reason why the value can't be compared, such as a type that isn't plain data.
+    """
+
+    value: Any = None
+    raised: tuple[str, ...] = ()
+    told: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeReport:
+    """The end of a program's run.
+
+    Attributes:
+        failure: the problem, in words for the model. Empty if the program ended by itself with exit
+            status 0, or if all its tests or calls ran, even if they failed.
+        stdout: its output, up to the runner's limit.
+        stderr: its standard error, up to the runner's limit.
+        passed: how many of its tests passed.
+        total: how many tests there are.
+        failures: the reason of each failed test.
+        answers: the outcomes of the calls, in the order of the inputs; fewer if the run was ended.
+        seconds: how long it ran, in seconds by the clock.
+    """
+
+    failure: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    passed: int = 0
+    total: int = 0
+    failures: tuple[str, ...] = ()
+    answers: tuple[CodeAnswer, ...] = ()
+    seconds: float = 0.0
+
+
+class CodeRunner(Protocol):
+    """Something that runs programs, such as a `Sandbox` or your client of a service."""
+
+    async def run(self, job: CodeJob) -> CodeReport:
+        """Run a program, and end it when cancelled. Raise only if it couldn't be run.
+
+        Args:
+            job: the program and its tests.
+
+        Returns:
+            The end of the run.
+        """
+        ...
+
+
+def _size(count: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count} bytes"
+
+
+def described(config: dict[str, Any], way: str, holds: dict[str, Any]) -> str:
+    """Describe which limits hold, and what a program can still reach."""
+    wall = config["wall_seconds"] or 4 * config["seconds"] + 1
+    limits = (
+        f"Each program runs in a process of its own, for at most {config['seconds']:g} s of"
+        f" processor time and {wall:g} s by the clock, with {_size(config['memory'])} of memory a"
+        f" process, {config['processes']} more processes, {_size(config['output'])} of output and"
+        f" {_size(config['files'])} of files, in an empty environment and a fresh directory."
+    )
+    reach = (
+        f"Namespaces hold here, made by {way}: no network, no other processes, no files but"
+        " Python's and /usr, read-only; all that a program starts ends with it."
+    )
+    if way == "limits":
+        reach = (
+            "Only these limits hold, as was asked for: a program reaches the network, and the files"
+            f" and the processes that user {holds['user']} may reach."
+        )
+    if not holds["seccomp"]:
+        reach += " No filter of system calls (seccomp) is known for this kind of machine."
+    return f"{limits} {reach} A container is a boundary; this is a seat belt."
+
+
+def report(
+    job: CodeJob, found: dict[str, Any], asked: dict[str, Any], config: dict[str, Any]
+) -> CodeReport:
+    """Report how a run ended; raise if that says nothing about the program."""
+    said, last = _said(found["said"]), dict[str, Any]()
+    for one in said:
+        last = one if one.get("secret") == asked["secret"] else last
+    wrong = str(last.get("trouble", ""))
+    ended, status = found["ended"], found["status"]
+    if ended == "itself" and status == -signal.SIGKILL:
+        wrong = "the program was killed from outside: there may be too little memory here"
+    if len(found["said"]) >= max(config["files"], config["output"] + 1):
+        wrong = "what the program answered is too large to be compared"
+    missing = next((str(one["missing"]) for one in said if one.get("missing")), "").split(".")[0]
+    if missing.isidentifier() and find_spec(missing) is not None:
+        wrong = (
+            f"the program imports {missing}, which is installed here and which the sandbox doesn't"
+            " have: name its directory in Sandbox(path=[...])"
+        )
+    if wrong:
+        raise RequirementError(wrong)
+    places = [] if last else [f" in {one['at']}" for one in said if "at" in one]
+    during = places[-1] if places else ""
+    long = not last and max(len(found["stdout"]), len(found["stderr"])) > config["output"]
+    tested = job.tests or job.function is not None
+    failure, more = str(last.get("failed", "")), ""
+    if ended == "processor":
+        failure = f"it took more than {asked['seconds']:g} s of processor time{during}{ENDED}"
+    elif ended == "time":
+        failure = f"it was not done after {asked['wall']:g} s{during}{ENDED}"
+    elif long:
+        failure = f"it printed more than {_size(config['output'])}{during}"
+    elif not last and (tested or status != 0):
+        tail = found["stderr"].strip()[-CLIPPED:]
+        more = f":\n{tail}" if tail else ""
+        failure = (
+            f"the program {_status(status)} before its tests were done{during}"
+            if tested
+            else f"it {_status(status)}"
+        )
+    return CodeReport(
+        failure=failure + more,
+        stdout=found["stdout"][: config["output"]],
+        stderr=found["stderr"][: config["output"]],
+        passed=last.get("passed", 0),
+        total=last.get("total", 0),
+        failures=tuple(last.get("failures", ())),
+        answers=tuple(_answer(one) for one in said if one.keys() & {"value", "raised", "odd"}),
+        seconds=found["seconds"],
+    )
+
+
+def _said(text: str) -> list[dict[str, Any]]:
+    """Read lines that a program may have written."""
+    found: list[Any] = []
+    for line in text.splitlines():
+        with suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _answer(said: dict[str, Any]) -> CodeAnswer:
+    if "raised" in said:
+        return CodeAnswer(raised=tuple(map(str, said["raised"])), told=str(said["told"]))
+    if "odd" in said:
+        return CodeAnswer(problem=str(said["odd"]))
+    try:
+        return CodeAnswer(value=decode(said["value"]))
+    except (ValueError, RecursionError) as exc:
+        return CodeAnswer(problem=f"data that can't be read: {exc}")
+
+
+def _status(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    names = [one.name for one in signal.Signals if one == -status]
+    return f"was ended by {names[0] if names else f'signal {-status}'}"

@@ -1,0 +1,131 @@
+"""Whether code parses."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+import warnings
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from mellea_like.core.validation import ValidationResult
+from mellea_like.requirements.checks_common import Settings, check, clipped, quoted, ready_made
+from mellea_like.requirements.code.extract import fenced
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.validation import Candidate
+    from mellea_like.requirements.code.extract import Fence
+    from mellea_like.requirements.code.report import CodeReport
+
+    Run = Callable[..., Awaitable[CodeReport]]
+
+__all__ = ["parses", "python_problem"]
+
+
+@ready_made
+def parses(
+    language: Literal["python", "sql"],
+    *,
+    dialect: str | None = None,
+    fence: Fence = "longest",
+    **settings: Unpack[Settings],
+) -> Requirement:
+    """Require code that parses, Python with this Python's compiler and SQL with ``sqlglot``.
+
+    Nothing runs. SQL may be several statements; a lone expression isn't one.
+
+    Args:
+        language: ``"python"`` or ``"sql"``.
+        dialect: a dialect of SQL that ``sqlglot`` knows, such as ``"sqlite"``, ``"postgres"`` or
+            ``"tsql"``. None is its own, which accepts most of the others.
+        fence: the fence to use if a reply has several; see `mellea_like.requirements.code`.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement. Its reason names the line and the problem.
+
+    Raises:
+        ImportError: the language is SQL, and the ``sqlglot`` package isn't installed.
+        ValueError: the language or the dialect is unknown.
+    """
+    if language not in ("python", "sql"):
+        msg = f"parses: the language is 'python' or 'sql', not {language!r}"
+        raise ValueError(msg)
+    if dialect is not None and language != "sql":
+        msg = "parses: a dialect is one of SQL"
+        raise ValueError(msg)
+    problem = python_problem if language == "python" else _sql_parser(dialect)
+
+    def validate(candidate: Candidate) -> ValidationResult:
+        code = fenced(candidate.text, language, fence)
+        wrong = problem(candidate.text if code is None else code)
+        none = " (it has no fenced code)" if code is None else ""
+        said = f"it does not parse{none}: {wrong}" if wrong else "it parses"
+        return ValidationResult(not wrong, said, float(not wrong))
+
+    words = "Python" if language == "python" else f"{dialect or ''} SQL".strip()
+    return check(f"parses_{language}", f"is {words} that parses", validate, settings)
+
+
+def python_problem(code: str) -> str:
+    """Return what is wrong with Python code; nothing if it compiles."""
+    if not code.strip():
+        return "there is no code"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(code, "program.py", "exec", dont_inherit=True)
+    except SyntaxError as exc:
+        line = (exc.text or "").strip()
+        return f"line {exc.lineno}: {exc.msg}{f': {clipped(line)}' if line else ''}"
+    except ValueError as exc:
+        return str(exc)
+    except (MemoryError, RecursionError):
+        return "it is nested too deeply"
+    return ""
+
+
+_TOKEN = re.compile(r"<Token token_type: .*?, text: (.*?), line: \d+, col: .*?>", re.DOTALL)
+"""How ``sqlglot`` shows a token in an error, which is of no use to who wrote it: its text is."""
+
+
+def _sql_parser(dialect: str | None) -> Callable[[str], str]:
+    try:
+        sqlglot: Any = importlib.import_module("sqlglot")
+    except ImportError as exc:
+        msg = "parses('sql') needs sqlglot: pip install 'mellea-like[code]'"
+        raise ImportError(msg) from exc
+    sqlglot.Dialect.get_or_raise(dialect)
+    expressions = sqlglot.exp
+    logging.getLogger("sqlglot").addFilter(_not_fallen_back)
+
+    def problem(code: str) -> str:
+        try:
+            found = [tree for tree in sqlglot.parse(code, read=dialect) if tree is not None]
+        except sqlglot.errors.SqlglotError as exc:
+            errors: Any = getattr(exc, "errors", None) or [{}]
+            first: dict[str, Any] = errors[0]
+            place = f"line {first['line']}: " if first.get("line") else ""
+            near = f": {quoted(str(first['highlight']))}" if first.get("highlight") else ""
+            told = clipped(str(first.get("description") or exc), 200)
+            return place + _TOKEN.sub(lambda token: quoted(token[1]), told) + near
+        except RecursionError:
+            return "it is nested too deeply"
+        for tree in found:
+            loose = expressions.Condition | expressions.Alias | expressions.Tuple
+            if isinstance(tree, loose) and not isinstance(tree, expressions.Query):
+                return f"no statement begins so: {quoted(tree.sql(dialect))}"
+            # A statement that it only carries along, though it begins with a word that it knows.
+            unknown = {"", "SELECT", "INSERT", "UPDATE", "DELETE", "WITH"}
+            if isinstance(tree, expressions.Command) and str(tree.this).upper() in unknown:
+                return f"no statement begins so: {quoted(str(tree.this))}"
+        return "" if found else "there is no statement"
+
+    return problem
+
+
+def _not_fallen_back(record: logging.LogRecord) -> bool:
+    return "Falling back to parsing as a 'Command'" not in str(record.msg)

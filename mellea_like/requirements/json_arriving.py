@@ -1,0 +1,341 @@
+"""Checks of JSON that is still arriving: of its syntax, and of its values by a JSON Schema."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from mellea_like.core.display import bounded
+from mellea_like.core.format_watch import BrokenError, FormatWatch
+from mellea_like.core.validation import Verdict
+from mellea_like.requirements.checks_common import Answer, Fresh, clipped, quoted
+from mellea_like.requirements.json_schemas import (
+    TooCostly,
+    count_step,
+    counted,
+    inside_of,
+    looked_up,
+    most_relevant,
+    of_item,
+    of_property,
+    spent,
+    validator_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mellea_like.core.tools import CallWatch
+    from mellea_like.requirements.checks_common import Look
+
+__all__ = ["OTHERS_STEPS", "call_watch", "early_schema", "json_only", "of_schema", "watching"]
+
+OTHERS_STEPS = 2_000
+"""Keywords that are looked at while a reply of somebody else's schema arrives; some 20 ms."""
+
+DEEPEST = 16
+"""Inside more values than that, one is validated with the value that it is in."""
+
+_FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
+
+_FENCE_SO_FAR = re.compile(r"`{1,3}|```[A-Za-z0-9_-]*[ \t]*\r?")
+
+_LONG_LINE = 100
+
+# White space that a reply may have around its JSON, and JSON itself doesn't have: inside of it, the
+# whole check decides.
+_OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and c not in " \t\r\n"}
+
+
+def early_schema(schema: Mapping[str, Any]) -> Fresh:
+    """Return a stream check for a valid schema of unknown cost, which somebody else wrote.
+
+    It skips patterns and gives up after some steps, and leaves the decision to the whole check.
+    """
+    return of_schema(validator_of(json.loads(json.dumps(schema))), OTHERS_STEPS, ours=False)
+
+
+def of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:
+    """Return a stream check that fails at the first value that a schema can't have."""
+    return watching(call_watch(validator, max_steps, ours=ours))
+
+
+def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatch:
+    """Return what fails at the first value that a schema can't have."""
+
+    def begin() -> Callable[[str], str | None]:
+        watch = FormatWatch(None, shape=_SchemaShape(validator))
+        left = max_steps
+
+        def feed(text: str) -> str | None:
+            nonlocal left
+            with counted(left, ours=ours):
+                why = watch.feed(text)
+                left = spent.left
+            return why
+
+        return feed
+
+    return begin
+
+
+def watching(begin: Callable[[], Callable[[str], str | None]], *, constants: bool = False) -> Fresh:
+    """Return a stream check that reads JSON, and has something look at its values."""
+    json_so_far = json_only(constants=constants)
+
+    def make() -> Look:
+        syntax, feed = copy.deepcopy(json_so_far), begin()
+
+        def look(text: str, delta: str) -> Answer:
+            said = syntax(text, delta)
+            if said is not Verdict.UNKNOWN:
+                return said
+            why = feed(text)
+            return (Verdict.FAIL, why) if why else Verdict.UNKNOWN
+
+        return look
+
+    return Fresh(make)
+
+
+def json_only(*, constants: bool = False) -> Fresh:
+    """Return a stream check that fails once a reply can't become JSON any more."""
+    try:
+        ijson: Any = import_module("ijson")  # An extra; it has no types.
+    except ImportError as exc:
+        msg = "early checks of JSON need the ijson package: pip install 'mellea-like[checks]'"
+        raise ImportError(msg) from exc
+    return Fresh(partial(_JsonSoFar, ijson, constants=constants))
+
+
+_KINDS = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean", "n": "null"}
+
+_NUMBERS = "-0123456789"
+
+
+class _SchemaShape:
+    """The rules of a JSON Schema for a value that is still arriving."""
+
+    brackets = "".join(_KINDS) + _NUMBERS
+    title = ""
+
+    def __init__(self, validator: Any) -> None:
+        self.root = _SchemaNode([validator])
+
+
+class _SchemaNode:
+    """The schemas that a value must meet, all of them."""
+
+    def __init__(self, validators: list[Any]) -> None:
+        self._validators = validators
+        self._parts: list[Any] = []
+
+    def begin(self, character: str, place: tuple[object, ...], _title: str) -> None:
+        kind = _KINDS.get(character, "number")
+        self._parts = []
+        for validator in self._validators:
+            if not _may_be(kind, validator, self._parts, 0):
+                article = "an" if kind in ("object", "array") else "a"
+                self._wrong(place, f"{article} {kind} can't be what the schema asks for")
+
+    def check(self, text: str, place: tuple[object, ...], _title: str) -> None:
+        if len(place) > DEEPEST:
+            return
+        value = json.loads(text)
+        with suppress(TooCostly):
+            for validator in self._validators:
+                errors: list[Any] = list(islice(validator.iter_errors(value), 100))
+                if errors:
+                    worst = most_relevant(errors)
+                    self._wrong(place, clipped(worst.message, 200), worst.json_path[1:])
+
+    def field(self, key: str, place: tuple[object, ...], _title: str) -> _SchemaNode | None:
+        found: list[Any] = []
+        for part in self._parts:
+            try:
+                named = of_property([part], key)
+            except TooCostly:
+                continue
+            if not named and "additionalProperties" in part.schema:
+                if part.schema["additionalProperties"] is False:
+                    self._wrong(place, f"the property {quoted(key)} is not allowed")
+                named = [inside_of(part, part.schema["additionalProperties"])]
+            found += named
+        return _SchemaNode(found) if found else None
+
+    def item(self, index: int, place: tuple[object, ...], _title: str) -> _SchemaNode | None:
+        for part in self._parts:
+            if index >= part.schema.get("maxItems", index + 1):
+                self._wrong(place, f"it has more items than {part.schema['maxItems']}")
+        found = of_item(self._parts, index)
+        return _SchemaNode(found) if found else None
+
+    def _wrong(self, place: tuple[object, ...], why: str, inside: str = "") -> NoReturn:
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+        msg = f"at ${bounded(''.join(steps), 200)}{inside}: {why}"
+        raise BrokenError(msg)
+
+
+def _may_be(  # noqa: C901 (a keyword after the other)
+    kind: str, validator: Any, parts: list[Any], depth: int
+) -> bool:
+    """Tell whether a value of a kind can meet a schema; collect the schemas that it must meet."""
+    count_step()
+    schema: Any = validator.schema
+    if not isinstance(schema, dict) or depth > DEEPEST:
+        return schema is not False
+    # Before draft 2019-09, a reference makes all other keywords void.
+    applicable: Any = validator.__class__._APPLICABLE_VALIDATORS(schema)
+    rules: dict[str, Any] = {k: v for k, v in applicable if k in validator.VALIDATORS}
+    types: Any = rules.get("type", kind)
+    names: list[Any] = cast("Any", types) if isinstance(types, list) else [types]
+    kinds = {"number", "integer"} if kind == "number" else {kind}
+    if not any(name in kinds or name == "any" or not isinstance(name, str) for name in names):
+        return False
+    values = [rules["const"]] if "const" in rules else rules.get("enum", ())
+    if values and not any(validator.is_type(value, kind) for value in values):
+        return False
+    parts.append(validator.evolve(schema=rules))
+    every = [inside_of(validator, part) for part in rules.get("allOf", ())]
+    for keyword in {"$ref", "$dynamicRef", "$recursiveRef"} & rules.keys():
+        found = looked_up(validator, keyword)
+        every.append(validator.evolve(schema=found.contents, _resolver=found.resolver))
+    if not all(_may_be(kind, part, parts, depth + 1) for part in every):
+        return False
+    for keyword in ("anyOf", "oneOf"):
+        choices: list[list[Any]] = []
+        for choice in rules.get(keyword, ()):
+            chosen: list[Any] = []
+            if _may_be(kind, inside_of(validator, choice), chosen, depth + 1):
+                choices.append(chosen)
+        if keyword in rules and not choices:
+            return False
+        if len(choices) == 1:  # The others can't be met: this one has to be.
+            parts += choices[0]
+    return True
+
+
+class _JsonSoFar:
+    """Reads a reply piece by piece: white space, perhaps a code fence, JSON, white space."""
+
+    def __init__(self, ijson: Any, *, constants: bool) -> None:
+        self._ijson = ijson
+        self._constants = constants
+        self._start = 0  # The start of the fence or the JSON in the text.
+        self._fenced = False
+        self._read = 0  # Up to where the text has been read.
+        self._tail: int | None = None  # The start of the closing fence.
+        self._events: Any = ijson.sendable_list()
+        self._parser: Any = None
+        self._token = 0  # The latest start of the parser's unfinished token.
+        self._depth = 0
+        self._ended = False
+        self._gave_up = False
+
+    def __call__(self, text: str, delta: str) -> Answer:
+        if self._gave_up:
+            return Verdict.UNKNOWN
+        if self._parser is None:
+            problem = self._begin(text, delta)
+            if problem is not None:
+                return problem
+        # The parser reads an unfinished token again with each piece: in a long string they wait.
+        if len(text) - self._read < (self._read - self._token) // 8:
+            return Verdict.UNKNOWN
+        return self._go_on(text)
+
+    def _begin(self, text: str, delta: str) -> Answer | None:
+        while self._start < len(text) and text[self._start].isspace():
+            self._start += 1
+        if self._start == len(text):
+            return Verdict.UNKNOWN
+        if text[self._start] == "`":
+            self._fenced = True
+            if text.find("\n", max(self._start, len(text) - len(delta))) < 0:
+                line = text[self._start : self._start + _LONG_LINE]
+                if len(line) == _LONG_LINE or _FENCE_SO_FAR.fullmatch(line):
+                    return Verdict.UNKNOWN
+            fence = _FENCE.match(text, self._start)
+            if fence is None:
+                return self._wrong("no code fence starts like this", text, self._start)
+            self._start = fence.end()
+        self._read = self._token = self._start
+        self._parser = self._ijson.basic_parse_coro(self._events)
+        return None
+
+    def _go_on(self, text: str) -> Answer:
+        while self._tail is None and self._read < len(text):
+            tick = text.find("`", self._read) if self._fenced else -1
+            if tick == self._read and self._complete():
+                self._tail = tick
+                break
+            end = len(text) if tick < 0 else max(tick, self._read + 1)
+            problem = self._feed(text, end)
+            if problem is not None:
+                return problem
+        if self._tail is not None:
+            for at in range(self._read, len(text)):
+                closes = at < self._tail + 3
+                if not (text[at] == "`" if closes else text[at].isspace()):
+                    return self._wrong("nothing follows the end of the code fence", text, at)
+            self._read = self._token = len(text)
+        return Verdict.UNKNOWN
+
+    def _feed(self, text: str, end: int) -> Answer | None:
+        try:
+            self._parser.send(_as_json_bytes(text[self._read : end]))
+        except self._ijson.JSONError:
+            return self._refused(text)
+        except Exception:  # noqa: BLE001 (a number that Python doesn't read: the whole check tells)
+            self._gave_up = True
+            return Verdict.UNKNOWN
+        self._read = end
+        self._note_events()
+        return None
+
+    def _note_events(self) -> None:
+        for name, _ in self._events:
+            self._depth += name.startswith("start_") - name.startswith("end_")
+            self._ended = not self._depth
+        if self._events:
+            self._token = self._read
+            self._events.clear()
+
+    def _complete(self) -> bool:
+        """Tell whether the JSON so far is a whole value, so that a backtick isn't part of it."""
+        if not (self._depth or self._ended):
+            with suppress(Exception):  # The next piece will show the error.
+                self._parser.send(b" ")  # A number ends only with what follows it.
+            self._note_events()
+        return self._ended
+
+    def _refused(self, text: str) -> Answer:
+        """Read the piece that was refused again, for the character that is wrong."""
+        again = self._ijson.basic_parse_coro(self._ijson.sendable_list())
+        if self._read > self._start:  # The parser would take empty input for the end.
+            again.send(_as_json_bytes(text[self._start : self._read]))
+        at = self._read
+        try:
+            while at < len(text):
+                again.send(_as_json_bytes(text[at]))
+                at += 1
+        except self._ijson.JSONError as exc:
+            if not (self._constants and text[at] in "NI"):
+                why = str(exc).partition("\n")[0].partition(": ")[2].rstrip(".")
+                return self._wrong(why, text, at)
+        self._gave_up = True
+        return Verdict.UNKNOWN
+
+    def _wrong(self, why: str, text: str, at: int) -> Answer:
+        found = ascii(text[at : at + 20])
+        return Verdict.FAIL, f"it is not valid JSON: {why} (at character {at + 1}, {found})"
+
+
+def _as_json_bytes(text: str) -> bytes:
+    return text.translate(_OTHER_SPACE).encode("utf-8", "replace")

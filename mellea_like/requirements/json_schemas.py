@@ -1,0 +1,412 @@
+"""Validators of JSON Schemas that count their steps, so that validations end."""
+
+# ruff: noqa: SIM905 (a list of words)
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.core.argument_checks import unknown_argument
+from mellea_like.core.display import bounded
+from mellea_like.requirements.checks_common import clipped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+__all__ = [
+    "OF_THE_REST",
+    "TooCostly",
+    "count_step",
+    "counted",
+    "ignored",
+    "inside_of",
+    "looked_up",
+    "most_relevant",
+    "of_item",
+    "of_property",
+    "schema_validator",
+    "spent",
+    "unknown_names",
+    "validator_of",
+]
+
+PATTERN_SECONDS = 0.1
+"""The most processor time for one search of a pattern."""
+
+_ANNOTATIONS = frozenset(
+    "$anchor $comment $defs $dynamicAnchor $id $recursiveAnchor $schema $vocabulary contentEncoding"
+    " contentMediaType contentSchema default definitions deprecated description discriminator else"
+    " example examples externalDocs format maxContains minContains readOnly then title"
+    " writeOnly".split()
+)
+"""Keywords that are no mistakes, though they do not check anything by themselves."""
+
+_NOT_ASCII = re.compile(r"[\u00a0-\U0010ffff]")
+
+_COSTLY = frozenset({"format", "uniqueItems", "multipleOf"})
+"""Keywords, other than those of patterns, that can take long in one step."""
+
+OF_THE_REST = frozenset({"additionalProperties", "unevaluatedProperties"})
+"""Keywords for the names in an object that no other keyword looks at."""
+
+
+def most_relevant(errors: list[Any]) -> Any:
+    """Return the error that says most."""
+    from jsonschema import exceptions  # noqa: PLC0415
+
+    return cast("Any", exceptions).best_match(errors)
+
+
+def schema_validator(schema: Mapping[str, Any]) -> Any:
+    """Make the validator of a schema that may be wrong; raise what `json_schema` documents."""
+    try:
+        from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
+    except ImportError as exc:
+        msg = "json_schema needs the jsonschema package: pip install 'mellea-like[checks]'"
+        raise ImportError(msg) from exc
+    from jsonschema.exceptions import SchemaError  # noqa: PLC0415
+    from jsonschema.validators import validator_for  # noqa: PLC0415
+    from referencing import Resource  # noqa: PLC0415
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415
+    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415
+
+    if not isinstance(schema, Mapping):
+        msg = f"json_schema takes a schema as a mapping, not {clipped(repr(schema))}"
+        raise TypeError(msg)
+    try:
+        copied = json.loads(json.dumps(dict(schema)))
+    except (TypeError, ValueError) as exc:
+        msg = f"json_schema takes a schema that JSON can hold: {exc}"
+        raise TypeError(msg) from exc
+    kind: Any = validator_for(copied, default=Draft202012Validator)
+    try:
+        kind.check_schema(copied, format_checker=_formats(kind))
+        root = Resource.from_contents(copied, default_specification=DRAFT202012)
+        _follow_references(root, _drafts().resolver_with_root(root))
+    except SchemaError as exc:
+        msg = f"json_schema: the schema is wrong at {exc.json_path}: {clipped(exc.message, 200)}"
+        raise ValueError(msg) from exc
+    except Unresolvable as exc:
+        msg = f"json_schema: the reference {exc.ref!r} leads nowhere in the schema"
+        raise ValueError(msg) from exc
+    return validator_of(copied)
+
+
+def validator_of(schema: dict[str, Any]) -> Any:
+    """Make the validator of a schema that is one."""
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
+    from jsonschema.validators import validator_for  # noqa: PLC0415
+
+    kind: Any = validator_for(schema, default=Draft202012Validator)
+    return _bounded(kind)(schema, registry=_drafts(), format_checker=_formats(kind))
+
+
+def _drafts() -> Any:
+    """Return the drafts' own documents; jsonschema's default would fetch others, too."""
+    return import_module("jsonschema_specifications").REGISTRY
+
+
+def _formats(kind: Any) -> Any:
+    """Return a checker of a draft's formats; a pattern is one of the package that searches it."""
+    import regex  # noqa: PLC0415 (an extra, the same one)
+    from jsonschema import FormatChecker  # noqa: PLC0415
+
+    def is_pattern(value: object) -> bool:
+        return not isinstance(value, str) or bool(regex.compile(value))
+
+    formats: Any = FormatChecker(())
+    formats.checkers = {**kind.FORMAT_CHECKER.checkers, "regex": (is_pattern, regex.error)}
+
+    def is_iri(uri: str, value: object) -> bool:
+        # RFC 3987, section 3.1: an IRI is a URI whose characters outside ASCII are not escaped yet.
+        escaped = _NOT_ASCII.sub("%C3%A4", value) if isinstance(value, str) else value
+        return bool(formats.conforms(escaped, uri))
+
+    for iri, uri in (("iri", "uri"), ("iri-reference", "uri-reference")):
+        if uri in formats.checkers:
+            formats.checkers.setdefault(iri, (partial(is_iri, uri), ()))
+    return formats
+
+
+def ignored(validator: Any) -> Iterator[str]:
+    """Yield a message for each format or keyword of a schema that does not check anything."""
+    from referencing import Resource  # noqa: PLC0415
+    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415
+
+    properties = validator.META_SCHEMA.get("properties", {})
+    # The later drafts' lists also have old keywords that no longer check anything.
+    known = {*validator.VALIDATORS, *_ANNOTATIONS, *(properties if "type" in properties else ())}
+    formats = list(validator.format_checker.checkers)
+    waiting = [Resource.from_contents(validator.schema, default_specification=DRAFT202012)]
+    while waiting:
+        resource: Any = waiting.pop()
+        waiting += resource.subresources()
+        contents: Any = resource.contents
+        keywords: Iterable[str] = contents if hasattr(contents, "get") else ()
+        for keyword in keywords:
+            if keyword not in known and not keyword.startswith("x-"):
+                yield f"the keyword {bounded(keyword, 60)!r} is ignored{_meant(keyword, known)}"
+            value: Any = contents[keyword]
+            if keyword == "format" and isinstance(value, str) and value not in formats:
+                yield f"the format {bounded(value, 60)!r} is not checked{_meant(value, formats)}"
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+    return f": did you mean {close[0]!r}?" if close else ": this draft does not have it"
+
+
+def _follow_references(resource: Any, resolver: Any) -> None:
+    contents: Any = resource.contents
+    for keyword in ("$ref", "$dynamicRef") if hasattr(contents, "get") else ():
+        reference = contents.get(keyword)
+        if isinstance(reference, str):
+            resolver.lookup(reference)
+    for part in resource.subresources():
+        _follow_references(part, resolver.in_subresource(part))
+
+
+# A schema of a few hundred bytes can ask for more steps than anyone can wait for (`anyOf` whose
+# parts refer to each other), and so can a regular expression. So each step is counted.
+spent = threading.local()
+
+
+class TooCostly(Exception):
+    """A validation takes more than it may; the message says more of what."""
+
+
+@contextmanager
+def counted(most: int, *, ours: bool = True) -> Generator[None]:
+    """Count the steps of one validation from here on, in this thread."""
+    spent.left = most
+    spent.ours = ours
+    try:
+        yield
+    except RecursionError:
+        msg = "references that go around in a circle"
+        raise TooCostly(msg) from None
+
+
+@lru_cache(maxsize=16)
+def _bounded(kind: Any) -> Any:
+    """Make a validator class that finds the same errors, or raises `TooCostly`."""
+    from jsonschema import validators  # noqa: PLC0415 (an extra)
+
+    own = {**kind.VALIDATORS, "pattern": _pattern, "patternProperties": _patterns}
+    for keyword, names in (("additionalProperties", _named), ("unevaluatedProperties", _evaluated)):
+        if keyword in own:
+            own[keyword] = _of_the_rest(own[keyword], names)
+    for keyword in _COSTLY & own.keys():
+        own[keyword] = _only_ours(own[keyword])
+    checks = {name: _counting(check) for name, check in own.items()}
+    extend: Any = getattr(validators, "extend")  # noqa: B009 (its types are half unknown)
+    return extend(kind, checks)
+
+
+def _counting(check: Callable[..., Any]) -> Callable[..., Any]:
+    def step(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        count_step()
+        return check(validator, value, instance, schema)
+
+    return step
+
+
+def _only_ours(check: Callable[..., Any]) -> Callable[..., Any]:
+    def step(*args: Any) -> Any:
+        _refuse_others()
+        return check(*args)
+
+    return step
+
+
+def _refuse_others() -> None:
+    """Refuse what takes long in one step, for a schema that somebody else wrote."""
+    if not spent.ours:
+        msg = "a step of unknown cost"
+        raise TooCostly(msg)
+
+
+def count_step() -> None:
+    """Count one step of the validation under way."""
+    spent.left -= 1
+    if spent.left < 0:
+        msg = "too many steps"
+        raise TooCostly(msg)
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
+    from jsonschema.exceptions import ValidationError  # noqa: PLC0415
+
+    if validator.is_type(instance, "string") and not _found(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _patterns(
+    validator: Any, patterns: dict[str, Any], instance: Any, _schema: Any
+) -> Iterator[Any]:
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, part in patterns.items():
+        for name, value in instance.items():
+            if _found(pattern, name):
+                yield from validator.descend(value, part, path=name, schema_path=pattern)
+
+
+def _of_the_rest(
+    check: Callable[..., Any], names: Callable[[Any, Any, Any], set[str]]
+) -> Callable[..., Any]:
+    """Have a keyword look at what others left over only, so that it searches no pattern itself."""
+
+    def rest(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if validator.is_type(instance, "object"):
+            known = names(validator, instance, schema)
+            left = {name: value for name, value in instance.items() if name not in known}
+            yield from check(validator, part, left, {})
+
+    return rest
+
+
+def _named(_validator: Any, instance: Any, schema: Any) -> set[str]:
+    """Return the names in an object that a schema's own keywords say something of."""
+    patterns = schema.get("patternProperties", ())
+    matching = {name for name in instance if any(_found(pattern, name) for pattern in patterns)}
+    return matching | (set(instance) & set(schema.get("properties", ())))
+
+
+def _evaluated(validator: Any, instance: Any, _schema: Any) -> set[str]:
+    """Return the names in an object that a schema, or a part of it that holds, has looked at."""
+    names: set[str] = set()
+    for part in _parts(validator, instance):
+        names |= _named(part, instance, part.schema)
+        for keyword in OF_THE_REST & part.schema.keys():
+            check = part.evolve(schema=part.schema[keyword])
+            names |= {name for name, value in instance.items() if check.is_valid(value)}
+    return names
+
+
+def _parts(validator: Any, instance: Any) -> Iterator[Any]:
+    """Yield validators of a schema, and of each part that looks at the same value and holds."""
+    schema = validator.schema
+    if not validator.is_type(schema, "object"):
+        return
+    count_step()
+    yield validator
+
+    def holds(part: Any) -> bool:
+        return bool(validator.evolve(schema=part).is_valid(instance))
+
+    parts = list(schema.get("allOf", ()))
+    for keyword in {"dependencies", "dependentSchemas"} & validator.VALIDATORS.keys():
+        parts += [part for name, part in schema.get(keyword, {}).items() if name in instance]
+    for keyword in ("anyOf", "oneOf"):
+        choices = schema.get(keyword, ())
+        # If none holds, it is wrong anyway.
+        parts += [choice for choice in choices if holds(choice)] or choices
+    if "if" in schema:
+        then = holds(schema["if"])
+        parts += [schema["if"], schema.get("then", True)] if then else [schema.get("else", True)]
+    for part in parts:
+        yield from _parts(validator.evolve(schema=part), instance)
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if keyword in schema:
+            found = looked_up(validator, keyword)
+            there = validator.evolve(schema=found.contents, _resolver=found.resolver)
+            yield from _parts(there, instance)
+
+
+def looked_up(validator: Any, keyword: str) -> Any:
+    """Follow a reference; a recursive one leads to the outermost schema that allows it."""
+    from referencing.jsonschema import lookup_recursive_ref  # noqa: PLC0415
+
+    if keyword == "$recursiveRef":
+        return lookup_recursive_ref(validator._resolver)
+    return validator._resolver.lookup(validator.schema[keyword])
+
+
+def unknown_names(value: Any, validators: list[Any], path: str = "") -> Iterator[str]:
+    """Yield a message for each name in a tool's arguments that their schema does not know."""
+    # JSON Schema lets an object have names that its schema does not mention; a model that writes
+    # one has misspelt or invented it. So the arguments, and objects inside whose `properties` are
+    # given, may have no others unless `additionalProperties` allows them.
+    inside: Any = value  # Without the types that `isinstance` half tells.
+    if not isinstance(value, dict | list):
+        return
+    parts = [part for validator in validators for part in _parts(validator, value)]
+    if isinstance(value, list):
+        for place, item in enumerate(inside):
+            yield from unknown_names(item, of_item(parts, place), f"{path}[{place}]")
+        return
+    schemas = [part.schema for part in parts]
+    names = list(
+        dict.fromkeys(
+            name for s in schemas for name in (*s.get("properties", ()), *s.get("required", ()))
+        )
+    )
+    rest = [
+        part.evolve(schema=part.schema[keyword])
+        for part in parts
+        for keyword in OF_THE_REST & part.schema.keys()
+    ]
+    allowed = [part for part in rest if part.schema is not False]
+    listed = not path or bool(rest) or any("properties" in s for s in schemas)
+    for name, inner in inside.items():
+        where = f"{path}.{bounded(name, 100)}" if path else bounded(name, 100)
+        about = of_property(parts, name)
+        if about or name in names or allowed or not listed:
+            yield from unknown_names(inner, about or allowed, where)
+        else:
+            yield unknown_argument(where, name, names)
+
+
+def of_property(parts: list[Any], name: str) -> list[Any]:
+    """Return validators of the schemas that some parts of a schema have for a property."""
+    found: list[Any] = []
+    for part in parts:
+        named = part.schema.get("properties", {})
+        schemas = [named[name]] if name in named else []
+        for pattern, schema in part.schema.get("patternProperties", {}).items():
+            if _found(pattern, name):
+                schemas.append(schema)
+        found += [inside_of(part, schema) for schema in schemas]
+    return found
+
+
+def of_item(parts: list[Any], place: int) -> list[Any]:
+    """Return validators of the schemas that some parts of a schema have for an item of a list."""
+    found: list[Any] = []
+    for part in parts:
+        items: Any = part.schema.get("items", True)
+        first = part.schema.get("prefixItems", items if isinstance(items, list) else ())
+        if place >= len(first) and isinstance(items, list):
+            items = part.schema.get("additionalItems", True)
+        found.append(inside_of(part, first[place] if place < len(first) else items))
+    return found
+
+
+def _found(pattern: str, text: str) -> bool:
+    import regex  # noqa: PLC0415 (an extra, the same one)
+
+    _refuse_others()
+    try:
+        return regex.search(pattern, text, timeout=PATTERN_SECONDS) is not None
+    except TimeoutError:
+        msg = f"more than {PATTERN_SECONDS:g} s for a pattern"
+        raise TooCostly(msg) from None
+
+
+def inside_of(validator: Any, schema: Any) -> Any:
+    """Return the validator of a schema that is inside another."""
+    from referencing.jsonschema import DRAFT202012, specification_with  # noqa: PLC0415
+
+    meta: Mapping[str, str] = validator.META_SCHEMA
+    draft = specification_with(meta.get("$id", meta.get("id", "")), default=DRAFT202012)
+    resolver = validator._resolver.in_subresource(draft.create_resource(schema))
+    return validator.evolve(schema=schema, _resolver=resolver)

@@ -1,0 +1,103 @@
+"""Applications import only public names of the library: those of a front door or an API page.
+
+``core``, ``runtime`` and ``errors`` are below both rings: nouns, event loops and exceptions.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib import import_module
+from pathlib import Path
+
+import mellea_like
+
+PACKAGE = Path(mellea_like.__file__).parent
+APPLICATIONS = ("batch", "export", "report", "estimate", "gateway", "cli", "requirements/code")
+LIBRARY = (
+    "agent",
+    "backends",
+    "coalescing",
+    "hooks",
+    "limits",
+    "requirements",
+    "sampling",
+    "schedules",
+    "scoring",
+    "selections",
+    "telemetry",
+    "web",
+)
+TO_BE_REMOVED = {
+    "batch: limits.backoff_gate.PATIENT",
+    "batch: sampling.call.Call",
+    "batch: sampling.call_state.SliceListener",
+    "batch: sampling.prepare.ROUNDS",
+    "batch: sampling.prepare.prepare_call",
+    "batch: sampling.tools.Toolbox",
+    "batch: schedules.giving_up.may_go_on",
+    "cli: requirements.expressions.ALLOWED",
+    "cli: requirements.expressions.CODE_FORMS",
+    "cli: requirements.expressions.is_code_check",
+    "cli: requirements.expressions.parse_check",
+    "cli: requirements.expressions.parse_code_check",
+    "cli: schedules.expressions.SCHEDULES",
+    "gateway: backends.output_mode.names",
+    "gateway: backends.server_errors.said_in",
+    "gateway: limits.bucket.MINUTE",
+    "gateway: limits.concurrency.StoreConcurrency",
+    "gateway: requirements.checks_json.call_arguments",
+    "gateway: requirements.checks_json.watch_of",
+    "gateway: requirements.expressions.parse_check",
+    "gateway: requirements.json_arriving.early_schema",
+    "gateway: sampling.best_failure.merit",
+    "gateway: telemetry.server_span",
+    "requirements/code: requirements.checks_common.check",
+    "requirements/code: requirements.checks_common.clipped",
+    "requirements/code: requirements.checks_common.quoted",
+    "requirements/code: requirements.checks_common.ready_made",
+}
+"""Inner names that applications still import."""
+
+
+def documented() -> set[str]:
+    found = set()
+    for page in (PACKAGE.parent / "docs" / "api").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        found |= {
+            name.rpartition(".")[2] for name in re.findall(r"auto(?:class|data):: (\S+)", text)
+        }
+        for module, options in re.findall(r"automodule:: (\S+)\n((?:   :.*\n)*)", text):
+            given = dict(re.findall(r":([\w-]+): (.*)", options))
+            names = re.findall(r"\w+", given.get("members", ""))
+            all_names = getattr(import_module(module), "__all__", ())
+            found |= set(names or all_names) - set(
+                re.findall(r"\w+", given.get("exclude-members", ""))
+            )
+    return found
+
+
+def public(package: str) -> set[str]:
+    return set(getattr(import_module(f"mellea_like.{package}"), "__all__", ())) | documented()
+
+
+def inner_imports() -> set[str]:
+    found = set()
+    exported = {package: public(package) for package in LIBRARY}
+    for application in APPLICATIONS:
+        own = f"mellea_like.{application.replace('/', '.')}"
+        for path in (PACKAGE / application).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+                package = f"{module}..".split(".")[1]
+                if package in exported and not f"{module}.".startswith(f"{own}."):
+                    inner = {name.name for name in node.names} - exported[package]
+                    place = module.removeprefix("mellea_like.")
+                    found |= {f"{application}: {place}.{name}" for name in inner}
+    return found
+
+
+def test_applications_import_only_public_names_of_the_library():
+    found = inner_imports()
+    assert sorted(found - TO_BE_REMOVED) == []
+    assert sorted(TO_BE_REMOVED - found) == [], "these are no exceptions any more"
