@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mellea_like.core.backend import ITERATION, SPENDS_ON
 from mellea_like.core.conversation import Instruction, Message
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
@@ -256,7 +257,13 @@ class Call:
 
     async def _run(self, loop_budget: int) -> None:
         race = self.compose(loop_budget)
-        await race.run()
+        # A lone lane runs in the caller's task, whose context must stay as it was.
+        iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
+        try:
+            await race.run()
+        finally:
+            ITERATION.set(iteration)
+            SPENDS_ON.set(spends_on)
         if race.fatal is None:
             for option in self._overriding("settle"):
                 await option.settle()

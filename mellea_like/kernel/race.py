@@ -109,7 +109,7 @@ class Race:
 
     def record(self, slice_: Any) -> None:
         """Keep a slice, and let everyone hear of it."""
-        undecided = not self.won
+        undecided, running = not self.won, not (self.over or self._leaving)
         self.slices.append(slice_)
         try:
             self.plan.hear(slice_)
@@ -122,7 +122,7 @@ class Race:
             self.rule(Ruling(fatal=exc))
         # The siblings' cancellation is requested by now, so a listener can't delay it. Slices that
         # end after the decision are told later, in an order that doesn't depend on the event loop.
-        if self._tell and undecided and not self._leaving:
+        if self._tell and running:
             self._tell_all()
         self._wake()
 
@@ -252,7 +252,8 @@ class Race:
                     raise
                 finally:
                     self.late = not self.over and due.cancel_called
-                    self._decided = len(self.slices) if not self.over else self._decided
+                    if not self.over:
+                        self._decided = len(self.slices)
         except anyio.get_cancelled_exc_class():
             # A backend may answer its cancellation with another, which no scope takes for its own.
             if left is not None or self.asked_to_stop() or not due.cancel_called:
@@ -331,11 +332,9 @@ class Race:
             while more and not self.stopped:
                 more = await self._draws_in_scope(lane)
         except BaseException as exc:
-            cancellation, rest = split_cancellation(exc)
+            cancellation, _ = split_cancellation(exc)
             if cancellation is not None and self.asked_to_stop():
                 self.cut_short = True
-                if isinstance(rest, Exception):
-                    warn("while a draw was cancelled: %s: %s", type(rest).__name__, rest)
                 if isinstance(cancellation, BaseExceptionGroup):
                     raise first_in(cancellation) from None  # trio's; callers expect a plain one.
                 raise

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.core.backend import BackendWrapper, Options, checked_reply
+from mellea_like.core.backend import (
+    ITERATION,
+    BackendWrapper,
+    Options,
+    RequestMeta,
+    checked_reply,
+)
 from mellea_like.core.generation import cost_of
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationResult
@@ -22,7 +28,7 @@ from mellea_like.sampling.prepare import check_judge, check_requirements, merge_
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mellea_like.core.backend import Backend, Request, RequestMeta
+    from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
@@ -92,6 +98,9 @@ class RepairHooks(Option):
         """Tell of a repair before its draw."""
         ask = draw.ask
         if ask.repairs is not None:
+            # It is about the failure, so its handlers see that iteration.
+            failed = ask.repairs
+            ITERATION.set(RequestMeta(self.call.id, failed.iteration, failed.subsample))
             await self._hooks.fire(
                 HookType.SAMPLING_REPAIR,
                 ask.repairs,
@@ -99,6 +108,7 @@ class RepairHooks(Option):
                 action=ask.action,
                 context=ask.context,
             )
+            ITERATION.set(draw.meta)
         await go(draw)
 
 

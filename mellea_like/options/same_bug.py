@@ -30,7 +30,8 @@ class SameBug(Option):
     have the same bug, that draw is not paid for.
     """
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, lanes: int, *, patient: bool) -> None:
+        self._patient = patient and lanes > 1
         self._lanes = lanes
         self._until: dict[int, float] = {}
 
@@ -47,7 +48,7 @@ class SameBug(Option):
         if times >= max(self._lanes, FEWEST):
             why = f"{bug}, with every reply ({times} so far)"
             return Ruling(over=True, why=Stop(StopReason.HOPELESS, why))
-        if times and self._lanes > 1:
+        if times and self._patient:
             self._until[slice_.chain] = slice_.ended_at + max(slice_.duration, PATIENCE)
         return None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from mellea_like.core.backend import ITERATION, SPENDS_ON
+from mellea_like.core.backend import SPENDS_ON
 from mellea_like.core.connection_errors import is_of_backend
 from mellea_like.core.conversation import Instruction, Message
 from mellea_like.core.generation import Usage
@@ -171,6 +171,10 @@ class Sampling:
         if inputs.tools is not None:
             options.append(ToolRounds())
         plan = self._plan(repairs, loop_budget, state, options)
+        if selection == "ordered":
+            options.append(SameBugInOrder())
+        else:
+            options.append(SameBug(width, patient=isinstance(plan, Lanes)))
         options.append(Retries(settings.retry))
         if hooks is not None and not types.isdisjoint(_REQUEST_HOOKS):
             options.append(RequestHooks(hooks))
@@ -212,9 +216,6 @@ class Sampling:
                 options.append(Restarts(planned, plan))
             return plan
         race = width > 1 and (state is not None or self._can_fail())
-        options.append(
-            SameBugInOrder() if settings.selection == "ordered" else SameBug(width)
-        )
         return Lanes(repairs, width, loop_budget, race=race)
 
     def _can_fail(self) -> bool:
@@ -291,12 +292,7 @@ class Sampling:
             self.call.forget()
 
     async def _course(self) -> None:
-        iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
-        try:
-            await self.call.run(self.settings.loop_budget)
-        finally:
-            ITERATION.set(iteration)
-            SPENDS_ON.set(spends_on)
+        await self.call.run(self.settings.loop_budget)
         # A caller who left while the call was ending is told so, and handed no result.
         await checkpoint_if_cancelled()
 
