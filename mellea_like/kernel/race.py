@@ -69,6 +69,7 @@ class Race:
     _native = 0
     _told = 0
     _alive = 0
+    _under_way = 0
     _parked_for_good = 0
     _watcher: int | None = None
     _ended: anyio.Event | None = None
@@ -286,7 +287,9 @@ class Race:
                     self._stop()
                     if not self.over:
                         self._decided = len(self.slices)
-                    if self._alive:
+                    # One that has not begun is the task group's to wait for: when an event loop
+                    # shuts down, it may never begin.
+                    if self._under_way:
                         for scope in self._scopes.values():
                             scope.cancel()
                         # The task group waits for the lanes anyhow; this logs those that don't end.
@@ -305,7 +308,7 @@ class Race:
         self._ended = anyio.Event()
         with anyio.move_on_after(self._grace):
             await self._ended.wait()
-        for task in anyio.get_running_tasks() if self._alive else ():
+        for task in anyio.get_running_tasks() if self._under_way else ():
             if (task.name or "").startswith(f"mellea_like {self._name} lane "):
                 warn(
                     "%s was cancelled %g s ago and still runs; the call waits for it. It is at:"
@@ -327,6 +330,7 @@ class Race:
 
         A draw that is dropped cancels the scope, and the lane goes on in a new one.
         """
+        self._under_way += 1
         try:
             more = True
             while more and not self.stopped:
@@ -343,9 +347,11 @@ class Race:
         finally:
             self._scopes.pop(lane, None)
             self._alive -= 1
+            self._under_way -= 1
             self._promote()
             self._check_standstill()
-            if not self._alive and self._ended is not None:
+            done = not self._under_way if self._leaving else not self._alive
+            if done and self._ended is not None:
                 self._ended.set()
 
     async def _draws_in_scope(self, lane: int) -> bool:
