@@ -368,51 +368,51 @@ def requirement(world: World, spec: Spec) -> Requirement:  # noqa: C901, PLR0915
         "timeout": spec["timeout"],
     }
 
-    def note() -> None:
-        world.note(world.checks, tag, current_iteration())
+    def note(candidate: Candidate) -> None:
+        world.note(world.checks, tag, current_iteration(), len(candidate.context.messages))
 
     def yes(candidate: Candidate) -> tuple[bool, str]:
-        note()
+        note(candidate)
         return "yes" in said(candidate), f"it lacks yes ({tag})"
 
     async def blue(candidate: Candidate) -> tuple[bool, str]:
-        note()
+        note(candidate)
         await anyio.sleep(spec["delay"])
         return "blue" in said(candidate), f"it isn't blue ({tag})"
 
     async def slow(candidate: Candidate) -> bool:
-        note()
+        note(candidate)
         await anyio.sleep(60 if "slow" in said(candidate) else spec["delay"])
         return True
 
     def scored(candidate: Candidate) -> ValidationResult:
-        note()
+        note(candidate)
         words = said(candidate)
         return ValidationResult("yes" in words, f"no yes ({tag})", min(1.0, len(words) / 10))
 
     def boom(candidate: Candidate) -> bool:
-        note()
+        note(candidate)
         if "boom" in said(candidate):
             raise Foreign(f"boom ({tag})")
         return True
 
     def bug(candidate: Candidate) -> bool:
-        note()
+        note(candidate)
         raise KeyError(tag)
 
     def odd(candidate: Candidate) -> Any:
-        note()
+        note(candidate)
         return 5 if "odd" in said(candidate) else True
 
     async def astray(candidate: Candidate) -> bool:
-        note()
+        note(candidate)
         await anyio.sleep(spec["delay"])
         if "stray" in said(candidate):
             raise stray()
         return True
 
     async def nested(candidate: Candidate) -> bool:
-        note()
+        note(candidate)
         outer = current_iteration()
         inner = Played(world, f"nested {outer}", "even")
         strategy = RejectionSamplingStrategy(inner, loop_budget=2, concurrency_budget=2, retry=None)
