@@ -49,7 +49,11 @@ KINDS = [
     "checks",
     "hooks",
     "delivered",
+    "in_order",
+    "inner_hooks",
     "acts",
+    "deliveries",
+    "delivery_times",
     "nested",
     "tools",
     "pieces",
@@ -63,7 +67,7 @@ KINDS = [
 ]
 """The kinds of differences, the most serious first; a call is listed under the first it has."""
 
-ROUGHLY = ["ends.error", "result.success", "result.stop_reason", "late", "ends.left"]
+ROUGHLY = ["ends.error", "result.success", "result.stop_reason", "late", "ends.left", "in_order"]
 """The places that are compared if things happen at the same instant."""
 
 

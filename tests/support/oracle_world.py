@@ -689,7 +689,9 @@ def teller(world: World, mode: str) -> list[Any]:
         @hook(kind, mode=mode, priority=-1000)
         async def tell(payload: Any) -> None:
             where = [payload.subsample, current_iteration()]
-            world.note(world.events, kind, payload.iteration, where, seen_in(payload))
+            ended = payload.slice.ended_at if kind == "sampling_iteration" else None
+            call = (payload.sampling_id, ended)
+            world.note(world.events, kind, payload.iteration, where, seen_in(payload), call)
 
         return tell
 
@@ -746,7 +748,8 @@ def actor(world: World, number: int, spec: Spec) -> Any:  # noqa: C901
     async def meddle(payload: Any) -> Any:  # noqa: C901, PLR0911 (one deed after the other)
         place = (number, payload.iteration, getattr(payload, "purpose", None))
         world.acted[place] += 1
-        world.note(world.told, f"act {number}", payload.iteration, current_iteration())
+        name = "delivery" if spec["hook"] == "sampling_iteration" else "act"
+        world.note(world.told, f"{name} {number}", payload.iteration, current_iteration())
         if calls.chance(world.spec, place, world.acted[place]) >= spec["share"]:
             return None
         what = spec["what"]
