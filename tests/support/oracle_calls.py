@@ -185,7 +185,7 @@ def escalation(r: Random, spec: Spec) -> Spec:
     return changed
 
 
-def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option after the other)
+def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912, PLR0915 (one option after the other)
     escalate = spec["strategy"] == "escalate"
     if r.random() < 0.3:
         spec["timeout"] = seconds(r, 4 * spec["slowest"])
@@ -223,6 +223,7 @@ def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option af
             )
     if spec["schedule"] and "known" in spec["schedule"]:
         spec |= {"slowest": 8.0, "concurrency_budget": r.randint(1, 3)}
+        spec["options"] = {"seed": spec["seed"]}
     if r.random() < 0.12:
         spec["limits"] = [
             r.choice(
@@ -261,6 +262,7 @@ def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option af
             simple = {"kind": "first"}
             spec |= {"action": "text", "strategy_requirements": [], "selection": simple}
             spec |= {"schedule": None, "pieces": True, "mood": r.choice(["even", "rough"])}
+            spec["concurrency_budget"] = max(3, spec["concurrency_budget"])
     if r.random() < 0.22:
         spec["leave"] = {
             "how": r.choice(["scope", "deadline", "native", "native", "native"]),
