@@ -57,7 +57,7 @@ LINES = {
     "requirements/code": Bound(2400, 2590),
     "estimate": Bound(600, 740),
     "export": Bound(1200, 1590),
-    "core": Bound(2600, 6700),
+    "core": Bound(2600, 6720),
     "hooks": Bound(900, 930),
     "telemetry": Bound(500, 585),
     "runtime": Bound(600, 770),

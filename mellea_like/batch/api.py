@@ -10,7 +10,12 @@ from mellea_like.batch.batch_run import BatchRun, Order
 from mellea_like.batch.breadth_first import why_not_in_rounds
 from mellea_like.batch.item import Work
 from mellea_like.batch.journal.identity import identity_of
-from mellea_like.core.argument_checks import is_async, takes, whole_number
+from mellea_like.core.argument_checks import (
+    is_async,
+    renamed_arguments,
+    takes,
+    whole_number,
+)
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import ROUNDS, prepare_call
 
@@ -154,6 +159,7 @@ def sample_many(
     format: None = None,
     **arguments: Unpack[Arguments],
 ) -> BatchRun[T, I]: ...
+@renamed_arguments(ordered="in_order")
 def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[Any] | AsyncIterable[Any],
@@ -175,7 +181,6 @@ def sample_many(
     tools: Sequence[ToolSource] = (),
     tool_choice: str | None = None,
     tool_rounds: int = ROUNDS,
-    **kwargs: Any,
 ) -> BatchRun[Any]:
     """Sample every item of a source, many at a time.
 
@@ -245,21 +250,16 @@ def sample_many(
             run: what else an item's winner calls is yours to run, by ``item.result.run_tools()``.
         tool_choice: see `BaseSamplingStrategy.sample`.
         tool_rounds: see `BaseSamplingStrategy.sample`.
-        **kwargs: no others.
 
     Returns:
         The results, to be entered with ``async with`` and then iterated once.
 
     Raises:
-        TypeError: an argument is of the wrong type, or there is no such argument.
+        TypeError: an argument is of the wrong type, or unknown.
         ValueError: an argument is out of its range, or the strategy has no backend.
         ImportError: a similarity needs datasketch: the extra ``dedupe``.
         RequirementError: a requirement needs a judge, and its judge can't judge.
     """
-    if kwargs:
-        name = next(iter(kwargs))
-        msg = f"sample_many() got an unexpected keyword argument {name!r}"
-        raise TypeError(f"{msg}: it is called in_order now" if name == "ordered" else msg)
     whole_number("sample_many: concurrency", concurrency)
     if not isinstance(strategy, BaseSamplingStrategy):
         msg = f"sample_many takes a strategy first, not {strategy!r}"

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import ParamSpec
+    from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")
+    R = TypeVar("R")
 
 __all__ = [
     "LARGEST",
     "check_plain",
     "is_async",
     "real_number",
+    "renamed_arguments",
     "suggests_arguments",
     "takes",
     "unknown_argument",
@@ -44,6 +46,25 @@ def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
         init(*args, **kwargs)
 
     return checked
+
+
+def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Have a function tell what an argument of an earlier version is called now."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for old in kwargs.keys() & names:
+                msg = (
+                    f"{function.__name__}() got an unexpected keyword argument {old!r}: it is"
+                    f" called {names[old]} now"
+                )
+                raise TypeError(msg)
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def unknown_argument(where: str, name: str, names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Random calls come out as they did when they were recorded, in everything that users can see.
 
 After an intended change, name it in ``differential.INTENDED``, or record the calls again:
-``python tests/support/differential.py record --seeds 0-399 --no-wording`` with the path below.
+``python tests/support/differential.py record --seeds 0-499 --no-wording`` with the path below.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from differential import INTENDED, compared
 from oracle_trace import LOOPS
 
 RECORDING = Path(__file__).with_name("recorded_calls.jsonl.xz")
-PARTS = 4
+PARTS = 5
 
 
 @pytest.mark.parametrize("part", range(PARTS))

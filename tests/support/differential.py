@@ -49,7 +49,11 @@ KINDS = [
     "checks",
     "hooks",
     "delivered",
+    "in_order",
+    "inner_hooks",
     "acts",
+    "deliveries",
+    "delivery_times",
     "nested",
     "tools",
     "pieces",
@@ -63,7 +67,7 @@ KINDS = [
 ]
 """The kinds of differences, the most serious first; a call is listed under the first it has."""
 
-ROUGHLY = ["ends.error", "result.success", "result.stop_reason", "late", "ends.left"]
+ROUGHLY = ["ends.error", "result.success", "result.stop_reason", "late", "ends.left", "in_order"]
 """The places that are compared if things happen at the same instant."""
 
 
@@ -260,10 +264,11 @@ def main(arguments: list[str]) -> int:
             command.add_argument("recording", type=Path)
             command.add_argument("--seeds", type=_seeds, default=[])
             command.add_argument("--jobs", type=int, default=1)
-        command.add_argument("--loops", nargs="*", choices=LOOPS, default=LOOPS)
+        command.add_argument("--loop", choices=LOOPS, help="by default, both")
         command.add_argument("--wording", action=argparse.BooleanOptionalAction, help="texts, too")
         command.add_argument("--most", type=int, default=5, help="calls to print of each kind")
     given = parser.parse_args(arguments)
+    loops = [given.loop] if given.loop else LOOPS
     import mellea_like
 
     where = Path(mellea_like.__file__).parent
@@ -271,12 +276,12 @@ def main(arguments: list[str]) -> int:
     began = time.monotonic()
     bad = 0
     if given.command == "show":
-        show(given.seed, given.loops, given.recording)
+        show(given.seed, loops, given.recording)
         return 0
     if given.command == "record":
         n = record(
             given.seeds or range(1000),
-            given.loops,
+            loops,
             given.recording,
             jobs=given.jobs,
             wording=given.wording is not False,
@@ -285,7 +290,7 @@ def main(arguments: list[str]) -> int:
     else:
         wording = bool(given.wording)
         found = compared(
-            given.recording, seeds=given.seeds, loops=given.loops, jobs=given.jobs, wording=wording
+            given.recording, seeds=given.seeds, loops=loops, jobs=given.jobs, wording=wording
         )
         bad = report(found, given.most)
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)

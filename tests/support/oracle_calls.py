@@ -32,6 +32,7 @@ MOODS: dict[str, dict[str, float]] = {
     "mostly yes": {"reply": 14, "empty": 0.3, "permanent": 0.3},
     "never": {"reply": 10, "refused": 0.5, "cut": 0.5, "empty": 0.5},
     "down": {"transient": 8, "timeout": 1, "connection": 1, "reply": 3},
+    "throttled": {"limited": 6, "reply": 2},
     "broken": {"permanent": 5, "foreign": 2, "reply": 2},
     "rough": {
         "reply": 10,
@@ -67,13 +68,13 @@ def make(seed: int) -> Spec:
     """Generate a call."""
     r = Random(f"call {seed}")
     plain = r.random() < 0.25
-    strategy = r.choices(["rejection", "repair", "multi", "escalate", "own"], [8, 5, 5, 5, 2])[0]
+    strategy = r.choices(["rejection", "repair", "multi", "escalate", "own"], [7, 5, 5, 5, 4])[0]
     spec: Spec = {
         "seed": seed,
         "strategy": strategy,
         "loop_budget": r.randint(1, 5),
         "concurrency_budget": r.choice([1, 1, 2, 2, 3, 3, 4, 6]),
-        "mood": r.choices(list(MOODS), [3, 4, 2, 1, 1, 0.5, 5])[0],
+        "mood": r.choices(list(MOODS), [3, 4, 2, 1, 1, 0.4, 0.5, 5])[0],
         "latency": r.choices(["distinct", "equal", "zero", "mixed"], [17, 1, 1, 1])[0],
         "slowest": r.choice([1.0, 3.0, 3.0, 8.0]),
         "hangs": 0.0,
@@ -81,7 +82,7 @@ def make(seed: int) -> Spec:
         "action": r.choice(["text", "text", "ask", "task", "messages", "model"]),
         "requirements": requirements(r, plain=plain),
         "strategy_requirements": requirements(r, plain=True)[:1] if r.random() < 0.2 else [],
-        "validate_all": r.choice([None, None, None, True, False]),
+        "validate_all": r.choice([None, None, True, False]),
         "selection": {"kind": "first"},
         "schedule": None,
         "give_up": None,
@@ -101,7 +102,7 @@ def make(seed: int) -> Spec:
         "judge_delay": r.choice([0.5, 1.0, 3.0]),
         "accept_incomplete": r.random() < 0.08,
         "conversation": r.random() < 0.2,
-        "validation_context": r.random() < 0.08,
+        "validation_context": r.random() < 0.12,
         "telemetry": r.random() < 0.25,
         "cancel_grace": r.choice([5.0, 5.0, 0.5]),
         "stream": None,
@@ -125,7 +126,8 @@ def requirements(r: Random, *, plain: bool) -> list[Spec]:
     if r.random() < 0.06:
         return []
     kinds = ["yes"]
-    more = ["blue", "judged", "streamed", "scored", "composed", "slow", "boom", "judged", "nested"]
+    more = ["blue", "judged", "streamed", "scored", "composed", "slow", "judged", "nested"]
+    more += ["boom", "boom"]
     if not plain:
         kinds = r.choices(more, k=r.choice([0, 0, 1, 1, 2]))
         kinds.insert(r.randint(0, len(kinds)), r.choices(["yes", "streamed"], [4, 1])[0])
@@ -183,7 +185,7 @@ def escalation(r: Random, spec: Spec) -> Spec:
     return changed
 
 
-def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option after the other)
+def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912, PLR0915 (one option after the other)
     escalate = spec["strategy"] == "escalate"
     if r.random() < 0.3:
         spec["timeout"] = seconds(r, 4 * spec["slowest"])
@@ -191,11 +193,15 @@ def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option af
         spec["iteration_timeout"] = seconds(r, 1.2 * spec["slowest"])
     if r.random() < 0.2:
         spec["selection"] = {"kind": "ordered"}
-    elif r.random() < 0.45 and not escalate:
+    elif r.random() < 0.55 and not escalate:
         spec["selection"] = selection(r)
         spec["loop_budget"] = max(2, spec["loop_budget"])
         spec["mood"] = r.choice([spec["mood"], "even", "mostly yes"])
-    if spec["selection"]["kind"] != "ordered" and r.random() < 0.35:
+        if r.random() < 0.7:  # Several have to pass.
+            spec |= {"loop_budget": r.randint(3, 5), "concurrency_budget": r.randint(1, 4)}
+            spec |= {"mood": r.choice(["even", "mostly yes"]), "timeout": None}
+            spec |= {"requirements": [requirement(r, "yes")], "iteration_timeout": None}
+    if spec["selection"]["kind"] != "ordered" and r.random() < 0.4:
         spec["schedule"] = schedule(r)
     elif spec["selection"]["kind"] == "ordered" and r.random() < 0.25:
         spec["schedule"] = {"kind": "staggered", "delay": seconds(r, 2.0)}
@@ -215,6 +221,9 @@ def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option af
                     {"seconds": seconds(r, 5.0)},
                 ]
             )
+    if spec["schedule"] and "known" in spec["schedule"]:
+        spec |= {"slowest": 8.0, "concurrency_budget": r.randint(1, 3)}
+        spec["options"] = {"seed": spec["seed"]}
     if r.random() < 0.12:
         spec["limits"] = [
             r.choice(
@@ -225,7 +234,8 @@ def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option af
                 ]
             )
         ]
-    if r.random() < 0.4:
+    several = spec["selection"]["kind"] not in {"first", "ordered"}
+    if r.random() < (0.2 if several else 0.4):
         spec["acts"] = [act(r) for _ in range(r.choice([1, 1, 2, 3]))]
     if r.random() < 0.2:
         spec["on_slice"] = {"what": r.choice(["sync", "async", "async", "fail"]), "at": seconds(r)}
@@ -252,6 +262,7 @@ def enrich(r: Random, spec: Spec) -> None:  # noqa: C901, PLR0912 (one option af
             simple = {"kind": "first"}
             spec |= {"action": "text", "strategy_requirements": [], "selection": simple}
             spec |= {"schedule": None, "pieces": True, "mood": r.choice(["even", "rough"])}
+            spec["concurrency_budget"] = max(3, spec["concurrency_budget"])
     if r.random() < 0.22:
         spec["leave"] = {
             "how": r.choice(["scope", "deadline", "native", "native", "native"]),
@@ -265,6 +276,9 @@ def selection(r: Random) -> Spec:
         [
             {"kind": "best", "n": r.randint(2, 4), "scorer": r.choice(["inline", "async"]),
              "threshold": r.choice([None, None, None, 2.0])},
+            {"kind": "best", "n": 2, "scorer": "inline", "threshold": None},
+            {"kind": "vote", "n": r.randint(2, 4), "confidence": None, "weight": None,
+             "at_least": r.choice([0.6, 0.75, 1.0]), "key": True},
             {"kind": "vote", "n": r.randint(1, 6), "confidence": r.choice([None, 0.8, 0.95]),
              "weight": r.choice([None, None, "async"]), "at_least": r.choice([None, None, 0.6]),
              "key": r.random() < 0.8},
@@ -287,6 +301,7 @@ def schedule(r: Random) -> Spec:
             {"kind": "hedged", "known": usual, "extra": r.randint(1, 2)},
             {"kind": "restart", "known": usual, "most": r.randint(1, 2),
              "spend_turns": r.random() < 0.4, "inner": r.choice(["eager", "hedged"])},
+            {"kind": "restart", "known": usual, "most": 2, "spend_turns": True, "inner": "eager"},
             {"kind": "own", "first": r.randint(1, 2), "every": seconds(r, 1.5),
              "seconds": r.choice([None, None, 4.03125])},
         ]
@@ -298,6 +313,8 @@ def act(r: Random) -> Spec:
     hook, what = r.choice(HOOKS), r.choice(DEEDS)
     if r.random() < 0.5:
         mode, (hook, what) = "sequential", r.choice(CHANGES)
+    elif r.random() < 0.15:
+        mode, what = "observe", "fail"
     return {
         "hook": hook,
         "mode": mode,
@@ -354,7 +371,7 @@ WORDS = {"blue": 0.75, "boom": 0.12, "slow": 0.15, "odd": 0.12, "stray": 0.12}
 def verdict(spec: Spec, name: str, place: tuple[Any, ...]) -> Spec:
     """Choose the reply to a request for a verdict."""
     r = Random(f"{spec['seed']} judge {name} {place}")
-    kind = r.choices(["pass", "fail", "garbled", "transient", "permanent"], [8, 4, 1, 1, 0.2])[0]
+    kind = r.choices(["pass", "fail", "garbled", "transient", "permanent"], [8, 4, 1, 1, 0.5])[0]
     return {
         "kind": kind,
         "better": r.choice("ab"),

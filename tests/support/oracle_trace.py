@@ -244,7 +244,7 @@ def _on_slice(world: World) -> Any:
 
     def look(slice_: Any) -> None:
         outcome = [str(slice_.outcome), current_iteration()]
-        world.note(world.told, "on_slice", slice_.iteration, outcome)
+        world.note(world.told, "delivery", slice_.iteration, outcome)
 
     async def later(slice_: Any) -> None:
         await anyio.sleep(spec["at"])
@@ -341,9 +341,7 @@ def _seen(world: World, ended: Ended, logged: Sequence[Any], exporter: Any, read
             s.iteration: _digest([(m.role, m.text) for m in s.messages], words) for s in slices
         },
         "checks": _noted(world.checks, 2),
-        "hooks": _noted([e for e in world.events if e[1] not in ONCE], 2),
-        "delivered": [e for e in world.events if e[1] in ONCE],
-        "acts": _noted(world.told, 2),
+        **_told(world, slices),
         "tools": _noted(world.tools_run, 1),
         "nested": _noted(world.nested, 1),
         "pieces": ended.pieces,
@@ -364,7 +362,34 @@ def _seen(world: World, ended: Ended, logged: Sequence[Any], exporter: Any, read
     return _rounded(seen)
 
 
+def _told(world: World, slices: Sequence[Any]) -> Spec:
+    """Whatever plugins and ``on_slice`` were told, and when."""
+    events = [(event[:-1], *event[-1]) for event in world.events]
+    outer = [(event, ended) for event, of, ended in events if of == events[0][1]]
+    delivered = [(event, ended) for event, ended in outer if event[1] in ONCE]
+    ids = [event[2] for event, _ in delivered if event[2] is not None]
+    recorded = [s.iteration for s in slices]
+    # Slices that end at the same instant may be delivered in any order.
+    deliveries = [note[:1] for note in world.told if note[1].startswith("delivery")]
+    return {
+        "hooks": _noted([event for event, _ in outer if event[1] not in ONCE], 2),
+        "delivered": _by_end(delivered),
+        "in_order": not slices or ids == recorded[: len(ids)],
+        "inner_hooks": sorted((event for event, of, _ in events if of != events[0][1]), key=repr),
+        "acts": _noted([n for n in world.told if not n[1].startswith("delivery")], 2),
+        "deliveries": _noted([[*n[1:]] for n in world.told if n[1].startswith("delivery")], 1),
+        "delivery_times": sorted(deliveries),
+    }
+
+
 ONCE = {"sampling_iteration", "sampling_loop_start", "sampling_loop_end"}
+
+
+def _by_end(delivered: Sequence[tuple[list[Any], float | None]]) -> list[Any]:
+    """Sort the deliveries of slices that ended at the same instant; times keep their places."""
+    runs = itertools.groupby(delivered, key=lambda pair: pair[1] and round(pair[1], 5))
+    ordered = [event for _, run in runs for event, _ in sorted(run, key=lambda p: p[0][2] or 0)]
+    return [[was[0], *event[1:]] for (was, _), event in zip(delivered, ordered, strict=True)]
 
 
 def _ending(ended: Ended, world: World) -> Spec:

@@ -368,51 +368,51 @@ def requirement(world: World, spec: Spec) -> Requirement:  # noqa: C901, PLR0915
         "timeout": spec["timeout"],
     }
 
-    def note() -> None:
-        world.note(world.checks, tag, current_iteration())
+    def note(candidate: Candidate) -> None:
+        world.note(world.checks, tag, current_iteration(), len(candidate.context.messages))
 
     def yes(candidate: Candidate) -> tuple[bool, str]:
-        note()
+        note(candidate)
         return "yes" in said(candidate), f"it lacks yes ({tag})"
 
     async def blue(candidate: Candidate) -> tuple[bool, str]:
-        note()
+        note(candidate)
         await anyio.sleep(spec["delay"])
         return "blue" in said(candidate), f"it isn't blue ({tag})"
 
     async def slow(candidate: Candidate) -> bool:
-        note()
+        note(candidate)
         await anyio.sleep(60 if "slow" in said(candidate) else spec["delay"])
         return True
 
     def scored(candidate: Candidate) -> ValidationResult:
-        note()
+        note(candidate)
         words = said(candidate)
         return ValidationResult("yes" in words, f"no yes ({tag})", min(1.0, len(words) / 10))
 
     def boom(candidate: Candidate) -> bool:
-        note()
+        note(candidate)
         if "boom" in said(candidate):
             raise Foreign(f"boom ({tag})")
         return True
 
     def bug(candidate: Candidate) -> bool:
-        note()
+        note(candidate)
         raise KeyError(tag)
 
     def odd(candidate: Candidate) -> Any:
-        note()
+        note(candidate)
         return 5 if "odd" in said(candidate) else True
 
     async def astray(candidate: Candidate) -> bool:
-        note()
+        note(candidate)
         await anyio.sleep(spec["delay"])
         if "stray" in said(candidate):
             raise stray()
         return True
 
     async def nested(candidate: Candidate) -> bool:
-        note()
+        note(candidate)
         outer = current_iteration()
         inner = Played(world, f"nested {outer}", "even")
         strategy = RejectionSamplingStrategy(inner, loop_budget=2, concurrency_budget=2, retry=None)
@@ -689,7 +689,9 @@ def teller(world: World, mode: str) -> list[Any]:
         @hook(kind, mode=mode, priority=-1000)
         async def tell(payload: Any) -> None:
             where = [payload.subsample, current_iteration()]
-            world.note(world.events, kind, payload.iteration, where, seen_in(payload))
+            ended = payload.slice.ended_at if kind == "sampling_iteration" else None
+            call = (payload.sampling_id, ended)
+            world.note(world.events, kind, payload.iteration, where, seen_in(payload), call)
 
         return tell
 
@@ -746,7 +748,8 @@ def actor(world: World, number: int, spec: Spec) -> Any:  # noqa: C901
     async def meddle(payload: Any) -> Any:  # noqa: C901, PLR0911 (one deed after the other)
         place = (number, payload.iteration, getattr(payload, "purpose", None))
         world.acted[place] += 1
-        world.note(world.told, f"act {number}", payload.iteration, current_iteration())
+        name = "delivery" if spec["hook"] == "sampling_iteration" else "act"
+        world.note(world.told, f"{name} {number}", payload.iteration, current_iteration())
         if calls.chance(world.spec, place, world.acted[place]) >= spec["share"]:
             return None
         what = spec["what"]
