@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 from typing_extensions import TypeVar
 
@@ -16,9 +16,6 @@ from mellea_like.core.serialization import check_readable, error_from_dict, usag
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.limits.backoff_gate import PATIENT
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
-from mellea_like.sampling.call import Call
-from mellea_like.sampling.call_state import SliceListener
-from mellea_like.sampling.prepare import prepare_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.rounds import CallInRounds
     from mellea_like.sampling.tools import Toolbox
 
 __all__ = [
@@ -134,7 +132,7 @@ class Job(NamedTuple):
     digest: str = ""
     attempt: int = 1
     earlier: tuple[Slice, ...] = ()  # Where the item goes on.
-    call: Call | None = None  # What it goes on in, if that was kept.
+    call: CallInRounds[Any] | None = None  # What it goes on in, if that was kept.
 
     @property
     def spent(self) -> Usage:
@@ -146,7 +144,7 @@ class Paused(NamedTuple):
     """An item whose draws of this round are made: its result so far, and its call."""
 
     result: SamplingResult[Any]
-    call: Call | None
+    call: CallInRounds[Any] | None
 
 
 class Work(NamedTuple):
@@ -194,12 +192,17 @@ class Work(NamedTuple):
     ) -> SamplingResult[Any] | Paused | Exception:
         PATIENT.set(True)  # An outage shall not fail all items at once.
         try:
-            if job.earlier or self.draws is not None:
-                return await self._go_on(job, action, on_slice)
-            given: Any = self.given
-            result: SamplingResult[Any] = await self.strategy.sample(
-                action, self.requirements, on_slice=on_slice, **given
-            )
+            call = job.call
+            if call is None:
+                call = self.strategy.begin(
+                    action, self.requirements, earlier=job.earlier, **self.given
+                )
+            result = await call.run(self.draws, heard=on_slice)
+            if call.paused:
+                return Paused(result, call)
+            if self.draws is not None and result.stop_reason is StopReason.BUDGET:
+                # A vote would be over with the votes that there are; in breadth, it goes on later.
+                return LimitExceeded(result.stop_detail, result)
             return result  # noqa: TRY300 (the hot path)
         except BaseException as exc:
             cancellation, rest = split_cancellation(exc)
@@ -213,24 +216,6 @@ class Work(NamedTuple):
             stray = MelleaError(msg)
             stray.__cause__ = exc
             return stray
-
-    async def _go_on(
-        self, job: Job, action: Action[Any], on_slice: Callable[[Slice], None] | None
-    ) -> SamplingResult[Any] | Paused:
-        call = job.call
-        if call is None:
-            inputs = prepare_call(self.strategy.settings, action, self.requirements, **self.given)
-            call = Call(self.strategy, inputs, on_slice, job.earlier, self.draws)
-        else:
-            assert self.draws is not None  # noqa: S101 (it was paused)
-            call.again(cast("SliceListener | None", on_slice), self.draws)
-        result = await call.run()
-        if call.paused:
-            return Paused(result, call if call.keeps else None)
-        if self.draws is not None and call.budget_spent:
-            # A vote would be over with the votes that there are; in breadth, it goes on later.
-            raise LimitExceeded(call.budget_spent, result)
-        return result
 
 
 def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | None:
@@ -333,7 +318,7 @@ def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[
     return replace(result, slices=tuple(slices.values()))
 
 
-class ItemRecorder(SliceListener):
+class ItemRecorder:
     """Writes an item that is being sampled into the journal.
 
     ``abort`` ends the batch when the journal has failed; ``usage`` is what the item's slices have

@@ -18,7 +18,6 @@ from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import SamplingResult
 from mellea_like.core.serialization import recorded_requirement, slice_from_dict
 from mellea_like.report.trace_figures import winners_of
-from mellea_like.sampling.call_state import SliceListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Mapping
@@ -172,7 +171,7 @@ class UniqueReplies:
                 reserved.add(iteration)
 
 
-class Sampling(SliceListener):
+class Sampling:
     """Releases the text of each slice of an item that did not pass, in the step that records it.
 
     ``outcome`` is what came of the item.

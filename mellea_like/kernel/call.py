@@ -75,11 +75,10 @@ class Call:
 
     Args:
         sampling_id: its id.
-        spec: its inputs.
         rules: what holds for every draw.
         around: the options that surround the whole call, the outermost first.
-        assemble: takes the call and its loop budget, once that is known, and returns its plan and
-            the other options, the outermost first.
+        assemble: takes the loop budget, once that is known, and returns the plan and the other
+            options, the outermost first.
         clock: the event loop's clock, in seconds.
         started: when it began, on that clock.
         deadline: when its time is up, on that clock; None for no limit.
@@ -90,8 +89,7 @@ class Call:
     race: Race
     around_draw: Callable[[Draw], Awaitable[None]]
     checks: Sequence[Option] = ()
-    fatal: BaseException | None = None
-    """What the call must raise, if that is known before its race."""
+    _fatal: BaseException | None = None
     late: BaseException | None = None
     """What the call must raise unless it has an answer: it came after the race."""
     broken = False
@@ -106,17 +104,15 @@ class Call:
     def __init__(
         self,
         sampling_id: str,
-        spec: Any,
         rules: Rules,
         around: Sequence[Option],
-        assemble: Callable[[Call, int], tuple[Plan, Sequence[Option]]],
+        assemble: Callable[[int], tuple[Plan, Sequence[Option]]],
         *,
         clock: Callable[[], float],
         started: float,
         deadline: float | None,
     ) -> None:
         self.id = sampling_id
-        self.spec = spec
         self.rules = rules
         self.clock = clock
         self.started = started
@@ -134,7 +130,7 @@ class Call:
 
     def compose(self, loop_budget: int) -> Race:
         """Compose the options around a race, once the loop budget is known."""
-        plan, options = self._assemble(self, loop_budget)
+        plan, options = self._assemble(loop_budget)
         self.options += tuple(options)
         for option in options:
             option.call = self
@@ -175,8 +171,13 @@ class Call:
                 self.late = ruling.fatal
             else:
                 self.race.rule(ruling)
-        elif ruling.fatal is not None and self.fatal is None:
-            self.fatal = ruling.fatal  # A hook has failed before the race.
+        elif ruling.fatal is not None and self._fatal is None:
+            self._fatal = ruling.fatal  # A hook has failed before the race.
+
+    @property
+    def fatal(self) -> BaseException | None:
+        """What the call must raise."""
+        return self.race.fatal if "race" in self.__dict__ else self._fatal
 
     def _is_late(self, fatal: BaseException | None) -> bool:
         """Tell whether an error came after the race, and there may be an answer in spite of it."""
@@ -256,7 +257,7 @@ class Call:
         await go(loop_budget)
 
     async def _run(self, loop_budget: int) -> None:
-        race = self.compose(loop_budget)
+        race = self.race if "race" in self.__dict__ else self.compose(loop_budget)
         # A lone lane runs in the caller's task, whose context must stay as it was.
         iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
         try:
@@ -268,18 +269,30 @@ class Call:
             for option in self._overriding("settle"):
                 await option.settle()
 
-    def facts(self, *, cancelled: bool = False) -> Facts:
-        """Return how the race has ended."""
-        race = self.race
-        return Facts(
-            race.slices,
-            race.won,
-            race.why,
-            race.late,
-            self.broken
-            or any(s.outcome is Outcome.ERRORED and not may_go_on(s) for s in race.slices),
-            cancelled,
+    def resume(self, started: float, deadline: float | None) -> None:
+        """Let a call go on whose lanes have ended, on another clock."""
+        self.started, self.deadline = started, deadline
+        self.race.resume(started, deadline)
+
+    def facts(self, turns: int, due: Stop | None, *, cancelled: bool) -> Facts:
+        """Return how the race has ended.
+
+        Args:
+            turns: how many draws it could have made.
+            due: why its time was up, if that was no timeout.
+            cancelled: whether the call was cancelled.
+        """
+        slices, race = self.slices, self.__dict__.get("race")
+        if race is None:
+            return Facts(slices, False, None, False, False, cancelled)
+        cut = len(slices) < turns or any(s.outcome is Outcome.CANCELLED for s in slices)
+        timed_out = self.timed_out or (race.late and cut)
+        broken = self.broken or any(
+            s.outcome is Outcome.ERRORED and not may_go_on(s) for s in slices
         )
+        won = race.won and not self.undecided
+        stopped = race.why or (due if timed_out else None)
+        return Facts(slices, won, stopped, timed_out, broken, cancelled)
 
     def choose(self, facts: Facts) -> Choice:
         """Ask the options for the winner; by default, the first slice that passed."""

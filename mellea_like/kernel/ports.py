@@ -253,3 +253,5 @@ class Choice(NamedTuple):
     place: int | None
     final: bool
     decision: Decision | None = None
+    hopeless: str = ""
+    """Why no answer could win any more, if that ended the call."""

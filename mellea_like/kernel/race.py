@@ -297,6 +297,12 @@ class Race:
                             await self._see_them_end()
         return left
 
+    def resume(self, started: float, deadline: float | None) -> None:
+        """Let draws start again after the lanes have ended."""
+        self._started = started
+        self._deadline = math.inf if deadline is None else deadline
+        self.stopped = self._leaving = False
+
     def _native_one(self, cancellation: BaseException) -> BaseException | None:
         """Return a native cancellation, which must leave the call.
 

@@ -34,7 +34,6 @@ from mellea_like.requirements.judge import block, conversation_block, without_du
 from mellea_like.runtime.event_loops import cancel_requested, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
-from mellea_like.sampling.selection_runner import _temperature, _warn_once
 from mellea_like.selections.base import SelectionState
 
 if TYPE_CHECKING:
@@ -71,11 +70,11 @@ class Comparisons(Option):
     the winner is chosen on the comparisons that there are.
     """
 
-    def __init__(self, selection: Any, state: SelectionState, settings: Any, inputs: Any) -> None:
-        self._name = type(selection).__name__
-        self._selection = state
-        self._settings = settings
-        self._inputs = inputs
+    def __init__(self, setup: Any) -> None:
+        self._name = type(setup.settings.selection).__name__
+        self._selection = setup.selection
+        self._settings = setup.settings
+        self._inputs = setup.inputs
         self._won: dict[tuple[int, int], float] = {}
         self._halted = False
         self._at_work = 0
@@ -98,7 +97,7 @@ class Comparisons(Option):
     def _warn_if_all_are_alike(self) -> None:
         """Log if a backend seems to ignore seeds and temperature."""
         texts = (s.text for s in self.call.slices if s.generation is not None)
-        if len(first := next(texts, "")) < LONG or _temperature(self._inputs) == 0:
+        if len(first := next(texts, "")) < LONG or self._inputs.temperature == 0:
             return
         others = list(texts)
         if len(others) >= ALIKE - 1 and all(text == first for text in others):
@@ -107,7 +106,7 @@ class Comparisons(Option):
                 f"{self._name} chooses among draws, and all that it got from {backend} are the same"
                 " text, as if seeds and temperature were ignored"
             )
-            _warn_once(self._settings, what)
+            self._settings.warn_once(what)
 
     async def run(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Compare, round after round."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import BackendWrapper
 from mellea_like.kernel.ports import NotAnAnswer, Option
-from mellea_like.sampling.early_rejection import EarlyRejection, WatchedBackend
+from mellea_like.requirements.early_rejection import EarlyRejection, WatchedBackend
 
 if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request

@@ -23,7 +23,7 @@ from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import HookError, RequirementError
 from mellea_like.hooks.types import HookType
 from mellea_like.kernel.ports import Option, Ruling
-from mellea_like.sampling.prepare import check_judge, check_requirements, merge_requirements
+from mellea_like.requirements.merging import check_judge, check_requirements, merge_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,16 +47,15 @@ class Hooks:
         run: the handlers of the call.
         sampling_id: its id.
         strategy: the strategy's name.
-        rule: takes a ruling; a hook that fails ends the call.
     """
 
-    def __init__(
-        self, run: HookRun, sampling_id: str, strategy: str, rule: Callable[[Ruling], None]
-    ) -> None:
+    rule: Callable[[Ruling], None]
+    """Takes a ruling: a hook that fails ends the call."""
+
+    def __init__(self, run: HookRun, sampling_id: str, strategy: str) -> None:
         from mellea_like.hooks.payloads import PAYLOADS  # noqa: PLC0415
 
         self.run = run
-        self.rule = rule
         self._sampling_id = sampling_id
         self._strategy = strategy
         self._payloads = PAYLOADS

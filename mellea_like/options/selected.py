@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS
-from mellea_like.kernel.ports import Ask, Option, Ruling
+from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS, can_judge
+from mellea_like.core.decision import Decision
+from mellea_like.core.display import error_text, plural
+from mellea_like.core.generation import Usage
+from mellea_like.kernel.ports import Ask, Choice, Option, Ruling
+from mellea_like.limits.fallback import models_of
 from mellea_like.requirements.staged_validation import errored
-from mellea_like.selections.base import unjudged
+from mellea_like.selections.base import SelectionFacts, SelectionState, unjudged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mellea_like.core.backend import Backend
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
     from mellea_like.kernel.draw import Draw
-    from mellea_like.kernel.ports import Checked, Next
+    from mellea_like.kernel.ports import Checked, Facts, Next
     from mellea_like.limits.budget import Budget
-    from mellea_like.selections.base import BaseSelection, SelectionState
+    from mellea_like.selections.base import BaseSelection
 
-__all__ = ["Selected"]
+__all__ = ["Selected", "begin_selection"]
 
 
 class Selected(Option):
@@ -85,3 +91,86 @@ class Selected(Option):
         """Let the selection hear a draw; it may decide the call."""
         mark = self._marks.pop(slice_.iteration, None)
         return Ruling(over=True) if self.state.hear(slice_, mark) else None
+
+    def choose(self, facts: Facts) -> Choice | None:
+        """Choose the selection's winner; if it has none, the answer in front."""
+        if facts.cancelled and not facts.won:
+            return Choice(None, final=False)
+        state, slices = self.state, facts.slices
+        decision = _decision(state, facts)
+        places = {slice_.iteration: i for i, slice_ in enumerate(slices) if slice_.passed}
+        if unknown := [winner for winner in decision.winners if winner not in places]:
+            msg = f"the selection decided for iterations {unknown}, which have not passed"
+            raise ValueError(msg)
+        ahead = decision.winners or tuple(answer.iteration for answer in decision.answers)
+        place = places[ahead[0]] if ahead else next(iter(places.values()), None)
+        hopeless = state.reason if state.reason and state.wanted() else ""
+        return Choice(place, facts.won, decision, hopeless)
+
+
+def _decision(state: SelectionState, facts: Facts) -> Decision:
+    """Ask a selection among the slices that passed; if none has, explain that instead."""
+    if state.passed:
+        decision = state.decide()
+    else:
+        none = f"none of {plural(len(facts.slices), 'draw')} passed"
+        decision = Decision(state.kind, (), none, complete=False, abstentions=state.abstentions)
+    if not isinstance(decision, Decision) or (decision.complete and not decision.winners):
+        msg = f"the selection decided {decision!r}, not a Decision with a winner"
+        raise TypeError(msg)
+    reason = decision.reason
+    if not reason or not decision.complete:
+        ended = "an error ended a lane" if facts.broken else "all attempts are spent"
+        if facts.timed_out:
+            ended = "the time was up"
+        ended = state.reason or ended
+        if facts.stopped is not None and facts.stopped.detail:
+            ended = facts.stopped.detail
+        reason = f"{reason}: {ended}" if reason else ended
+    elif state.usage == Usage() and not state.errors:
+        return decision
+    return replace(
+        decision,
+        reason=reason,
+        usage=state.usage,
+        errors=tuple(error_text(error) for error in state.errors),
+        model=state.model,
+    )
+
+
+def begin_selection(
+    selection: BaseSelection, inputs: Any, settings: Any, turns: int
+) -> SelectionState:
+    """Begin a selection; refuse what can't be, and log what is of no use."""
+    name, state = type(selection).__name__, selection.begin(SelectionFacts(turns))
+    if state.judge is not None or type(state).pairs is not SelectionState.pairs:
+        _check_judge(name, inputs, settings, state.judge)
+    n = state.asked
+    if n is not None and n > turns and not state.at_most:
+        msg = (
+            f"{name} wants {n} draws that pass, and the call makes at most {turns}"
+            " (loop_budget * concurrency_budget): raise one of the two, or ask for fewer"
+        )
+        raise ValueError(msg)
+    if turns > 1 and n != 1 and inputs.temperature == 0:
+        settings.warn_once(f"{name} chooses among draws, and at temperature 0 they are all alike")
+    return state
+
+
+def _check_judge(name: str, inputs: Any, settings: Any, own: Backend | None) -> None:
+    """Make sure, before the first draw, that a judge can compare them within the budgets."""
+    judge = inputs.judge if own is None else own
+    if own is None and not can_judge(judge):
+        msg = (
+            f"{name} has a judge compare draws, and {type(judge).__name__} can't judge: give"
+            " judge=... a backend that can"
+        )
+        raise ValueError(msg)
+    for budget in inputs.budgets:
+        try:
+            for model in models_of(judge):
+                budget.check(settings.judge_options, model)
+        except ValueError as exc:
+            what = f"this is about the judge of {name}"
+            exc.add_note(f"{what}: its options are the strategy's judge_options")
+            raise

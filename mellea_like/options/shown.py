@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mellea_like.core.backend import BackendWrapper, CallPiece
 from mellea_like.errors import BackendError
 from mellea_like.kernel.ports import Choice, Option, Ruling
-from mellea_like.sampling.early_rejection import EarlyWatch
+from mellea_like.requirements.early_rejection import EarlyWatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
@@ -11,8 +10,7 @@ from mellea_like.core.backend import JUDGE_DEFAULTS, Options
 from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.best_failure import best_failure
-from mellea_like.sampling.call import Call
-from mellea_like.sampling.call_state import SliceListener
+from mellea_like.sampling.call import RunningCall
 from mellea_like.sampling.prepare import (
     ROUNDS,
     Settings,
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.escalate import Stage
     from mellea_like.sampling.prepare import Selection
+    from mellea_like.sampling.rounds import CallInRounds
     from mellea_like.sampling.streaming import Release, StreamedReply
     from mellea_like.schedules.base import BaseSchedule
     from mellea_like.schedules.giving_up import PerRequirement
@@ -365,11 +364,44 @@ class BaseSamplingStrategy:
             tool_rounds=tool_rounds,
         )
         _check_on_slice(on_slice)
-        if os.environ.get("MELLEA_KERNEL") and not isinstance(on_slice, SliceListener):
-            from mellea_like.sampling.wiring import Sampling  # noqa: PLC0415
+        return await RunningCall(self, inputs, on_slice).run()
 
-            return await Sampling(self, inputs, on_slice).run()
-        return await Call(self, inputs, on_slice).run()
+    def begin(
+        self,
+        action: Asked | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        earlier: Sequence[Slice] = (),
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+        **arguments: Any,
+    ) -> CallInRounds[Any]:
+        """Prepare what `sample` does, so that it can be done some draws at a time.
+
+        It is for programs that go through many calls: a call can be left after any of its draws,
+        and continued, also in another process from the records of its slices.
+
+        Args:
+            action: see `sample`.
+            requirements: see `sample`.
+            earlier: the slices that the call has recorded before, in their order. It is for calls
+                of one lane, without a schedule and stages.
+            on_slice: see `sample`.
+            **arguments: see `sample`.
+
+        Returns:
+            The call, which has not begun.
+
+        Raises:
+            TypeError: an argument is of the wrong type.
+            ValueError: an argument is wrong, as in `sample`.
+            RequirementError: a requirement needs a judge, and its judge can't judge.
+        """
+        # Imported lazily: most calls are made at once.
+        from mellea_like.sampling.rounds import CallInRounds  # noqa: PLC0415
+
+        inputs = prepare_call(self.__settings, action, requirements, **arguments)
+        _check_on_slice(on_slice)
+        return CallInRounds(self, inputs, on_slice, earlier)
 
     @overload
     def stream(
@@ -538,7 +570,7 @@ class BaseSamplingStrategy:
 
 def _check_on_slice(on_slice: object) -> None:
     """Make sure that a progress callback is one."""
-    if on_slice is None or isinstance(on_slice, SliceListener):
+    if on_slice is None:
         return
     if not callable(on_slice):
         msg = f"on_slice is a function of one slice, not {on_slice!r}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from mellea_like.core.argument_checks import real_number, whole_number
@@ -11,7 +10,6 @@ from mellea_like.core.backend import Options
 from mellea_like.core.conversation import said_below
 from mellea_like.core.prices import checked_prices, price_for
 from mellea_like.core.slice import Outcome
-from mellea_like.errors import LimitExceeded
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
 from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements
@@ -23,13 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
     from typing import Unpack
 
-    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.backend import Backend
     from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.hooks.plugins import Pluggable
-    from mellea_like.limits.base import Permit
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.retry import Retry
     from mellea_like.sampling.prepare import CallInputs
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
     from mellea_like.schedules.learned import Beta, RateKey
     from mellea_like.telemetry import Telemetry
 
-__all__ = ["Carry", "Escalate", "ExpectedCost", "Stage", "StageAtWork", "StageCosts"]
+__all__ = ["Carry", "Escalate", "ExpectedCost", "Stage", "StageCosts"]
 
 T = TypeVar("T")
 
@@ -263,49 +260,6 @@ class StageCosts:
         return stage + 1 < len(self._keys) and self.expected(stage + 1) < self.expected(stage)
 
 
-class StageAtWork:
-    """A stage in one call: when its turns are over."""
-
-    __slots__ = ("_costs", "_depth", "_stage", "index", "last", "over")
-
-    def __init__(
-        self, stage: Stage, index: int, depth: int, costs: StageCosts | None, *, last: bool
-    ) -> None:
-        self._stage = stage
-        self._depth = depth
-        self._costs = costs
-        self.index = index
-        self.last = last
-        self.over = False
-
-    def recorded(self, slice_: Slice) -> None:
-        """Take note of a draw: part of the step that records it."""
-        if self._costs is not None:
-            telling = slice_.depth == self._depth or self._stage.carry != "nothing"
-            over = self._costs.hear(self.index, slice_, telling=telling)
-            self.over = self.over or over
-
-    def within_budget(self, backend: Backend) -> Backend:
-        """Return a backend whose requests fit into the stage's budget, too."""
-        if self._stage.budget is None:
-            return backend
-        # Imported lazily: most programs don't need it.
-        from mellea_like.limits.budget import Budgets, within_budgets  # noqa: PLC0415
-
-        stage = self
-
-        class StageBudgets(Budgets):
-            async def acquire(self, request: Request, backend: Backend) -> Permit:
-                try:
-                    return await super().acquire(request, backend)
-                except LimitExceeded as exc:
-                    stage.over = True
-                    exc.stage = stage.index
-                    raise
-
-        return within_budgets(backend, [self._stage.budget], StageBudgets)
-
-
 class _Arguments(TypedDict, total=False):
     concurrency_budget: int
     requirements: Sequence[Requirement | str]
@@ -410,26 +364,6 @@ class Escalate(BaseSamplingStrategy):
             inputs.model,
         )
         return self._after.begin(facts, [stage.model for stage in inputs.stages])
-
-    def begin(self, inputs: CallInputs) -> list[StageAtWork]:
-        """Return the stages' states in a call."""
-        costs = None
-        if self._after is not None:
-            settings = self.settings
-            facts = CallFacts(
-                inputs.action,
-                inputs.requirements,
-                settings.concurrency_budget,
-                settings.loop_budget,
-                inputs.model,
-            )
-            costs = self._after.begin(facts, [stage.model for stage in inputs.stages])
-        depths = accumulate((stage.turns for stage in self._stages), initial=0)
-        last = len(self._stages) - 1
-        return [
-            StageAtWork(stage, index, depth, costs, last=index == last)
-            for index, (stage, depth) in enumerate(zip(self._stages, depths, strict=False))
-        ]
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
         """Choose the first slice's action and conversation again; stages choose for themselves."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from engine_kit import a_slice, by_iteration, says, yes
+from mellea_like.sampling.ending import Stop, conclude, first_passed
 
 from mellea_like import (
     BestOf,
@@ -20,9 +21,8 @@ from mellea_like import (
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import StopReason
 from mellea_like.errors import Blocked, HookError, LimitExceeded, RateLimited, RequirementError
+from mellea_like.kernel.ports import turn_of
 from mellea_like.sampling.best_failure import best_failure, deepest_failure, merit
-from mellea_like.sampling.ending import Stop, conclude, first_passed
-from mellea_like.sampling.iteration import turn_of
 from mellea_like.sampling.prepare import (
     check_judge,
     check_requirements,

@@ -11,13 +11,13 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from engine_kit import after, by_iteration, yes
+from mellea_like.sampling.call_state import Recorder, SliceListener
 
 from mellea_like import BestOf, Collect, RejectionSamplingStrategy
 from mellea_like.core import StopReason, current_iteration
 from mellea_like.errors import HookError
 from mellea_like.hooks import HookType, hook
 from mellea_like.sampling import call as call_module
-from mellea_like.sampling.call_state import Recorder, SliceListener
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

@@ -8,7 +8,7 @@ from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationStatus, Verdict
 from mellea_like.errors import BadVerdict, RequirementError
 from mellea_like.requirements.checks import at_least
-from mellea_like.sampling.early_rejection import EarlyWatch
+from mellea_like.requirements.early_rejection import EarlyWatch
 
 FAIL, PASS, UNKNOWN = Verdict.FAIL, Verdict.PASS, Verdict.UNKNOWN
 

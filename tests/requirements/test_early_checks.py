@@ -31,8 +31,8 @@ from mellea_like.requirements.checks import (
 )
 from mellea_like.requirements.checks_common import folded
 from mellea_like.requirements.checks_text import joins_nothing
+from mellea_like.requirements.early_rejection import EarlyWatch
 from mellea_like.requirements.json_arriving import early_schema
-from mellea_like.sampling.early_rejection import EarlyWatch
 
 
 def rejection(check, pieces):

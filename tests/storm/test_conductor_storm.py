@@ -17,13 +17,13 @@ from engine_kit import a_slice
 from hypothesis import given
 from hypothesis import strategies as st
 from limits_storm import Mad, MadCourse, MadError
+from mellea_like.sampling.scheduler import Scheduler, TurnPool
 from schedule_kit import facts
 
 from examples import examples
 from mellea_like import Outcome
 from mellea_like.errors import AuthenticationFailed
-from mellea_like.sampling.iteration import Turn
-from mellea_like.sampling.scheduler import Scheduler, TurnPool
+from mellea_like.kernel.ports import Turn
 from mellea_like.schedules.base import CallProgress, Go
 from mellea_like.testing.virtual_clock import run_virtual
 
