@@ -11,7 +11,8 @@ from mellea_like.core.conversation import Instruction, Message
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.kernel.draw import Draw
-from mellea_like.kernel.ports import Choice, Facts, Option, Ruling, Sent, Stop
+from mellea_like.kernel.ending import first_passed
+from mellea_like.kernel.ports import Facts, Option, Ruling, Sent, Stop
 from mellea_like.kernel.race import Race
 from mellea_like.requirements.staged_validation import StagedValidation
 from mellea_like.schedules.giving_up import may_go_on
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
     from mellea_like.errors import LimitExceeded
-    from mellea_like.kernel.ports import Ask, Checked, Plan
+    from mellea_like.kernel.ports import Ask, Checked, Choice, Plan
 
 __all__ = ["Call", "Rules", "Spec"]
 
@@ -299,8 +300,7 @@ class Call:
         for option in self._overriding("choose"):
             if (choice := option.choose(facts)) is not None:
                 return choice
-        first = (i for i, slice_ in enumerate(facts.slices) if slice_.passed)
-        return Choice(next(first, None), facts.won)
+        return first_passed(facts)
 
     def forget(self) -> None:
         """Break the cycles between the call, its race and its options: its records are free."""

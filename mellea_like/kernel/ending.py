@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Facts
 
-__all__ = ["Ending", "conclude"]
+__all__ = ["Ending", "conclude", "first_passed"]
 
 
 class Ending(NamedTuple):
@@ -85,6 +85,12 @@ def conclude(
     if success:
         return Ending(best, stopped.reason, None, stopped.detail, decision, success=True)
     return _without_an_answer(best, stopped, slices, sampling_id)._replace(decision=decision)
+
+
+def first_passed(facts: Facts) -> Choice:
+    """Choose the first slice that passed: the choice if no option makes one."""
+    passed = (i for i, slice_ in enumerate(facts.slices) if slice_.passed)
+    return Choice(next(passed, None), facts.won)
 
 
 def _stop_of_itself(facts: Facts, hopeless: str, sampling_id: str) -> Stop:

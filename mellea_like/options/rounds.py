@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mellea_like.core.conversation import Instruction, Message
+from mellea_like.core.recorded import RecordedAction
 from mellea_like.kernel.ports import Ask, Option
 
 if TYPE_CHECKING:
@@ -47,7 +51,7 @@ class Rounds(Option):
         ask, self._kept = self._kept or go(lane, now), None
         race = self.call.race
         while isinstance(ask, Ask) and ask.turn.iteration in self._earlier:
-            race.replay(self._earlier.pop(ask.turn.iteration))
+            race.replay(as_drawn(self._earlier.pop(ask.turn.iteration), ask))
             ask = None if race.stopped else go(lane, now)
         if not isinstance(ask, Ask) or self.left is None:
             return ask
@@ -61,3 +65,36 @@ class Rounds(Option):
         """Hand a new slice on."""
         if self.heard is not None:
             self.heard(slice_)
+
+
+def as_drawn(slice_: Slice, ask: Ask) -> Slice:
+    """Return a slice as it was when it was drawn.
+
+    A record only describes what was asked and required. But ``repair`` is pure, so the action and
+    the conversation that it gives now are those that it gave then. If it words the action otherwise
+    now, the record's words count.
+    """
+    if not isinstance(slice_.action, RecordedAction):
+        return slice_  # It was never out of memory.
+    spec, action, reply, asked = ask.spec, ask.action, slice_.generation, slice_.action.text
+    if reply is not None and reply.tool_calls and spec.tools is not None:
+        with suppress(ValueError):  # A call that didn't fit: it has failed for that.
+            reply = spec.tools.checked(reply, 1)
+    elif reply is not None and reply.parsed and spec.format is None:
+        with suppress(Exception):  # It read the reply once: this is not the same text.
+            reply = replace(reply, value=action.parse(reply.text))
+    if action is not spec.action and asked:  # Journals may keep no words of what has errored.
+        if type(action) is Instruction and action.description != asked:
+            action = replace(action, description=asked)
+        # Parts can't be made from a description.
+        elif type(action) is Message and isinstance(action.content, str):
+            action = replace(action, content=asked)
+    known = {(r.name, r.description): r for r in spec.requirements}
+    return replace(
+        slice_,
+        action=action,
+        context=ask.context,
+        messages=tuple(action.render(ask.context)),
+        generation=reply,
+        requirements=tuple(known.get((r.name, r.description), r) for r in slice_.requirements),
+    )

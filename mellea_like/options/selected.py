@@ -10,6 +10,7 @@ from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS, can_judge
 from mellea_like.core.decision import Decision
 from mellea_like.core.display import error_text, plural
 from mellea_like.core.generation import Usage
+from mellea_like.core.validation import Candidate
 from mellea_like.kernel.ports import Ask, Choice, Option, Ruling
 from mellea_like.limits.fallback import models_of
 from mellea_like.requirements.staged_validation import errored
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
-    from mellea_like.core.validation import Candidate
     from mellea_like.kernel.draw import Draw
     from mellea_like.kernel.ports import Checked, Facts, Next
     from mellea_like.limits.budget import Budget
@@ -90,7 +90,17 @@ class Selected(Option):
     def hear(self, slice_: Slice) -> Ruling | None:
         """Let the selection hear a draw; it may decide the call."""
         mark = self._marks.pop(slice_.iteration, None)
+        if mark is None and self._mark is not None and slice_.passed:
+            mark = self._mark_again(slice_)
         return Ruling(over=True) if self.state.hear(slice_, mark) else None
+
+    def _mark_again(self, slice_: Slice) -> Any:
+        """Return the key of a slice of an earlier round."""
+        reply = slice_.generation
+        if self._mark is None or reply is None:
+            return None
+        candidate = Candidate(reply.text, slice_.value, reply, slice_.context, slice_.action)
+        return self._mark(candidate)
 
     def choose(self, facts: Facts) -> Choice | None:
         """Choose the selection's winner; if it has none, the answer in front."""

@@ -6,16 +6,18 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from mellea_like.core.backend import BackendWrapper, CallPiece
+from mellea_like.core.slice import Outcome
 from mellea_like.errors import BackendError
 from mellea_like.kernel.ports import Choice, Option, Ruling
 from mellea_like.requirements.early_rejection import EarlyWatch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
+    from mellea_like.kernel.draw import Draw
     from mellea_like.kernel.ports import Facts, Sent, Turn
 
 __all__ = ["Shown"]
@@ -53,6 +55,12 @@ class Shown(Option):
             return inner
         return _ShownReplies(inner, self)
 
+    async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
+        """Count a draw as cancelled that passes although another one is shown."""
+        await go(draw)
+        if self.iteration not in {None, draw.meta.iteration} and draw.outcome is Outcome.PASSED:
+            draw.outcome = Outcome.CANCELLED
+
     def hear(self, slice_: Slice) -> Ruling | None:
         """End the call at the draw that is shown, or else at the first that passes."""
         mine = slice_.passed if self.iteration is None else slice_.iteration == self.iteration
@@ -70,6 +78,10 @@ class _ShownReplies(BackendWrapper):
     def __init__(self, inner: Backend, option: Shown) -> None:
         super().__init__(inner)
         self._option = option
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request; it is streamed though nothing else may want that."""
+        return await self._whole(request)
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
