@@ -26,10 +26,10 @@ class WatchedReplies(Option):
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Surround a backend that generates."""
-        if sent.purpose != "generate" or not hasattr(inner, "stream"):
+        every = self.call.rules.check_all
+        if sent.purpose != "generate" or not is_watched(sent, every=every):
             return inner
-        watched = watches(sent.spec, every=self.call.rules.check_all)
-        return WatchedBackend(inner, **watched) if any(watched.values()) else inner
+        return WatchedBackend(inner, **watches(sent.spec, every=every))
 
 
 class TakenVerdicts(Option):
@@ -37,7 +37,8 @@ class TakenVerdicts(Option):
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Surround a backend that generates."""
-        return inner if sent.purpose != "generate" else _Taken(inner, self)
+        watched = sent.purpose == "generate" and is_watched(sent, every=self.call.rules.check_all)
+        return _Taken(inner, self) if watched else inner
 
 
 class _Taken(BackendWrapper):
@@ -54,6 +55,11 @@ class _Taken(BackendWrapper):
                 raise reply.fault
             raise NotAnAnswer(reply.unread, reply, reply.verdicts)
         return reply
+
+
+def is_watched(sent: Sent, *, every: bool) -> bool:
+    """Tell whether something looks at replies while they arrive."""
+    return hasattr(sent.backend, "stream") and any(watches(sent.spec, every=every).values())
 
 
 def watches(spec: Spec, *, every: bool) -> dict[str, Any]:

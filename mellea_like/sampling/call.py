@@ -54,6 +54,8 @@ class RunningCall:
     """
 
     # Class-level defaults: most calls never change these, so waiting calls use less memory.
+    keeps = False
+    """Whether it is paused and can go on as it is."""
     _hooks: Hooks | None = None
     _call_hooks: CallHooks | None = None
     _due: Stop | None = None
@@ -184,13 +186,13 @@ class RunningCall:
                     span.set({DECISION_KIND: decided.kind, DECISION_REASON: decided.reason})
 
     async def _run(self) -> SamplingResult[Any]:
-        forget = True
         try:
             await self._call.run(self._settings.loop_budget)
             # A caller who left while the call was ending is told so, and handed no result.
             await checkpoint_if_cancelled()
             if self.paused:
-                forget = not self.keeps
+                # It goes on as it is if nothing hears of its rounds.
+                self.keeps = self._telemetry is None and self._call_hooks is None
                 return self._result(self._ending or _PAUSED)
             ending = self._conclude()
             interrupt = None if self._hooks is None else self._hooks.run.interrupt
@@ -200,8 +202,9 @@ class RunningCall:
                 raise self._noted(ending.error, ending)
             return self._result(ending)
         finally:
-            if forget:
+            if not self.keeps:
                 self._call.forget()
+                self._call_hooks = self._hooks = None  # They refer to this call.
 
     # Rounds
 
@@ -210,15 +213,11 @@ class RunningCall:
         """Whether the call made the draws that it was to make, and isn't over."""
         return self._rounds is not None and self._rounds.paused and self._call.fatal is None
 
-    @property
-    def keeps(self) -> bool:
-        """Whether a paused call can go on as it is: nothing hears of its rounds."""
-        return self.paused and self._telemetry is None and self._call_hooks is None
-
     def resume(self, draws: int | None, heard: Callable[[Slice], None] | None) -> Rounds:
         """Let a paused call make so many more draws when it is run; the pause takes no time."""
         rounds, call = self._rounds, self._call
         assert rounds is not None  # noqa: S101 (it was paused)
+        self.keeps = False
         rounds.left, rounds.heard, rounds.paused = draws, heard, False
         before = call.slices[-1].ended_at
         self._started_utc = datetime.now(UTC) - timedelta(seconds=before)

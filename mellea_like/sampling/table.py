@@ -163,10 +163,9 @@ class Setup:
         """Tell whether a plugin listens to one of some hooks."""
         return self.hooks is not None and not self.hooks.run.types.isdisjoint(types)
 
-    def is_checked(self) -> bool:
-        """Tell whether something is checked that could reject a reply while it arrives."""
-        specs = (self.inputs, *self.inputs.stages)
-        return any(s.requirements or s.format is not None or s.tools is not None for s in specs)
+    def streams(self) -> bool:
+        """Tell whether a backend hands its replies on while they arrive."""
+        return hasattr(self.inputs.backend, "stream") or bool(self.inputs.stages)
 
 
 def may_show(setup: Setup) -> bool:
@@ -210,7 +209,7 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
     lambda s: CheckHooks(s.hooks) if s.hears(*_CHECK_HOOKS) else None,
     lambda s: CheckSpans(s.telemetry) if s.telemetry else None,
-    lambda s: TakenVerdicts() if s.is_checked() else None,
+    lambda s: TakenVerdicts() if s.streams() else None,
     lambda s: ToolRounds() if s.inputs.tools is not None else None,
     lambda s: s.restarts,
     lambda s: SameBugInOrder() if s.settings.selection == "ordered" else None,
@@ -220,6 +219,6 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: RequestSpans(s.telemetry) if s.telemetry else None,
     lambda s: _lazy("budgets", "Budgets", s.inputs.budgets) if s.inputs.budgets else None,
     lambda s: s.stage_budgets,
-    lambda s: WatchedReplies() if hasattr(s.inputs.backend, "stream") or s.inputs.stages else None,
+    lambda s: WatchedReplies() if s.streams() else None,
     lambda s: _lazy("shown", "Shown", s.show) if s.show else None,
 )

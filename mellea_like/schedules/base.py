@@ -101,11 +101,6 @@ class SchedulePlan(ABC):
             The decision.
         """
 
-    @property
-    def restarts_spend_turns(self) -> bool:
-        """Whether drawing an iteration anew spends a turn; without one left, it goes on."""
-        return False
-
     def patience(self, restarts: int, model: str | None) -> float | None:
         """Say for how long an iteration may wait for its reply before it is drawn anew.
 

@@ -220,9 +220,6 @@ class Restart(BaseSchedule):
         schedule: when iterations may start; by default as many as ``concurrency_budget`` at once,
             with pooled turns.
         most: how often an iteration is drawn anew at most, at least 1.
-        spend_turns: whether drawing anew spends one of the call's turns, so that it makes no more
-            requests than it has turns, retries aside. An iteration whose call has no turn left
-            takes as long as it does.
         latency: the durations known so far. By default each schedule learns its own; give several
             of them one object to learn from each other.
 
@@ -234,14 +231,12 @@ class Restart(BaseSchedule):
     quantile: float = 0.95
     schedule: BaseSchedule = Eager(pool=True)
     most: int = 2
-    spend_turns: bool = False
     latency: LatencyQuantiles = field(default_factory=LatencyQuantiles)
 
     def __post_init__(self) -> None:
         real_number("Restart: quantile", self.quantile, over=0, under=1)
         _check("Restart: schedule", self.schedule, BaseSchedule)
         whole_number("Restart: most", self.most)
-        _check("Restart: spend_turns", self.spend_turns, bool)
         _check("Restart: latency", self.latency, LatencyQuantiles)
 
     @property
@@ -273,11 +268,6 @@ class _Restarting(SchedulePlan):
     plan: SchedulePlan
     model: str | None
     waited: dict[int, float] = field(default_factory=dict[int, float])
-
-    @property
-    def restarts_spend_turns(self) -> bool:
-        """Whether drawing an iteration anew spends a turn."""
-        return self.schedule.spend_turns
 
     def decide(self, progress: CallProgress) -> Go:
         """Decide as the other schedule does."""

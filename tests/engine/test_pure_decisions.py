@@ -36,9 +36,7 @@ P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
 light, heavy, plain = says("a", weight=0.5), says("b", weight=3), says("c")
 
 
-def facts_of(
-    slices, *, won=False, stopped=None, timed_out=False, broken=False, cancelled=False
-):
+def facts_of(slices, *, won=False, stopped=None, timed_out=False, broken=False, cancelled=False):
     return Facts(slices, won, stopped, timed_out, broken, cancelled)
 
 

@@ -528,9 +528,7 @@ def schedule(spec: Spec | None) -> BaseSchedule | None:
     if spec["kind"] == "hedged":
         return Hedged(0.7, extra=spec["extra"], latency=known)
     inner = Hedged(0.7, latency=known) if spec["inner"] == "hedged" else Eager(pool=True)
-    return Restart(
-        0.7, schedule=inner, most=spec["most"], spend_turns=spec["spend_turns"], latency=known
-    )
+    return Restart(0.7, schedule=inner, most=spec["most"], latency=known)
 
 
 def selection(world: World, spec: Spec) -> Any:
