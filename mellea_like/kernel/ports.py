@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mellea_like.kernel.draw import Draw
 
 __all__ = [
+    "SLACK",
     "Ask",
     "Body",
     "Checked",
@@ -41,6 +42,10 @@ __all__ = [
     "Wait",
     "turn_of",
 ]
+
+
+SLACK = 1e-9
+"""Seconds by which a clock may read less than the time that was slept for: rounding."""
 
 
 class Turn(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mellea_like.core.result import StopReason
-from mellea_like.kernel.ports import Option, Ruling, Stop, Turn, Wait
+from mellea_like.kernel.ports import SLACK, Option, Ruling, Stop, Turn, Wait
 from mellea_like.schedules.giving_up import FEWEST, bug_of, times_seen
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ __all__ = ["SameBug", "SameBugInOrder"]
 
 PATIENCE = 0.05
 """Seconds that a lane with a bug waits for its siblings at least."""
-
-SLACK = 1e-9
-"""Seconds by which a clock may read less than the time that was slept for: rounding."""
 
 
 class SameBug(Option):

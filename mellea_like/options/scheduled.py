@@ -12,7 +12,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.slice import Outcome
-from mellea_like.kernel.ports import Wait, turn_of
+from mellea_like.kernel.ports import SLACK, Wait, turn_of
 from mellea_like.options.repairs import Chain
 from mellea_like.schedules.base import CallProgress, SchedulePlan
 
@@ -105,7 +105,8 @@ class Scheduled:
         """Start what the schedule wants now; otherwise say when to ask it again."""
         if self._over:
             return None
-        if now >= self._look_again:
+        if now >= self._look_again - SLACK:
+            now = max(now, self._look_again)
             self._decide(now)
         while self._more > 0:
             self._more -= 1
