@@ -62,6 +62,8 @@ class Race:
     """What the call must raise."""
     why: Stop | None = None
     """Why the call was stopped before its turns were spent."""
+    replayed = 0
+    """How many of the slices were kept again, from an earlier part of the call."""
     _too_late: BaseException | None = None
     _alone = False
     _leaving = False
@@ -131,6 +133,7 @@ class Race:
         """Keep a slice of an earlier part of the call: those that decide hear of it again."""
         self.slices.append(slice_)
         self._told += 1
+        self.replayed += 1
         for hear in (self.plan.hear, *self._hear):
             ruling = hear(slice_)
             if ruling is not None:

@@ -35,7 +35,10 @@ class LoggedErrors(Option):
 
     def _log(self) -> None:
         slices = self.call.slices
-        fresh, self.logged = slices[self.logged :], len(slices)
+        race = getattr(self.call, "race", None)
+        # The draws of earlier rounds were logged by them.
+        known = self.logged if race is None else max(self.logged, race.replayed)
+        fresh, self.logged = slices[known:], len(slices)
         kinds: dict[object, list[Slice]] = {}
         for slice_ in fresh:
             if (error := slice_.error) is not None:

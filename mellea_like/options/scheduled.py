@@ -135,7 +135,6 @@ class Scheduled:
     def unused(self, ask: Ask) -> None:
         """End the chain of a turn that can't win: its later turns can't, either."""
         self._running.pop(ask.chain, None)
-        self._started -= 1
         self._look_again = -math.inf
 
     def redrawn(self, chain: int, now: float) -> None:
@@ -153,7 +152,7 @@ class Scheduled:
             self._failed,
             self._broken,
             self._pool.left,
-            len(self._waiting),
+            len(self._waiting) if self._pool.left else 0,
             self._passed,
             wanted,
         )

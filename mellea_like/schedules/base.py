@@ -91,8 +91,8 @@ class SchedulePlan(ABC):
     def decide(self, progress: CallProgress) -> Go:
         """Decide how many iterations may start now.
 
-        It is asked when the call begins, whenever an iteration has ended, and at ``look_again``.
-        The engine starts no more than there are turns.
+        It is asked when the call begins, whenever an iteration has ended, and at ``look_again``
+        unless as many are in flight as may be. The engine starts no more than there are turns.
 
         Args:
             progress: how far the call has come.

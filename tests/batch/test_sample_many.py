@@ -191,10 +191,10 @@ async def test_an_action_that_raises_is_a_failed_item(virtual_clock):
 
 async def test_a_cancellation_that_nobody_asked_for_is_a_failed_item(virtual_clock):
     class Stray(BaseSamplingStrategy):
-        async def sample(self, action, *args, **arguments):
+        def begin(self, action, *args, **arguments):
             if action.description == "stray":
                 raise anyio.get_cancelled_exc_class() if asyncio_runs() else RuntimeError
-            return await super().sample(action, *args, **arguments)
+            return super().begin(action, *args, **arguments)
 
     items = await results_of(Stray(Plan()), ["stray", "fine"], concurrency=1)
     assert [item.status for item in items] == ["errored", "passed"]
