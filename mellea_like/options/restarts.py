@@ -51,13 +51,14 @@ class _Impatient(BackendWrapper):
         super().__init__(inner)
         self._option = option
         self._model = sent.spec.model
+        self._seed = sent.spec.options.seed
         self._backend = sent.backend
 
     async def generate(self, request: Request) -> Generation:
         """Send a request, and another in its place if it takes too long."""
         option, call = self._option, self._option.call
         iteration = request.meta.iteration or 0
-        meter, seed, restarts = request.meter, request.options.seed, 0
+        meter, seed, restarts = request.meter, self._seed, 0
         while True:
             seconds = option.schedule.patience(restarts, self._model)
             if call.race.stopped:

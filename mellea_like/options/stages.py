@@ -69,6 +69,7 @@ class Stages(Repairs):
                     failures=tuple(failures),
                     to_repair=to_repair,
                 )
+                self._memory[chain] = memory
         repair = partial(self._stages[stage].repair, spec)
         return self._asked(turn, chain, memory, spec, repair, stage)
 
