@@ -12,10 +12,10 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
 from mellea_like.requirements.expressions import (
-    ALLOWED,
+    CHECK_FORMS,
     CODE_FORMS,
     is_code_check,
-    parse_code_check,
+    parse_check,
 )
 from mellea_like.schedules.expressions import SCHEDULES
 from mellea_like.specification.selection_expressions import (
@@ -84,7 +84,7 @@ class DrawOptions:
     )
     checks: list[str] = option(
         list,
-        f"A check: {'  '.join(ALLOWED)}. Repeatable.\n\nChecks that run code, in a sandbox:"
+        f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
         f" {'  '.join(CODE_FORMS)}.",
         "--check",
         metavar="EXPR",
@@ -317,7 +317,7 @@ class DrawOptions:
         name = "" if self.json_schema is None else f"schema:{self.json_schema.name}"
         made = self.spec.make_requirements(schema_name=name)
         try:
-            code = [parse_code_check(one) for one in self._fixed_checks if is_code_check(one)]
+            code = [parse_check(c, code=True) for c in self._fixed_checks if is_code_check(c)]
         except ValueError as exc:
             msg = f"--check: {exc}"
             raise Problem(msg, Exit.USAGE) from exc

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.display import attempt_names
 from mellea_like.core.generation import REJECTED, USAGE_DETAILS, Usage
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Outcome, Slice
 
 __all__ = ["Ledger", "LedgerRow", "LedgerTotal", "ledger"]
-
-N = TypeVar("N", int, float)
 
 
 class LedgerRow(NamedTuple):
@@ -225,11 +223,7 @@ def ledger(
         winners = tuple(place_of[won] for won in decision.winners)
         used = {place_of[heard] for heard in decision.heard if heard in place_of}
         if decision.comparisons or decision.usage != Usage():
-            spent = decision.usage
-            price = _cost(spent, decision.model, prices)
-            tokens = spent.input_tokens, spent.output_tokens
-            details = (getattr(spent, name) for name in USAGE_DETAILS)
-            compared = LedgerTotal(spent.requests, *tokens, 0, spent.unknown, 0, price, *details)
+            compared = _share(decision.usage, decision.model, prices)._replace(wasted_tokens=0)
     rows: list[LedgerRow] = []
     shares: list[tuple[int | None, str | None, LedgerTotal]] = []
     for place, slice_ in enumerate(slices):
@@ -289,16 +283,11 @@ def _models(slices: Sequence[Slice]) -> dict[int | None, str]:
 
 
 def _total(rows: Sequence[LedgerRow | LedgerTotal]) -> LedgerTotal:
-    return LedgerTotal(
-        sum(row.requests for row in rows),
-        sum(row.input_tokens for row in rows),
-        sum(row.output_tokens for row in rows),
-        sum(row.wasted_tokens for row in rows),
-        sum(row.unknown for row in rows),
-        _sum((row.saved_tokens for row in rows), 0),
-        _sum((row.cost for row in rows), 0.0),
-        *(sum(getattr(row, name) for row in rows) for name in (*USAGE_DETAILS, "unpriced")),
-    )
+    def column(name: str) -> Any:
+        values = [getattr(row, name) for row in rows]
+        return None if None in values else sum(values, 0.0 if name == "cost" else 0)
+
+    return LedgerTotal(*map(column, LedgerTotal._fields))
 
 
 def _alone(row: LedgerRow) -> LedgerTotal:
@@ -329,15 +318,6 @@ def _cost(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) -
     if not usage.total_tokens and not usage.unknown:
         return 0.0
     return None if price_for(model, prices) is None else cost(usage, model, prices)
-
-
-def _sum(values: Iterable[N | None], start: N) -> N | None:
-    """Return the sum, or None if a value is None."""
-    for value in values:
-        if value is None:
-            return None
-        start += value
-    return start
 
 
 def _cells(part: LedgerRow | LedgerTotal, shown: Sequence[str]) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Awaitable
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import anyio
 
+from mellea_like.core.display import quoted
 from mellea_like.core.requirement import Requirement
 from mellea_like.runtime.threads import run_in_thread
 
@@ -26,14 +26,11 @@ __all__ = [
     "Look",
     "Settings",
     "check",
-    "clipped",
     "folded",
     "found_in",
     "given_texts",
     "how_found",
     "listed",
-    "quoted",
-    "ready_made",
 ]
 
 
@@ -42,8 +39,6 @@ LONG = 2**17
 
 LONG_SECONDS = 10.0
 """The most for a check of that, which is time enough for 10 MiB and more."""
-
-P = ParamSpec("P")
 
 Decision: TypeAlias = "ValidationResult | Awaitable[ValidationResult]"
 
@@ -97,35 +92,10 @@ class _InThread:
             return await decision if isinstance(decision, Awaitable) else decision
 
 
-def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
-    """Have a check pickle as the call that makes it, for its validator is a closure."""
-
-    @wraps(make)
-    def made(*args: P.args, **settings: P.kwargs) -> Requirement:
-        requirement = make(*args, **settings)
-        object.__setattr__(requirement, "origin", partial(made, *args, **settings))
-        return requirement
-
-    return made
-
-
 def folded(text: str, *, ignore_case: bool) -> str:
     """Bring a text into the form in which texts are compared."""
     text = unicodedata.normalize("NFC", text)
     return unicodedata.normalize("NFC", text.casefold()) if ignore_case else text
-
-
-def clipped(text: str, limit: int = 80) -> str:
-    """Shorten a text by leaving out its middle."""
-    if len(text) <= limit:
-        return text
-    half = (limit - 1) // 2
-    return f"{text[:half]}…{text[-half:]}"
-
-
-def quoted(text: str) -> str:
-    """Put a text into double quotes, on one line and of limited length."""
-    return json.dumps(clipped(text), ensure_ascii=False)
 
 
 def listed(texts: Sequence[str], joint: str = "and") -> str:

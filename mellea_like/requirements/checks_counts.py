@@ -8,8 +8,9 @@ import re
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from mellea_like.core.argument_checks import whole_number
+from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult, Verdict
-from mellea_like.requirements.checks_common import Answer, Fresh, Look, Settings, check, ready_made
+from mellea_like.requirements.checks_common import Answer, Fresh, Look, Settings, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,6 +8,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, Unpack, get_args
 
 from mellea_like.core.argument_checks import real_number
+from mellea_like.core.display import clipped, quoted
+from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult, Verdict
 from mellea_like.requirements.checks_common import (
     Answer,
@@ -15,14 +17,11 @@ from mellea_like.requirements.checks_common import (
     Look,
     Settings,
     check,
-    clipped,
     folded,
     found_in,
     given_texts,
     how_found,
     listed,
-    quoted,
-    ready_made,
 )
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from mellea_like.core.display import bounded
+from mellea_like.core.display import bounded, clipped, quoted
 from mellea_like.core.format_watch import BrokenError, FormatWatch
 from mellea_like.core.validation import Verdict
-from mellea_like.requirements.checks_common import Answer, Fresh, clipped, quoted
+from mellea_like.requirements.checks_common import Answer, Fresh
 from mellea_like.requirements.json_schemas import (
     TooCostly,
     count_step,

@@ -15,8 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.argument_checks import unknown_argument
-from mellea_like.core.display import bounded
-from mellea_like.requirements.checks_common import clipped
+from mellea_like.core.display import bounded, clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator

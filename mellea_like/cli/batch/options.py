@@ -13,7 +13,7 @@ from mellea_like.cli.draw_options import CHECKS, DRAWS, LOOP, PANELS, DrawOption
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.export.example_selection import Drop, Reasoning
-from mellea_like.requirements.expressions import ALLOWED, CODE_FORMS
+from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS
 
 __all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine"]
 
@@ -64,7 +64,7 @@ class BatchOptions(DrawOptions):
     source: str = argument("INPUT", "The rows: a file, or - for JSONL on standard input.")
     checks: list[str] = option(
         list,
-        f"A check: {'  '.join(ALLOWED)}. Repeatable.\n\nChecks that run code, in a sandbox:"
+        f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
         f" {'  '.join(CODE_FORMS)}.\n\nA check that contains {{{{ }}}} is a Jinja template, which"
         " the model isn't told about: contains:{{ answer }}.",
         "--check",

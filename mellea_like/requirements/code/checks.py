@@ -8,11 +8,11 @@ import inspect
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from mellea_like.core.display import plural
-from mellea_like.core.requirement import Requirement
+from mellea_like.core.display import clipped, plural, quoted
+from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import Settings, clipped, quoted, ready_made
+from mellea_like.requirements.checks_common import Settings
 from mellea_like.requirements.code.extract import fenced
 from mellea_like.requirements.code.plain import decode, encode, same
 from mellea_like.requirements.code.report import CLIPPED, ENDED, CodeJob, CodeReport

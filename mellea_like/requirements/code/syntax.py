@@ -8,8 +8,10 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from mellea_like.core.display import clipped, quoted
+from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult
-from mellea_like.requirements.checks_common import Settings, check, clipped, quoted, ready_made
+from mellea_like.requirements.checks_common import Settings, check
 from mellea_like.requirements.code.extract import fenced
 
 if TYPE_CHECKING:
