@@ -56,8 +56,6 @@ class Race:
     """Whether no draw may start any more."""
     late = False
     """Whether the time was up before the call was decided."""
-    cut_short = False
-    """Whether a lane was cancelled before its end."""
     fatal: BaseException | None = None
     """What the call must raise."""
     why: Stop | None = None
@@ -347,7 +345,6 @@ class Race:
         except BaseException as exc:
             cancellation, _ = split_cancellation(exc)
             if cancellation is not None and self.asked_to_stop():
-                self.cut_short = True
                 if isinstance(cancellation, BaseExceptionGroup):
                     raise first_in(cancellation) from None  # trio's; callers expect a plain one.
                 raise
@@ -407,7 +404,6 @@ class Race:
             if scope.cancel_called:
                 return True
             if self._alone and self.asked_to_stop():
-                self.cut_short = True
                 return False
         return False
 

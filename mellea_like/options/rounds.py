@@ -32,8 +32,6 @@ class Rounds(Option):
 
     paused = False
     """Whether the draws of this round are made, and another could start."""
-    goes_on: bool
-    """Whether it knows of earlier draws."""
     left: int | None = None
     """How many draws may still start; None for any number."""
     _kept: Ask | None = None
@@ -43,8 +41,12 @@ class Rounds(Option):
     ) -> None:
         self.before = earlier[-1].ended_at if earlier else 0.0
         self.heard = heard
-        self.goes_on = bool(earlier)
         self._earlier = {slice_.iteration: slice_ for slice_ in earlier}
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the call isn't made at once."""
+        return bool(self._earlier) or self.left is not None
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
         """Let a draw start while there are some left."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mellea_like.errors import LimitExceeded
 from mellea_like.kernel.ports import Option
@@ -97,9 +97,9 @@ class StageBudgets(Option):
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Surround a backend of a stage that has a budget."""
-        stage = sent.stage
-        if stage is None or (budget := self._stages[stage].budget) is None:
+        if sent.stage is None or (budget := self._stages[sent.stage].budget) is None:
             return inner
+        stage: int = sent.stage
         self.call.last_stage = len(self._stages) - 1
         over = self._plan.over
 
@@ -112,5 +112,4 @@ class StageBudgets(Option):
                     exc.stage = stage
                     raise
 
-        made: Any = within_budgets(inner, [budget], Refusing)
-        return made
+        return within_budgets(inner, [budget], Refusing)

@@ -40,6 +40,7 @@ class _ToolLoop(BackendWrapper):
     async def generate(self, request: Request) -> Generation:
         """Answer one request; the draw has what there is at any time, for its record."""
         box, meter, rounds = self._box, request.meter, 0
+        reply: Generation
         draw = self._option.call.draws[request.meta.iteration]
         draw.inside = Meter()
         request = replace(request, tools=box.tools, tool_choice=box.choice)
@@ -57,7 +58,7 @@ class _ToolLoop(BackendWrapper):
             if draw.why_incomplete(reply) or reply.finish_reason == REJECTED:
                 return reply
             try:
-                draw.generation = reply = box.checked(reply, rounds)
+                reply = draw.generation = box.checked(reply, rounds)
             except ValueError as exc:
                 raise NotAnAnswer(error_text(exc), reply) from exc
             if not box.runs(reply.tool_calls):

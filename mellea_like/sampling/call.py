@@ -227,8 +227,7 @@ class RunningCall:
 
     def _noted(self, error: BaseException, ending: Ending) -> BaseException:
         """Give an error the call's record; one that comes from a call inside has one already."""
-        keeps = isinstance(error, HookError | LimitExceeded | SamplingFailed)
-        if keeps and error.result is None:
+        if isinstance(error, HookError | LimitExceeded | SamplingFailed) and error.result is None:
             error.result = self._result(ending)
         if self._inside is not None and is_of_backend(error):
             error.retried = self._settings.retry is not None  # type: ignore[attr-defined]
@@ -243,7 +242,7 @@ class RunningCall:
             settings.check_loop_budget(after.loop_budget, f"plugin {plugin} set loop_budget")
             return after
 
-        changed = await hooks.fire(
+        changed: Any = await hooks.fire(
             HookType.SAMPLING_LOOP_START,
             None,
             amend,
@@ -253,7 +252,7 @@ class RunningCall:
             loop_budget=loop_budget,
             concurrency_budget=settings.concurrency_budget,
         )
-        return changed.loop_budget
+        return int(changed.loop_budget)
 
     def _end_fields(self, cancelled: bool) -> dict[str, Any]:  # noqa: FBT001
         ending, slices = self._conclude(cancelled=cancelled), self._call.slices

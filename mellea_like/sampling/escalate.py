@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.hooks.plugins import Pluggable
+    from mellea_like.kernel.call import Spec
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.retry import Retry
     from mellea_like.sampling.prepare import CallInputs
@@ -89,7 +90,7 @@ class Stage:
         checked = check_requirements(self.requirements, "a stage's requirements")
         object.__setattr__(self, "requirements", checked)
 
-    def repair(self, inputs: CallInputs, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
+    def repair(self, inputs: Spec, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
         """Choose what this stage's model is asked after some failures. Pure.
 
         Args:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.prepare import CallInputs, Settings
     from mellea_like.schedules.base import BaseSchedule
-    from mellea_like.selections.base import SelectionState
+    from mellea_like.selections.base import BaseSelection, SelectionState
     from mellea_like.telemetry.call import CallTelemetry
 
 __all__ = ["OPTIONS", "Setup"]
@@ -78,17 +78,17 @@ class Setup:
         self.stage_budgets: Option | None = None
         self.is_scheduled = False
         if not isinstance(self.settings.selection, str):
-            self._begin_selection()
+            self._begin_selection(self.settings.selection)
         self.repairs = self._repairs()
         self.plan: Plan = self._plan()
 
-    def _begin_selection(self) -> None:
+    def _begin_selection(self, selection: BaseSelection) -> None:
         from mellea_like.options.selected import Selected, begin_selection  # noqa: PLC0415
 
         settings, inputs = self.settings, self.inputs
         turns = self.loop_budget * settings.concurrency_budget
-        self.selection = begin_selection(settings.selection, inputs, settings, turns)
-        self.selected = Selected(settings.selection, self.selection, inputs.budgets)
+        self.selection = begin_selection(selection, inputs, settings, turns)
+        self.selected = Selected(selection, self.selection, inputs.budgets)
 
     def _repairs(self) -> Repairs:
         settings, inputs, name = self.settings, self.inputs, type(self.strategy).__name__
@@ -106,10 +106,11 @@ class Setup:
         settings, width, selection = self.settings, self.settings.concurrency_budget, self.selection
         schedule: BaseSchedule | None = settings.schedule
         # In rounds, one chain draws once after another: it is never ahead of what is wanted.
-        rounds = self.rounds
-        enough = selection is None
-        enough = enough or (rounds is not None and (rounds.goes_on or rounds.left is not None))
-        enough = enough or selection.wanted() >= width * self.loop_budget
+        enough = (
+            selection is None
+            or (self.rounds is not None and self.rounds.in_parts)
+            or selection.wanted() >= width * self.loop_budget
+        )
         if schedule is not None or not enough:
             plan = self._scheduled(schedule)
             if plan is not None:
@@ -159,9 +160,11 @@ class Setup:
         """Tell whether a plugin has a say in what passes."""
         return self.hooks is not None and any(map(self.hooks.run.decides, _CHECK_HOOKS))
 
-    def hears(self, *types: HookType) -> bool:
-        """Tell whether a plugin listens to one of some hooks."""
-        return self.hooks is not None and not self.hooks.run.types.isdisjoint(types)
+    def hears(self, *types: HookType) -> Hooks | None:
+        """Return the plugins if one of them listens to one of some hooks."""
+        if self.hooks is None or self.hooks.run.types.isdisjoint(types):
+            return None
+        return self.hooks
 
     def streams(self) -> bool:
         """Tell whether a backend hands its replies on while they arrive."""
@@ -190,7 +193,8 @@ def may_show(setup: Setup) -> bool:
 
 def _lazy(module: str, name: str, *arguments: Any) -> Option:
     """Make an option whose module most programs never need."""
-    return getattr(import_module(f"mellea_like.options.{module}"), name)(*arguments)
+    made: Option = getattr(import_module(f"mellea_like.options.{module}"), name)(*arguments)
+    return made
 
 
 def _same_bug(setup: Setup) -> Option:
@@ -200,14 +204,14 @@ def _same_bug(setup: Setup) -> Option:
 OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: s.rounds,
     lambda s: DrawSpans(s.telemetry) if s.telemetry else None,
-    lambda s: RepairHooks(s.hooks) if s.hears(HookType.SAMPLING_REPAIR) else None,
+    lambda s: RepairHooks(hooks) if (hooks := s.hears(HookType.SAMPLING_REPAIR)) else None,
     lambda s: TimeLimit(s.settings.iteration_timeout) if s.settings.iteration_timeout else None,
     lambda s: First() if s.settings.selection == "first" and s.show is None else None,
     lambda s: Ordered() if s.settings.selection == "ordered" else None,
     lambda s: s.selected,
     lambda s: _lazy("comparisons", "Comparisons", s) if s.selected else None,
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
-    lambda s: CheckHooks(s.hooks) if s.hears(*_CHECK_HOOKS) else None,
+    lambda s: CheckHooks(hooks) if (hooks := s.hears(*_CHECK_HOOKS)) else None,
     lambda s: CheckSpans(s.telemetry) if s.telemetry else None,
     lambda s: TakenVerdicts() if s.streams() else None,
     lambda s: ToolRounds() if s.inputs.tools is not None else None,
@@ -215,7 +219,7 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: SameBugInOrder() if s.settings.selection == "ordered" else None,
     lambda s: _same_bug(s) if s.settings.selection != "ordered" else None,
     lambda s: Retries(s.settings.retry),
-    lambda s: RequestHooks(s.hooks) if s.hears(*_REQUEST_HOOKS) else None,
+    lambda s: RequestHooks(hooks) if (hooks := s.hears(*_REQUEST_HOOKS)) else None,
     lambda s: RequestSpans(s.telemetry) if s.telemetry else None,
     lambda s: _lazy("budgets", "Budgets", s.inputs.budgets) if s.inputs.budgets else None,
     lambda s: s.stage_budgets,

@@ -17,25 +17,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from mellea_like.core.argument_checks import is_async, whole_number
-from mellea_like.core.backend import SPENDS_ON, checked_reply
-from mellea_like.core.conversation import Message, reply_message
+from mellea_like.core.conversation import Message
 from mellea_like.core.display import bounded, error_text, shown
 from mellea_like.core.format import refuse_repeated_keys
-from mellea_like.core.generation import CALLS, CALLS_NONE, REJECTED
-from mellea_like.core.tools import Tool, as_json, resendable
+from mellea_like.core.generation import CALLS, CALLS_NONE
+from mellea_like.core.tools import Tool, as_json
 from mellea_like.errors import LimitExceeded, ToolError
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.tools import CallWatch, ToolCall, ToolSource
-    from mellea_like.sampling.iteration import Iteration
     from mellea_like.telemetry import Telemetry
 
 __all__ = [
@@ -44,7 +41,6 @@ __all__ = [
     "checked_tools",
     "run_tools",
     "toolbox_of",
-    "use_tools",
 ]
 
 
@@ -205,63 +201,6 @@ class Toolbox:
             return deepcopy(dict(call.value or {}))
         except Exception:  # noqa: BLE001 (an `Iterable[...]` is read lazily, once, and has no copy)
             return dict(_reader(self[call.name])(call.arguments))
-
-
-async def use_tools(
-    box: Toolbox,
-    iteration: Iteration,
-    request: Request,
-    reply: Generation,
-    ask: Callable[[Request], Awaitable[Generation]],
-) -> Generation | None:
-    """Run what a reply calls and ask again, as long as a draw may do so itself.
-
-    Return the reply that the draw has come to; None where it failed. The iteration has what there
-    is at any time, for its record.
-    """
-    meter, rounds = request.meter, 0
-    meter.finish(reply)
-    while True:
-        ids = {call.id for call in reply.tool_calls}
-        if "" in ids or len(ids) < len(reply.tool_calls):  # Servers leave it out, or repeat it.
-            named = (replace(c, id=f"call_{rounds}_{i}") for i, c in enumerate(reply.tool_calls))
-            reply = replace(reply, tool_calls=tuple(named))
-        iteration.generation = reply
-        if iteration.why_incomplete(reply) or reply.finish_reason == REJECTED:
-            return reply
-        try:
-            iteration.generation = reply = box.checked(reply, rounds)
-            if not box.runs(reply.tool_calls):
-                return reply
-            if rounds == box.rounds:
-                msg = (
-                    f"tools have run {rounds} times (tool_rounds={rounds}), and it calls"
-                    f" {_names(reply.tool_calls)} again: answer with what they said"
-                )
-                raise ValueError(msg)
-        except ValueError as exc:
-            iteration.fail(error_text(exc))
-            return None
-        rounds += 1
-        made = tuple(map(resendable, reply.tool_calls))
-        asked = replace(reply_message(reply), tool_calls=made)
-        SPENDS_ON.set(iteration.inside)
-        iteration.rounds += (asked, *await box.answers(reply.tool_calls))
-        SPENDS_ON.set(meter)
-        iteration.generation = None
-        iteration.messages = request.messages + iteration.rounds
-        again = replace(
-            request,
-            messages=iteration.messages,
-            meter=meter.attempt(),
-            # Required once more, the model could never answer.
-            tool_choice=None if box.choice is None else "auto",
-        )
-        replied: Generation | None = None
-        try:
-            reply = replied = checked_reply(iteration.call.inputs.backend, await ask(again))
-        finally:
-            again.meter.finish(replied)
 
 
 def toolbox_of(
