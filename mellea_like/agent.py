@@ -17,6 +17,7 @@ from mellea_like.core.display import add_note, bounded, plural
 from mellea_like.core.generation import Meter, Usage
 from mellea_like.errors import UnansweredToolCalls
 from mellea_like.sampling.base import Arguments, BaseSamplingStrategy
+from mellea_like.sampling.exclusions import check_together, features_of
 from mellea_like.sampling.prepare import ROUNDS, backends_of, check_requirements
 from mellea_like.sampling.sync import run_once
 from mellea_like.sampling.tools import check_on_error, checked_tools
@@ -321,12 +322,7 @@ class _Answers(Generic[T]):
 
 
 def _check_strategy(strategy: object) -> None:
-    # Imported lazily: most programs select one.
-    from mellea_like.selections import Collect  # noqa: PLC0415
-
     if not isinstance(strategy, BaseSamplingStrategy):
         msg = f"run_agent takes a strategy, as in RejectionSamplingStrategy(...), not {strategy!r}"
         raise TypeError(msg)
-    if isinstance(strategy.settings.selection, Collect):
-        msg = "an agent continues from one reply, and Collect selects several: take another one"
-        raise ValueError(msg)  # noqa: TRY004 (the strategy's type is right)
+    check_together(features_of(strategy.settings), {"agent": "run_agent"})

@@ -317,10 +317,9 @@ def _check_order(
         return
     why = why_not_in_rounds(strategy.settings)
     if why is None and getattr(journal, "text", "all") != "all":
-        why = "items go on from what the journal keeps: give it text='all'"
+        why = "order='breadth' continues items from what the journal keeps: give it text='all'"
     if why is not None:
-        msg = f"order='breadth' makes one draw of an item at a time: {why}"
-        raise ValueError(msg)
+        raise ValueError(why)
 
 
 def _journal(journal: Journal | str | os.PathLike[str] | None) -> Journal | None:

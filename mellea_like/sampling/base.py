@@ -11,6 +11,7 @@ from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.best_failure import best_failure
 from mellea_like.sampling.call import RunningCall
+from mellea_like.sampling.exclusions import check_together, features_of
 from mellea_like.sampling.prepare import (
     ROUNDS,
     Settings,
@@ -134,6 +135,7 @@ class BaseSamplingStrategy:
 
     needs_all_reasons: ClassVar[bool] = False
     _stages: tuple[Stage, ...] = ()
+    _features: Mapping[str, str] = {}
 
     @suggests_arguments
     def __init__(
@@ -194,7 +196,7 @@ class BaseSamplingStrategy:
             cancel_grace=cancel_grace,
             handlers=handlers_in(plugins),
             retry=retry,
-            schedule=check_schedule(schedule, give_up, chosen),
+            schedule=check_schedule(schedule, give_up),
             budget=None if budget is None else check_budget(budget),
             give_up=give_up,
             telemetry=_SILENT if telemetry is None else telemetry,
@@ -202,6 +204,7 @@ class BaseSamplingStrategy:
             stages=self._stages,
         )
         self.__settings.check_loop_budget(loop_budget, "loop_budget is set")
+        check_together(features_of(self.__settings), self._features)
 
     @property
     def settings(self) -> Settings:

@@ -12,6 +12,7 @@ from mellea_like.core.prices import checked_prices, price_for
 from mellea_like.core.slice import Outcome
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
+from mellea_like.sampling.exclusions import check_together
 from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements
 from mellea_like.sampling.strategies import followed_up
 from mellea_like.schedules.base import CallFacts
@@ -298,10 +299,10 @@ class Escalate(BaseSamplingStrategy):
             found where a stage's ``carry`` hands them on, unless ``validate_all`` is False.
 
     Raises:
-        TypeError: an argument is of the wrong type; or the selection is an object: it would choose
-            among draws of different models.
-        ValueError: an argument is out of its range, ``give_up`` is given, or ``after`` with
-            ``selection="ordered"`` or with several lanes.
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range, or doesn't go with an escalation: the selection
+            is an object, which would choose among draws of different models; ``give_up`` is given,
+            or ``loop_budget``; or ``after`` with ``selection="ordered"`` or with several lanes.
     """
 
     def __init__(
@@ -316,36 +317,16 @@ class Escalate(BaseSamplingStrategy):
             msg = f"Escalate takes a list of stages, as in [Stage(small, turns=3)], not {stages!r}"
             raise TypeError(msg)
         given: Mapping[str, Any] = arguments
-        if given.get("give_up") is not None:
-            msg = "give_up would end a call before the bigger model's turns: leave it out"
-            raise ValueError(msg)
         if "loop_budget" in given:
-            msg = "Escalate: no loop_budget, the turns are in the stages: Stage(small, turns=3)"
-            raise TypeError(msg)
-        if not isinstance(given.get("selection", "first"), str):
-            msg = (
-                "Escalate takes selection='first' or 'ordered': an object such as BestOf(score)"
-                " would choose among draws of different models"
-            )
-            raise TypeError(msg)
+            check_together({"stages": "Escalate", "loop_budget": "loop_budget"})
         if after is not None and not isinstance(after, ExpectedCost):
             msg = (
                 "after is a rule, as in ExpectedCost(prices), or None for the stages' turns, as in"
                 f" Stage(small, turns=3); not {after!r}"
             )
             raise TypeError(msg)
-        if after is not None and given.get("concurrency_budget", 1) != 1:
-            msg = (
-                "after= learns how often draws pass, and of lanes that race it would see only the"
-                " quick ones: leave it out, or use concurrency_budget=1"
-            )
-            raise ValueError(msg)
-        if after is not None and given.get("selection") == "ordered":
-            msg = (
-                "after= goes by which draws fail first, and selection='ordered' is there so that"
-                " the result does not depend on timing: leave one of them out"
-            )
-            raise ValueError(msg)
+        if after is not None:
+            self._features = {"cheaper": "after=..."}
         self._after = after
         if arguments.get("validate_all") is None:
             arguments["validate_all"] = any(stage.carry != "nothing" for stage in self._stages)

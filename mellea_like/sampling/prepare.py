@@ -28,6 +28,7 @@ from mellea_like.requirements.merging import (
     merge_requirements,
 )
 from mellea_like.runtime.logs import warn
+from mellea_like.sampling.exclusions import check_together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -166,11 +167,11 @@ def check_selection(selection: Selection) -> CheckedSelection:
 
 
 def check_schedule(
-    schedule: BaseSchedule | None, give_up: PerRequirement | None, selection: CheckedSelection
+    schedule: BaseSchedule | None, give_up: PerRequirement | None
 ) -> BaseSchedule | None:
-    """Make sure that a schedule and a rule to give up by go with the selection.
+    """Make sure that arguments are a schedule and a rule to give up by.
 
-    Return the schedule; None where it has nothing to decide.
+    Return the schedule; None if it has nothing to decide.
     """
     if schedule is None and give_up is None:
         return None
@@ -183,25 +184,6 @@ def check_schedule(
     if give_up is not None and not isinstance(give_up, PerRequirement):
         msg = f"give_up is a PerRequirement, as in PerRequirement(), not {give_up!r}"
         raise TypeError(msg)
-    if selection == "ordered":
-        if schedule is not None and schedule.timing_dependent:
-            msg = (
-                f"schedule={schedule!r} depends on timing, and selection='ordered' is there so that"
-                " the result does not: take Eager() or Staggered(...), or selection='first'"
-            )
-            raise ValueError(msg)
-        if schedule is not None and schedule.pooled:
-            msg = (
-                f"schedule={schedule!r} lets lanes take attempts of one another, which depends on"
-                " timing: with selection='ordered', its `pooled` has to be False"
-            )
-            raise ValueError(msg)
-        if give_up is not None:
-            msg = (
-                "give_up depends on which slices come first, and selection='ordered' is there so"
-                " that the result does not depend on timing: leave one of them out"
-            )
-            raise ValueError(msg)
     return None if isinstance(schedule, Eager) and not schedule.pooled else schedule
 
 
@@ -247,8 +229,7 @@ def prepare_call(
         before, asked = before.add(*asked.messages[:-1]), asked.messages[-1]
     if settings.stages:
         if backend is not None:
-            msg = "a call of Escalate takes no backend: its stages name theirs"
-            raise ValueError(msg)
+            check_together({"stages": "a call of Escalate", "backend": "backend=..."})
         return _prepare_stages(
             settings,
             action=asked,

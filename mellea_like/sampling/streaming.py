@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 from mellea_like.errors import ReplyBroken
 from mellea_like.runtime.task_scope import task_scope
 from mellea_like.sampling.call import RunningCall
+from mellea_like.sampling.exclusions import check_together, features_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -53,12 +54,7 @@ class StreamedReply(Generic[T]):
         if release not in get_args(Release):
             msg = f"release is one of {', '.join(map(repr, get_args(Release)))}, not {release!r}"
             raise ValueError(msg)
-        # Imported lazily: most calls are not streamed.
-        from mellea_like.selections.votes import Collect  # noqa: PLC0415
-
-        if isinstance(strategy.settings.selection, Collect):
-            msg = "a stream has one reply, and Collect selects several: use sample()"
-            raise ValueError(msg)  # noqa: TRY004 (its type is right)
+        check_together(features_of(strategy.settings), {"stream": "stream()"})
         self._strategy = strategy
         self._inputs = inputs
         self._on_slice = on_slice

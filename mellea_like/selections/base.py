@@ -201,6 +201,11 @@ class BaseSelection(ABC):
         """
         return None
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What it is, for the table of options that exclude each other."""
+        return ("several", "scored")
+
     @abstractmethod
     def begin(self, facts: SelectionFacts) -> SelectionState:
         """Begin a call.

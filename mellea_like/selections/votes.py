@@ -89,6 +89,11 @@ class Vote(BaseSelection):
             real_number("Vote: at_least", self.at_least, over=0.0, most=1.0)
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """What it is: votes that aren't weighted keep no scores."""
+        return ("several",) if self.weight is None else ("several", "scored")
+
+    @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
         """The key, and the weight of the vote."""
         keyed = keying(self.key)
@@ -324,6 +329,11 @@ class Collect(BaseSelection):
         if self.ahead < 1:
             msg = f"Collect(ahead=...) is an int of at least 1, not {self.ahead!r}"
             raise ValueError(msg)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What it is: it has several winners, and keeps no scores."""
+        return ("several", "collect")
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:

@@ -74,6 +74,14 @@ class SelectionSpec:
         by_judge = self.kind == "best" and self.by.partition(":")[0] == "judge"
         return by_judge or self.kind == "tournament"
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What it is, for the table of options that exclude each other."""
+        if self.kind in {"first", "ordered"}:
+            return (self.kind,)
+        kept = {"collect": "collect", "vote": "counted"}
+        return ("several", kept.get(self.kind, "scored"))
+
     def make(self, judge: Backend, turns: int) -> Selection:
         """Make the selection of calls of so many turns; without an ``n``, it goes by the turns."""
         n = None if self.n is None else min(self.n, turns)

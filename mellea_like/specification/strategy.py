@@ -11,6 +11,7 @@ from mellea_like.limits.budget import Budget, BudgetLimits, Cancelled
 from mellea_like.limits.retry import Retry
 from mellea_like.requirements.checks import json_schema
 from mellea_like.requirements.expressions import parse_check
+from mellea_like.sampling import check_together
 from mellea_like.sampling.escalate import Carry, Escalate, Stage
 from mellea_like.sampling.strategies import (
     MultiTurnStrategy,
@@ -324,35 +325,31 @@ class StrategySpec(Section):
                 " numbers, or a smaller n"
             )
             raise ValueError(msg)
-        if self.selection.kind == "ordered":
-            timed = f"schedule {self.schedule}" if self.make_schedule().timing_dependent else ""
-            if culprit := timed or "give_up" * self.give_up:
-                msg = (
-                    f"'ordered' doesn't depend on timing, and {culprit} does: leave one of them out"
-                )
-                raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
-    def _check_escalation(self) -> StrategySpec:
-        if not self.escalate:
-            if self.escalate_when != "spent":
-                msg = "escalate_when says when a bigger model goes on: say which one with escalate"
-                raise ValueError(msg)
-            return self
-        if self.selection.kind not in {"first", "ordered"}:
-            msg = (
-                f"select {self.select!r} would choose among draws of different models: with"
-                " escalate, write first or ordered"
-            )
+    def _check_together(self) -> StrategySpec:
+        if not self.escalate and self.escalate_when != "spent":
+            msg = "escalate_when says when a bigger model takes over: name that with escalate"
             raise ValueError(msg)
-        if self.give_up:
-            msg = "give_up would end a call before the bigger model's turns: leave it out"
-            raise ValueError(msg)
-        if self.selection.kind == "ordered" and self.escalate_when == "cheaper":
-            msg = "'ordered' doesn't depend on timing, and escalate_when cheaper does"
-            raise ValueError(msg)
+        check_together(self._features())
         return self
+
+    def _features(self) -> dict[str, str]:
+        """Return the features in use, by the names of the fields."""
+        schedule = self.make_schedule()
+        found = dict.fromkeys(self.selection.features, f"select {self.select}")
+        if schedule.timing_dependent:
+            found["timed"] = f"schedule {self.schedule}"
+        if schedule.pooled:
+            found["pooled"] = f"schedule {self.schedule}"
+        if self.give_up:
+            found["give_up"] = "give_up"
+        if self.escalate:
+            found["stages"] = "escalate"
+        if self.escalate_when == "cheaper":
+            found["cheaper"] = "escalate_when cheaper"
+        return found
 
     @property
     def turns(self) -> int:

@@ -300,8 +300,8 @@ def schedule(r: Random) -> Spec:
             {"kind": "staggered", "delay": seconds(r, 2.0)},
             {"kind": "hedged", "known": usual, "extra": r.randint(1, 2)},
             {"kind": "restart", "known": usual, "most": r.randint(1, 2),
-             "spend_turns": r.random() < 0.4, "inner": r.choice(["eager", "hedged"])},
-            {"kind": "restart", "known": usual, "most": 2, "spend_turns": True, "inner": "eager"},
+             "inner": r.choice(["eager", "hedged"])},
+            {"kind": "restart", "known": usual, "most": 2, "inner": "eager"},
             {"kind": "own", "first": r.randint(1, 2), "every": seconds(r, 1.5),
              "seconds": r.choice([None, None, 4.03125])},
         ]

@@ -14,6 +14,7 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.export.example_selection import Drop, Reasoning
 from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS
+from mellea_like.sampling import why_not_together
 
 __all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine"]
 
@@ -259,13 +260,12 @@ class BatchOptions(DrawOptions):
 
     def _check_rounds(self) -> None:
         """Refuse options for which a row's draws can't be spread over rounds."""
+        features = dict.fromkeys(self.spec.selection.features, "--select")
+        if self.concurrency > 1:
+            features["lanes"] = "--lanes"
+        if why := why_not_together(features | {"rounds": "--order breadth"}):
+            raise Problem(why, Exit.USAGE)
         for wrong, given, why in (
-            (self.concurrency > 1, "--lanes", "makes one draw for a row at a time"),
-            (
-                self.select.partition(":")[0] not in {"first", "ordered", "collect", "vote"},
-                "--select",
-                "keeps no scores from round to round",
-            ),
             (self.journal_text != "all", "--journal-text", "goes on from all that the journal has"),
             (self.source == STANDARD, "INPUT -", "reads the rows once a round: name a file"),
         ):

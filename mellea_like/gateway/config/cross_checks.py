@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mellea_like.sampling import why_not_together
 from mellea_like.specification.upstream import OpenAIUpstream
 
 if TYPE_CHECKING:
@@ -93,8 +94,9 @@ def _of_selection(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
     if model.selection.judged and _can_not_judge(parts, model.judge or model.upstream):
         what = "its upstream can't judge; write judge: NAME of one that can"
         yield Problem(("select",), what)
-    if model.selection.kind == "collect":
-        yield Problem(("select",), "n of a request says how many choices it has: leave it out")
+    features = dict.fromkeys(model.selection.features, f"select {model.select}")
+    if why := why_not_together(features | {"choices": "the gateway"}):
+        yield Problem(("select",), why)
     if model.budget is not None and model.budget.money is not None:
         yield from _of_money(("budget", "money"), parts, model)
     if model.escalate_when == "cheaper":
