@@ -127,6 +127,7 @@ FUNCTIONS = {
         " run_text"
     ),
     ".requirements.code": ("agrees_with fenced parses passes_tests prints returns runs runs_sql"),
+    ".sampling": "check_together features_of why_not_together",
     ".selections": "majority_confidence tool_key word_overlap",
     ".scoring": "judge_score",
     ".testing": "check_backend run_virtual",

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
+    from mellea_like.sampling import CallInRounds
     from mellea_like.sampling.base import BaseSamplingStrategy
-    from mellea_like.sampling.rounds import CallInRounds
     from mellea_like.sampling.tools import Toolbox
 
 __all__ = [

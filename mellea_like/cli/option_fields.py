@@ -114,6 +114,9 @@ def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str,
         for name, written in names.items():
             told = rf"\b{name}\b" if "_" in name else rf"\b{name}(?= \d| takes)"
             message = re.sub(told, written, message)
+            # The features of a table are called "select: ordered", as in YAML.
+            message = re.sub(rf"(?:^|(?<=go with )){name}(?= doesn't)", written, message)
+            message = re.sub(rf"(?:^|(?<=go with )){name}: (?=\w)", f"{written} ", message)
         if place == "json_schema":
             message = message.removeprefix("json_schema: ")
             file = str(error["input"])

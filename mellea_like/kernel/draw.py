@@ -33,7 +33,6 @@ from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
 from mellea_like.errors import BackendUnavailable, LimitExceeded, RequirementError
 from mellea_like.kernel.ports import NotAnAnswer
-from mellea_like.requirements.judge import judge_messages, read_verdict
 from mellea_like.runtime.event_loops import split_cancellation
 
 if TYPE_CHECKING:
@@ -265,6 +264,9 @@ class Draw:
 
     async def ask_judge(self, requirement: Requirement, candidate: Candidate) -> ValidationResult:
         """Ask a judge whether a candidate meets a requirement that has no validator."""
+        # Imported lazily: most calls have no judge.
+        from mellea_like.requirements.judge import judge_messages, read_verdict  # noqa: PLC0415
+
         # A backend that ignores its cancellation may reply after a sibling has won.
         await checkpoint_if_cancelled()
         call, spec = self.call, self.ask.spec

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.conversation import Instruction, Message
 from mellea_like.hooks.types import HookType
-from mellea_like.options.early_rejection import TakenVerdicts, WatchedReplies
 from mellea_like.options.first import First
 from mellea_like.options.giving_up import GivingUp
 from mellea_like.options.hooks import CheckHooks, RepairHooks, RequestHooks
@@ -213,7 +212,7 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: GivingUp(s.settings.give_up.begin()) if s.settings.give_up else None,
     lambda s: CheckHooks(hooks) if (hooks := s.hears(*_CHECK_HOOKS)) else None,
     lambda s: CheckSpans(s.telemetry) if s.telemetry else None,
-    lambda s: TakenVerdicts() if s.streams() else None,
+    lambda s: _lazy("early_rejection", "TakenVerdicts") if s.streams() else None,
     lambda s: ToolRounds() if s.inputs.tools is not None else None,
     lambda s: s.restarts,
     lambda s: SameBugInOrder() if s.settings.selection == "ordered" else None,
@@ -223,6 +222,6 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: RequestSpans(s.telemetry) if s.telemetry else None,
     lambda s: _lazy("budgets", "Budgets", s.inputs.budgets) if s.inputs.budgets else None,
     lambda s: s.stage_budgets,
-    lambda s: WatchedReplies() if s.streams() else None,
+    lambda s: _lazy("early_rejection", "WatchedReplies") if s.streams() else None,
     lambda s: _lazy("shown", "Shown", s.show) if s.show else None,
 )

@@ -330,7 +330,7 @@ class StrategySpec(Section):
     @model_validator(mode="after")
     def _check_together(self) -> StrategySpec:
         if not self.escalate and self.escalate_when != "spent":
-            msg = "escalate_when says when a bigger model takes over: name that with escalate"
+            msg = "escalate_when says when a bigger model goes on: name it with escalate"
             raise ValueError(msg)
         check_together(self._features())
         return self
@@ -338,17 +338,17 @@ class StrategySpec(Section):
     def _features(self) -> dict[str, str]:
         """Return the features in use, by the names of the fields."""
         schedule = self.make_schedule()
-        found = dict.fromkeys(self.selection.features, f"select {self.select}")
+        found = dict.fromkeys(self.selection.features, f"select: {self.select}")
         if schedule.timing_dependent:
-            found["timed"] = f"schedule {self.schedule}"
+            found["timed"] = f"schedule: {self.schedule}"
         if schedule.pooled:
-            found["pooled"] = f"schedule {self.schedule}"
+            found["pooled"] = f"schedule: {self.schedule}"
         if self.give_up:
             found["give_up"] = "give_up"
         if self.escalate:
             found["stages"] = "escalate"
         if self.escalate_when == "cheaper":
-            found["cheaper"] = "escalate_when cheaper"
+            found["cheaper"] = "escalate_when: cheaper"
         return found
 
     @property

@@ -100,7 +100,7 @@ def test_a_batch_learns_when_the_bigger_model_is_cheaper(command, server, tmp_pa
         (["--escalate", "big,price=1"], "--escalate big: price takes two amounts"),
         (["--escalate", "big", "--select", "vote"], "would choose among draws of different models"),
         (["--escalate", "big", "--give-up"], "would end a call before the bigger model's attempts"),
-        (["--escalate-when", "cheaper"], "name that with escalate"),
+        (["--escalate-when", "cheaper"], "name it with escalate"),
         (["--escalate", "big", "--escalate-when", "cheaper"], "add --price IN,OUT"),
         (
             ["--escalate", "big", "--escalate-when", "cheaper", "--price", "1,1"],

@@ -39,7 +39,10 @@ from mellea_like.cli.app import command as command_of
             "--lanes 100000000 is more than 1000 draws",
         ),
         (["--escalate-when", "cheaper"], "--escalate-when says when a bigger model goes on"),
-        (["--escalate", "big", "--give-up"], "--give-up would end a call before the bigger"),
+        (
+            ["--escalate", "big", "--give-up"],
+            "--escalate doesn't go with --give-up",
+        ),
         (["--strategy", "other"], "'other' is not one of 'rejection', 'repair', 'multi-turn'"),
         (["--attempts", "0"], "--attempts takes 1 at least, not 0"),
         (["--attempts", "many"], "Invalid value for '--attempts'"),

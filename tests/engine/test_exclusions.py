@@ -7,8 +7,9 @@ from engine_kit import by_iteration
 
 from mellea_like import BestOf, Collect, Escalate, RejectionSamplingStrategy, sample_many
 from mellea_like.core.prices import Price
-from mellea_like.sampling import EXCLUSIONS, check_together, why_not_together
+from mellea_like.sampling import check_together, why_not_together
 from mellea_like.sampling.escalate import ExpectedCost, Stage
+from mellea_like.sampling.exclusions import EXCLUSIONS
 from mellea_like.schedules import Eager, Hedged, PerRequirement, Staggered
 from mellea_like.specification.strategy import StrategySpec
 
@@ -67,5 +68,5 @@ def test_the_names_are_the_users_and_the_reason_follows():
 
 
 def test_a_specification_asks_the_same_table():
-    with pytest.raises(ValueError, match="select ordered doesn't go with give_up"):
+    with pytest.raises(ValueError, match="select: ordered doesn't go with give_up"):
         StrategySpec(select="ordered", give_up=True)

@@ -30,8 +30,6 @@ LIBRARY = (
 )
 TO_BE_REMOVED = {
     "batch: limits.backoff_gate.PATIENT",
-    "batch: sampling.call.Call",
-    "batch: sampling.call_state.SliceListener",
     "batch: sampling.prepare.ROUNDS",
     "batch: sampling.prepare.prepare_call",
     "batch: sampling.tools.Toolbox",

@@ -94,7 +94,7 @@ def _of_selection(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
     if model.selection.judged and _can_not_judge(parts, model.judge or model.upstream):
         what = "its upstream can't judge; write judge: NAME of one that can"
         yield Problem(("select",), what)
-    features = dict.fromkeys(model.selection.features, f"select {model.select}")
+    features = dict.fromkeys(model.selection.features, f"select: {model.select}")
     if why := why_not_together(features | {"choices": "the gateway"}):
         yield Problem(("select",), why)
     if model.budget is not None and model.budget.money is not None:
