@@ -1,4 +1,4 @@
-"""What a notebook shows of a result: the waterfall of its call, without a script."""
+"""The view of a result in a notebook: the waterfall of its call, without a script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mellea_like.report.draw_details import Capacity, decided, panels
 from mellea_like.report.icons import patterns, swatch
 from mellea_like.report.markup import Html, html
 from mellea_like.report.page import style
-from mellea_like.report.trace_figures import cut
+from mellea_like.report.views import TraceView
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
@@ -22,18 +22,19 @@ ROOM = Capacity(panels=200, texts=200_000, text=10_000)
 """A notebook keeps its outputs in its file."""
 
 
-def cell(trace: Mapping[str, Any]) -> Html:
+def cell(record: Mapping[str, Any]) -> Html:
     """Show a call in a notebook's cell."""
-    # Several results may stand in one notebook.
-    scope = f"mlr-{sha256(trace['sampling_id'].encode('utf-8', 'replace')).hexdigest()[:12]}"
-    drawn, _ = cut(trace, ROOM.panels)
+    trace = TraceView(record)
+    # A notebook can show several results.
+    scope = f"mlr-{sha256(trace.sampling_id.encode('utf-8', 'replace')).hexdigest()[:12]}"
+    drawn, _ = trace.cut(ROOM.panels)
     facts = " · ".join(f"{value} {name}" for name, value in headline(trace))
     return html(
         '<div class="mlr mlr-cell"><style>{}</style>{}'
         "<header>{}<strong>{}</strong><span>{}</span></header>{}{}{}</div>",
         Html(style("trace")),
         patterns(scope),
-        swatch("won" if trace["success"] else "failed"),
+        swatch("won" if trace.success else "failed"),
         stopped(trace),
         facts,
         waterfall(drawn, scope, links=False),
