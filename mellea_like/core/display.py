@@ -1,4 +1,4 @@
-"""Short texts of objects for people, which never fail to be made."""
+"""Short texts of objects for people. Making them never fails."""
 
 from __future__ import annotations
 
