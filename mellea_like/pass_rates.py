@@ -406,7 +406,7 @@ class _Mixture:
     def _newton(
         self, start: _Weights, slopes: Sequence[float], fitted: Sequence[float]
     ) -> _Weights:
-        """Find the maximum of the second-order approximation where no weight is negative."""
+        """Find the maximum of the second-order approximation among non-negative weights."""
         scaled = {
             place: [x / fit for x, fit in zip(self._columns[place], fitted, strict=True)]
             for place in start

@@ -60,7 +60,7 @@ def sentence(error: Exception, *, debug: bool = False) -> str:
     if isinstance(error, BackendError) and error.retry_after is not None:
         told = isinstance(error, CircuitOpen) or "come back in" in message
         message += "" if told else f"; come back in {error.retry_after:.6g} s"
-    if isinstance(error, BackendError):  # With how often it was asked.
+    if isinstance(error, BackendError):  # Its notes tell how often it was asked.
         notes: list[str] = getattr(error, "__notes__", [])
         tries = [note for note in notes if note.startswith(("tried ", "refused "))]
         return _IN_PYTHON.sub("", "; ".join([message, *tries]))

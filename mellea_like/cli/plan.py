@@ -45,9 +45,9 @@ class PlanOptions:
         "RUN", "A journal. Several journals and directories of journals count as one run."
     )
     target: float = option(
-        0.95, "The share of items that should pass, between 0 and 1.", metavar="SHARE"
+        0.95, "--target SHARE", "The share of items that should pass, between 0 and 1."
     )
-    json: bool = option(False, "Print one JSON object.")
+    json: bool = option(False, "--json", "Print one JSON object.")
 
 
 def run(options: PlanOptions, _signals: SignalHandler) -> int:

@@ -62,23 +62,21 @@ EPILOG = (
 class ServeOptions:
     """The options of ``mellea-like serve``."""
 
-    config: Path = option(
-        REQUIRED, "The configuration file, in YAML.", "--config", "-c", metavar="FILE"
-    )
+    config: Path = option(REQUIRED, "--config -c FILE", "The configuration file, in YAML.")
     host: str | None = option(
-        None, "The address to listen on. Overrides the file's.", metavar="ADDRESS"
+        None, "--host ADDRESS", "The address to listen on. Overrides the file's."
     )
     port: int | None = option(
-        None, "The port; 0 picks a free one. Overrides the file's.", metavar="N", min=0, max=65_535
+        None, "--port N", "The port; 0 picks a free one. Overrides the file's.", min=0, max=65_535
     )
-    check: bool = option(False, "Check the configuration and exit.")
+    check: bool = option(False, "--check", "Check the configuration and exit.")
     workers: int = option(
         1,
+        "--workers N",
         "How many processes serve on the port, to use more than one processor.",
-        metavar="N",
         min=1,
     )
-    quiet: bool = option(False, "Don't log each request on stderr.", "--quiet", "-q")
+    quiet: bool = option(False, "--quiet -q", "Don't log each request on stderr.")
 
     @property
     def server(self) -> dict[str, Any]:

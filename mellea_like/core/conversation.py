@@ -1,4 +1,4 @@
-"""Messages, the conversation that they make, and actions: what is put to a model."""
+"""Messages, conversations, and actions, which ask a model for a reply."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Short texts of objects for people, which never fail to be made."""
+"""Short texts of objects for people. Making them never fails."""
 
 from __future__ import annotations
 
+import json
 import reprlib
 from dataclasses import fields
 from itertools import islice
@@ -15,11 +16,13 @@ __all__ = [
     "attempt_name",
     "attempt_names",
     "bounded",
+    "clipped",
     "error_text",
     "excerpt",
     "fields_shown",
     "first_few",
     "plural",
+    "quoted",
     "safe_repr",
     "shown",
     "with_reason",
@@ -53,6 +56,19 @@ def excerpt(text: str) -> str:
     """Return the beginning of a server's reply for an error, with control characters escaped."""
     shown = repr(text[: CHARACTERS + 1])[1:-1]
     return shown if len(shown) <= CHARACTERS else shown[: CHARACTERS - 1] + "…"
+
+
+def clipped(text: str, limit: int = 80) -> str:
+    """Shorten a text by leaving out its middle."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 1) // 2
+    return f"{text[:half]}…{text[-half:]}"
+
+
+def quoted(text: str) -> str:
+    """Put a text into double quotes, on one line and of limited length."""
+    return json.dumps(clipped(text), ensure_ascii=False)
 
 
 def first_few(reasons: Iterable[str]) -> tuple[str, ...]:

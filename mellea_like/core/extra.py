@@ -1,4 +1,4 @@
-"""Further fields of a protocol's objects, which this library carries and does not read."""
+"""More fields of a protocol's objects, which this library passes on without reading them."""
 
 from __future__ import annotations
 

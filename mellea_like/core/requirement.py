@@ -6,9 +6,10 @@ import copy
 import math
 import sys
 from enum import IntEnum
+from functools import partial, wraps
 from importlib import import_module
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, Unpack, overload
 
 from mellea_like.core.argument_checks import is_async, real_number, takes
 from mellea_like.core.display import shown
@@ -20,7 +21,18 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import StreamCheck, Validator
 
-__all__ = ["CheckStage", "OnError", "Operator", "Requirement", "at_least", "or_else", "requirement"]
+__all__ = [
+    "CheckStage",
+    "OnError",
+    "Operator",
+    "Requirement",
+    "at_least",
+    "or_else",
+    "ready_made",
+    "requirement",
+]
+
+P = ParamSpec("P")
 
 OnError = Literal["error", "fail", "raise"]
 Operator = Literal["and", "or", "or else", "not", "at least"]
@@ -326,6 +338,18 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
             msg = f"at_least takes requirements and texts, not {part!r}"
             raise TypeError(msg)
     return _combined("at least", tuple(made), number)
+
+
+def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
+    """Have a requirement pickle as the call that makes it, because its validator is a closure."""
+
+    @wraps(make)
+    def made(*args: P.args, **settings: P.kwargs) -> Requirement:
+        requirement = make(*args, **settings)
+        vars(requirement)["origin"] = partial(made, *args, **settings)
+        return requirement
+
+    return made
 
 
 def _place_of(requirement: Requirement) -> tuple[str, str] | None:

@@ -11,10 +11,10 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from mellea_like.core.display import bounded
+from mellea_like.core.display import bounded, clipped, quoted
 from mellea_like.core.format_watch import BrokenError, FormatWatch
 from mellea_like.core.validation import Verdict
-from mellea_like.requirements.checks_common import Answer, Fresh, clipped, quoted
+from mellea_like.requirements.checks_common import Answer, Fresh
 from mellea_like.requirements.json_schemas import (
     TooCostly,
     count_step,
@@ -67,7 +67,7 @@ def of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:
 
 
 def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatch:
-    """Return what fails at the first value that a schema can't have."""
+    """Return a reader that fails at the first value that a schema can't have."""
 
     def begin() -> Callable[[str], str | None]:
         watch = FormatWatch(None, shape=_SchemaShape(validator))
@@ -86,7 +86,7 @@ def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatc
 
 
 def watching(begin: Callable[[], Callable[[str], str | None]], *, constants: bool = False) -> Fresh:
-    """Return a stream check that reads JSON, and has something look at its values."""
+    """Return a stream check that reads JSON and passes its values on."""
     json_so_far = json_only(constants=constants)
 
     def make() -> Look:
@@ -182,7 +182,7 @@ class _SchemaNode:
         raise BrokenError(msg)
 
 
-def _may_be(  # noqa: C901 (a keyword after the other)
+def _may_be(  # noqa: C901 (one keyword after the other)
     kind: str, validator: Any, parts: list[Any], depth: int
 ) -> bool:
     """Tell whether a value of a kind can meet a schema; collect the schemas that it must meet."""
@@ -216,7 +216,7 @@ def _may_be(  # noqa: C901 (a keyword after the other)
                 choices.append(chosen)
         if keyword in rules and not choices:
             return False
-        if len(choices) == 1:  # The others can't be met: this one has to be.
+        if len(choices) == 1:  # The others can't be met, so this one must be.
             parts += choices[0]
     return True
 
@@ -316,7 +316,7 @@ class _JsonSoFar:
         return self._ended
 
     def _refused(self, text: str) -> Answer:
-        """Read the piece that was refused again, for the character that is wrong."""
+        """Read the refused piece again to find the wrong character."""
         again = self._ijson.basic_parse_coro(self._ijson.sendable_list())
         if self._read > self._start:  # The parser would take empty input for the end.
             again.send(_as_json_bytes(text[self._start : self._read]))

@@ -47,7 +47,7 @@ def conversation_block(messages: Iterable[Message]) -> str:
 def judge_messages(
     requirement: Requirement, candidate: Candidate, sent: Sequence[Message] = ()
 ) -> tuple[Message, ...]:
-    """Return the question that is put to a judge."""
+    """Return the question for a judge."""
     asked = sent or candidate.action.render(candidate.context)
     text = reply_message(candidate.generation).text
     question = (

@@ -245,7 +245,7 @@ def test_another_number_of_processes_is_refused_for_a_run_that_is_begun(
     [
         (["--unique", "exact"], "compares no rows of two processes"),
         (["--order", "breadth"], "has no rounds over all rows"),
-        (["--parallel", "1"], "takes a row in each process at least"),
+        (["--parallel", "1"], "needs at least one row for each process"),
     ],
 )
 def test_what_needs_all_rows_in_one_process_is_refused(arguments, command, more, says):

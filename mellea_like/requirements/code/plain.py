@@ -1,4 +1,4 @@
-"""Plain data as JSON: the only thing that comes back from a program whose answers are compared.
+"""Plain data as JSON, the only thing that a program whose answers are compared can return.
 
 Standard library only: the sandbox runs this module's source, too.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Array", "decode", "encode", "same"]
 
 _EXACT = 2**63
-"""Larger integers are written in hexadecimal: Python limits how many decimal digits it reads."""
+"""Larger integers are written in hexadecimal, because Python limits decimal digits."""
 
 _SEQUENCES: dict[str, type[Any]] = {
     "list": list,
@@ -63,7 +63,7 @@ def encode(value: Any) -> Any:
         if isinstance(value, kind):
             return [name, text(value)]
     for name, kind in _SEQUENCES.items():
-        if isinstance(value, kind):  # Of a subclass, what it really holds.
+        if isinstance(value, kind):  # A subclass's own value.
             return [name, [encode(item) for item in cast("Any", kind).__iter__(value)]]
     if isinstance(value, dict):
         pairs = cast("Any", dict).items(value)
@@ -72,7 +72,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """Return what `encode` was given, whoever wrote the JSON; ``ValueError`` if that can't be."""
+    """Return the data that `encode` wrote; raise ``ValueError`` for other JSON."""
     if data is None or isinstance(data, bool | int | float | str):
         return data
     if not isinstance(data, list) or len(data) != 2:  # noqa: PLR2004
@@ -94,7 +94,7 @@ def decode(data: Any) -> Any:
 
 
 def same(found: Any, wanted: Any, relative: float, absolute: float) -> bool:
-    """Whether two values are equal as Python's ``==`` has it, floats as nearly as that."""
+    """Whether two values are equal (``==``), and floats nearly so."""
     if isinstance(found, Array) or isinstance(wanted, Array):
         found, wanted = (one.values if isinstance(one, Array) else one for one in (found, wanted))
     if isinstance(found, float | complex) or isinstance(wanted, float | complex):

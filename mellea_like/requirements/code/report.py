@@ -27,7 +27,7 @@ CLIPPED = 2000
 """The most characters of a program's output in a reason."""
 
 ENDED = ", and was ended"
-"""The last words of a failure of a program that came to no end by itself."""
+"""The end of the message about a program that had to be ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ def described(config: dict[str, Any], way: str, holds: dict[str, Any]) -> str:
 def report(
     job: CodeJob, found: dict[str, Any], asked: dict[str, Any], config: dict[str, Any]
 ) -> CodeReport:
-    """Report how a run ended; raise if that says nothing about the program."""
+    """Report how a run ended; raise if the program isn't at fault."""
     said, last = _said(found["said"]), dict[str, Any]()
     for one in said:
         last = one if one.get("secret") == asked["secret"] else last
