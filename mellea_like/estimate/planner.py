@@ -213,7 +213,7 @@ class _Findings:
                 if (trace := item.so_far(facts[path])) is None:
                     continue
                 if comes_again(item.digest):
-                    self._add(self._item(item.kind(trace), number), label, trace)
+                    self._add(self._item(item.digest or trace.kind, number), label, trace)
                 else:
                     self._add(alone := _Item(number, ""), label, trace)
                     self._settle(alone)

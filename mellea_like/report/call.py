@@ -1,19 +1,26 @@
-"""A report about one call: a page, or a few lines."""
+"""A report about one call: a page, a notebook's cell, or a few lines."""
 
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
 from mellea_like.core.slice import Outcome
 from mellea_like.report.charts import breakdown
-from mellea_like.report.draw_details import FULL, conversation, decided, panels, tool_calls
-from mellea_like.report.icons import swatch
-from mellea_like.report.markup import Html, clip, joined, text_block
+from mellea_like.report.draw_details import (
+    FULL,
+    Capacity,
+    conversation,
+    decided,
+    panels,
+    tool_calls,
+)
+from mellea_like.report.markup import Html, clip, html, joined, patterns, swatch, text_block
 from mellea_like.report.model_shares import Shares, add_shares, share_rows
 from mellea_like.report.numbers import amount, count, moment, percent, seconds
-from mellea_like.report.page import SCOPE, environment, page
+from mellea_like.report.page import SCOPE, environment, page, style
 from mellea_like.report.views import FATES, TraceView, damage
 from mellea_like.report.waterfall import waterfall
 
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 
     from mellea_like.report.views import SliceView
 
-__all__ = ["call_report", "call_text", "headline", "stopped"]
+__all__ = ["call_report", "call_text", "cell"]
 
 _STOPPED = {
     "passed": "Passed",
@@ -198,3 +205,28 @@ def _note(trace: TraceView, winners: Sequence[SliceView]) -> str:
     if trace.decides:
         return f"Decided after {seconds(trace.elapsed)}{rest}."
     return f"Passed after {seconds(winners[0].ended_at)}{rest}."
+
+
+ROOM = Capacity(panels=200, texts=200_000, text=10_000)
+"""A cell is short, because notebooks store their outputs."""
+
+
+def cell(record: Mapping[str, Any]) -> Html:
+    """Show a call in a notebook's cell."""
+    trace = TraceView(record)
+    # A notebook can show several results.
+    scope = f"mlr-{sha256(trace.sampling_id.encode('utf-8', 'replace')).hexdigest()[:12]}"
+    drawn, _ = trace.cut(ROOM.panels)
+    facts = " · ".join(f"{value} {name}" for name, value in headline(trace))
+    return html(
+        '<div class="mlr mlr-cell"><style>{}</style>{}'
+        "<header>{}<strong>{}</strong><span>{}</span></header>{}{}{}</div>",
+        Html(style("trace")),
+        patterns(scope),
+        swatch("won" if trace.success else "failed"),
+        stopped(trace),
+        facts,
+        waterfall(drawn, scope, links=False),
+        decided(trace),
+        panels(trace, scope, ROOM),
+    )

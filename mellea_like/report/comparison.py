@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mellea_like.core.display import plural
+from mellea_like.pass_rates import pass_rate_interval
 from mellea_like.report.markup import clip
 from mellea_like.report.numbers import amount, count, money, percent, seconds
 from mellea_like.report.page import environment, page
-from mellea_like.report.run_figures import UNREADABLE, RunFigures, wilson
+from mellea_like.report.run_figures import UNREADABLE, RunFigures
 from mellea_like.report.run_summary import about_run
 from mellea_like.report.views import ItemView, damage
 
@@ -61,7 +62,9 @@ class Comparison:
         if not (one.done and other.done):
             return math.nan, -1.0, 1.0
         p, q = one.passed / one.done, other.passed / other.done
-        (p_low, p_high), (q_low, q_high) = (wilson(run.passed, run.done) for run in (one, other))
+        (p_low, p_high), (q_low, q_high) = (
+            pass_rate_interval(run.done, run.passed) for run in (one, other)
+        )
         below = math.hypot(q - q_low, p_high - p)
         above = math.hypot(q_high - q, p - p_low)
         return q - p, q - p - below, q - p + above

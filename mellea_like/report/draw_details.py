@@ -11,8 +11,7 @@ from mellea_like.core.display import plural
 from mellea_like.core.parts import Text, part_from_dict, shown_size
 from mellea_like.core.prompts import prompt_since
 from mellea_like.report.charts import rate_bar
-from mellea_like.report.icons import swatch
-from mellea_like.report.markup import Html, clip, html, joined, text_block
+from mellea_like.report.markup import Html, clip, html, joined, swatch, text_block
 from mellea_like.report.numbers import capital, count, percent, seconds, tokens_of
 from mellea_like.report.waterfall import anchor
 

@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANY_MODEL",
-    "ModelShare",
     "Money",
     "Prices",
     "Shares",
     "add_shares",
     "money_of",
-    "parts_of",
     "prices_of",
     "share_rows",
 ]
@@ -89,7 +87,7 @@ Shares: TypeAlias = "dict[tuple[int | None, str | None], ModelShare]"
 """The parts of models, by stage, if there are stages, and model."""
 
 
-def parts_of(
+def _parts_of(
     s: SliceView, model: str | None, prices: Prices | None
 ) -> list[tuple[str | None, Usage, Money]]:
     """Split the cost of a draw: first the part of its own model, then those of its checks."""
@@ -108,15 +106,16 @@ def parts_of(
 def money_of(s: SliceView, model: str | None, prices: Prices) -> Money:
     """Sum up the cost of a draw and its checks."""
     total = Money()
-    for _, _, cost in parts_of(s, model, prices):
+    for _, _, cost in _parts_of(s, model, prices):
         total = total.plus(cost)
     return total
 
 
-def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -> None:
-    """Add the models of a call, judges included."""
+def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -> Money:
+    """Add the models of a call, judges included; return the cost of its draws."""
+    total = Money()
     for s, model in zip(trace.slices, trace.models, strict=True):
-        for at, (name, usage, cost) in enumerate(parts_of(s, model, prices)):
+        for at, (name, usage, cost) in enumerate(_parts_of(s, model, prices)):
             key = (s.stage, name)
             if key not in shares and len(shares) >= MOST_MODELS:
                 key = (None, "(others)")
@@ -125,6 +124,8 @@ def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -
             share.passed += not at and s.passed
             share.usage += usage
             share.money = share.money.plus(cost)
+            total = total.plus(cost)
+    return total
 
 
 def share_rows(shares: Shares, currency: str | None = None) -> list[tuple[str, ...]]:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.generation import Usage
 from mellea_like.pass_rates import coverage_curve
-from mellea_like.report.model_shares import Money, Shares, add_shares, money_of, prices_of
+from mellea_like.report.model_shares import Money, Shares, add_shares, prices_of
 from mellea_like.report.views import FATES, ItemView, RunView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mellea_like.pass_rates import CoverageCurve
-    from mellea_like.report.views import Fault, SliceView, TraceView, Verdict
+    from mellea_like.report.views import Fault, SliceView, TraceView
 
 __all__ = [
     "DEEPEST",
@@ -33,7 +33,6 @@ __all__ = [
     "Tally",
     "figures_of",
     "why",
-    "wilson",
 ]
 
 PAUSE = 10.0
@@ -177,19 +176,6 @@ class RepairDepth:
     less: int = 0
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a share.
-
-    Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference",
-    JASA 22, 1927.
-    """
-    z = 1.959964
-    share, part = successes / trials, z * z / trials
-    middle = share + part / 2
-    half = z * math.sqrt(share * (1 - share) / trials + part / (4 * trials))
-    return max(0.0, (middle - half) / (1 + part)), min(1.0, (middle + half) / (1 + part))
-
-
 class RunFigures:
     """The figures of a run.
 
@@ -235,8 +221,8 @@ class RunFigures:
                 self._intervals.add(start.timestamp(), max(start, end).timestamp())
         self.open_end = any(closed is None for _, closed in sittings)
         """Whether the end of a sitting isn't known, so that ``elapsed`` is a lower bound."""
-        self._slowest: list[tuple[float, int, ItemView]] = []
-        self._failed: list[tuple[float, int, ItemView]] = []
+        self._slowest: list[tuple[float, int, Mapping[str, Any]]] = []
+        self._failed: list[tuple[float, int, Mapping[str, Any]]] = []
         self.too_few = 0
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -258,7 +244,7 @@ class RunFigures:
         so_far = item.so_far(self.run)
         recorded, money = self._trace(so_far)
         if so_far is not None:
-            kind = hash(item.kind(so_far))
+            kind = hash(item.digest or so_far.kind)
             drawn, had = so_far.shown, self.shown.get(kind, (0, 0, 0))
             all_of_it = had[0] + drawn[0], had[1] + drawn[1], had[2] + drawn[2]
             self.shown[kind] = self._shown.setdefault(all_of_it, all_of_it)
@@ -275,32 +261,31 @@ class RunFigures:
         if status == "unfinished":
             return
         self.latency.add(item.elapsed)
-        self._ended(item)
+        if item.started is not None:
+            started = datetime.fromisoformat(item.started).timestamp()
+            self._intervals.add(started, started + item.elapsed)
         self.too_few += status == "failed" and trace is not None and trace.has_too_few
         if status != "passed":
             # The item's id alone decides, so that a run that grows keeps most of its sample.
             chance = random.Random(f"{self.seed} {item.id}").random()
-            _keep(self._failed, (chance, self.items, item))
+            _keep(self._failed, (chance, self.items, item.plain))
         if status == "failed" and trace is not None and not trace.has_too_few:
             self._final(trace)
         # Of items that took equally long, the earlier one is kept.
-        _keep(self._slowest, (item.elapsed, -self.items, item))
+        _keep(self._slowest, (item.elapsed, -self.items, item.plain))
 
     def _trace(self, trace: TraceView | None) -> tuple[Usage, Money]:
         recorded, money = Usage(), Money()
         if trace is None:
             return recorded, money
-        slices = trace.slices
-        self._repairs(slices)
-        add_shares(trace, self.models, self.prices)
-        for s, model in zip(slices, trace.models, strict=True):
-            usage = s.usage
-            recorded += usage
+        self._repairs(trace.slices)
+        money = add_shares(trace, self.models, self.prices)
+        for s in trace.slices:
+            recorded += s.usage
             self.outcomes[s.outcome] += 1
-            if self.prices is not None:
-                money = money.plus(money_of(s, model, self.prices))
             for v in s.verdicts:
-                self._verdict(v)
+                name = _counted(v.description, self.requirements)
+                self.requirements.setdefault(name, Tally()).counts[v.status] += 1
             if s.outcome == "errored" and (error := s.error) is not None:
                 self._error(error.type)
         for fate, usage in trace.fates:
@@ -322,8 +307,8 @@ class RunFigures:
         if best.reason:
             lacked.add(UNREADABLE)
         for what in lacked:
-            known = what in self.final_failures or len(self.final_failures) < MOST_NAMES
-            cause = self.final_failures.setdefault(what if known else OTHERS, FinalFailure())
+            name = _counted(what, self.final_failures)
+            cause = self.final_failures.setdefault(name, FinalFailure())
             cause.items += 1
             cause.alone += len(lacked) == 1
 
@@ -345,15 +330,8 @@ class RunFigures:
                 here.same += gain == 0
                 here.less += gain < 0
 
-    def _verdict(self, v: Verdict) -> None:
-        what = v.description
-        if what not in self.requirements and len(self.requirements) >= MOST_NAMES:
-            what = OTHERS
-        self.requirements.setdefault(what, Tally()).counts[v.status] += 1
-
     def _error(self, kind: str) -> None:
-        known = kind in self.errors or len(self.errors) < MOST_NAMES
-        self.errors[kind if known else OTHERS] += 1
+        self.errors[_counted(kind, self.errors)] += 1
 
     def _item_error(self, error: Fault | None, trace: TraceView | None) -> None:
         """Count the error that ended an item, unless it is that of one of its draws."""
@@ -362,12 +340,6 @@ class RunFigures:
         errors = [] if trace is None else [s.error for s in trace.slices]
         if not any(other is not None and other.type == error.type for other in errors):
             self._error(error.type)
-
-    def _ended(self, item: ItemView) -> None:
-        if item.started is None:
-            return
-        started = datetime.fromisoformat(item.started).timestamp()
-        self._intervals.add(started, started + item.elapsed)
 
     @property
     def items(self) -> int:
@@ -387,14 +359,12 @@ class RunFigures:
     @property
     def failed(self) -> list[Mapping[str, Any]]:
         """Some of the items that failed, chosen at random, in the order of the input."""
-        return [item.plain for _, _, item in sorted(self._failed, key=lambda e: e[2].id)]
+        return [item for _, _, item in sorted(self._failed, key=lambda e: e[2]["id"])]
 
     @property
     def slowest(self) -> list[Mapping[str, Any]]:
         """The slowest items, the slowest of all first."""
-        return [
-            item.plain for _, _, item in sorted(self._slowest, key=lambda e: e[:2], reverse=True)
-        ]
+        return [item for _, _, item in sorted(self._slowest, key=lambda e: e[:2], reverse=True)]
 
     @property
     def elapsed(self) -> float | None:
@@ -432,7 +402,14 @@ class RunFigures:
         return sorted(judged, key=lambda pair: pair[1].counts["passed"] / pair[1].judged)
 
 
-def _keep(found: list[tuple[float, int, ItemView]], entry: tuple[float, int, ItemView]) -> None:
+def _counted(name: str, names: Collection[str]) -> str:
+    """Return the name under which something is counted."""
+    return name if name in names or len(names) < MOST_NAMES else OTHERS
+
+
+def _keep(
+    found: list[tuple[float, int, Mapping[str, Any]]], entry: tuple[float, int, Mapping[str, Any]]
+) -> None:
     """Keep the greatest entries, as many as are listed."""
     if len(found) < LISTED:
         heappush(found, entry)

@@ -15,8 +15,7 @@ from mellea_like.report.draw_details import (
     panels,
     tool_calls,
 )
-from mellea_like.report.icons import swatch
-from mellea_like.report.markup import Html, clip, html, joined, text_block
+from mellea_like.report.markup import Html, clip, html, joined, swatch, text_block
 from mellea_like.report.numbers import count, money, percent, seconds
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.run_figures import LISTED, figures_of, why

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.display import plural, with_reason
 from mellea_like.core.prices import with_currency
+from mellea_like.pass_rates import pass_rate_interval
 from mellea_like.report.markup import clip
 from mellea_like.report.model_shares import share_rows
 from mellea_like.report.numbers import amount, count, moment, money, percent, seconds, tokens_of
-from mellea_like.report.run_figures import DEEPEST, LISTED, figures_of, why, wilson
+from mellea_like.report.run_figures import DEEPEST, LISTED, figures_of, why
 from mellea_like.report.views import FATES, ItemView, damage
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def about_run(figures: RunFigures) -> str:
 def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str, str]]:
     """Choose the figures that come first; with ``advise``, explain how to get a missing one."""
     usage, done, passed = figures.usage, figures.done, figures.passed
-    low, high = wilson(passed, done) if done else (0.0, 1.0)
+    low, high = pass_rate_interval(done, passed) if done else (0.0, 1.0)
     known, complete = figures.money
     elapsed = figures.elapsed
     bound = "≥ " if usage.unknown else ""
@@ -201,7 +202,7 @@ def _lines(figures: RunFigures) -> list[str]:
     if causes := figures.by_final_failure:
         lines += ["", "What failed items lacked in the end"]
         lines += [
-            f"  {count(c.items):>10} {_line(name)} ({_alone(c.alone)})"
+            f"  {count(c.items):>10} {_line(name)} ({count(c.alone)} of them nothing else)"
             for name, c in causes[:_LINES]
         ]
     if figures.by_depth:
@@ -217,23 +218,14 @@ def _lines(figures: RunFigures) -> list[str]:
             f"  {count(n):>10} {_line(kind)}" for kind, n in figures.errors.most_common(_LINES)
         ]
     if figures.failed:
-        lines += ["", _sample_words(figures)]
+        few = figures.done - figures.passed <= LISTED
+        sample = f"{LISTED} of the items that failed, at random (seed {figures.seed})"
+        lines += ["", "The items that failed" if few else sample]
         lines += [
             f"  #{item.id} {with_reason(_line(item.label), _line(why(item)))}"
             for item in map(ItemView, figures.failed)
         ]
     return lines
-
-
-def _sample_words(figures: RunFigures) -> str:
-    """Return the heading of the failed items that are listed."""
-    if figures.done - figures.passed <= LISTED:
-        return "The items that failed"
-    return f"{LISTED} of the items that failed, at random (seed {figures.seed})"
-
-
-def _alone(number: int) -> str:
-    return f"{count(number)} of them nothing else"
 
 
 def depth_name(depth: int) -> str:

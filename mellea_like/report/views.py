@@ -19,20 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.core.decision import Decision
     from mellea_like.core.generation import Usage
 
-__all__ = [
-    "FATES",
-    "JUDGED",
-    "Fault",
-    "ItemView",
-    "RunView",
-    "SliceView",
-    "TraceView",
-    "Verdict",
-    "damage",
-]
-
-JUDGED = frozenset({"passed", "failed"})
-"""Outcomes of draws that the requirements decided."""
+__all__ = ["FATES", "Fault", "ItemView", "RunView", "SliceView", "TraceView", "Verdict", "damage"]
 
 FATES: dict[str, str] = {
     "won": "in the replies that won",
@@ -45,6 +32,14 @@ FATES: dict[str, str] = {
     "other": "in requests whose draw is not recorded",
 }
 """Descriptions of where tokens can go."""
+
+_UNFINISHED: dict[str, Any] = {
+    "prompts": [[], []],
+    "success": False,
+    "best_index": None,
+    **dict.fromkeys(("sampling_id", "started", "stop_reason", "stop_detail"), ""),
+    "elapsed": 0.0,
+}
 
 _LOST = {"passed": "late", "failed": "rejected", "errored": "errored"}
 
@@ -76,125 +71,49 @@ class Verdict(NamedTuple):
 
 
 class SliceView:
-    """A recorded draw. Two views are equal only if they are the same object."""
-
-    __slots__ = (
-        "_usage",
-        "_verdicts",
-        "chain",
-        "depth",
-        "ended_at",
-        "finish_reason",
-        "iteration",
-        "model",
-        "outcome",
-        "plain",
-        "prompt",
-        "reason",
-        "stage",
-        "started_at",
-        "subsample",
-        "text",
-    )
+    """A recorded draw; ``prompt`` and ``context`` are places among the call's conversations."""
 
     def __init__(self, plain: Mapping[str, Any], *, prompt: int | None = None) -> None:
         self.plain = plain
-        self._usage: Usage | None = None
-        self._verdicts: list[Verdict] | None = None
         self.iteration: int = plain["iteration"]
         self.subsample: int = plain["subsample"]
         self.chain: int = plain["chain"]
         self.depth: int = plain["depth"]
         self.stage: int | None = plain.get("stage")
         self.outcome: str = plain["outcome"]
+        self.passed = self.outcome == "passed"
+        self.judged = self.outcome in {"passed", "failed"}
         self.prompt: int = plain["prompt"] if prompt is None else prompt
+        self.context: int = plain.get("context", 0)
+        self.action: str = plain["action"]["text"]
         self.text: str | None = plain["text"]
+        self.refusal: str | None = plain.get("refusal")
+        self.reasoning: str | None = plain.get("reasoning")
+        self.value: Any = plain.get("value")
+        self.tool_calls: Sequence[Mapping[str, Any]] | None = plain.get("tool_calls")
         self.model: str | None = plain["model"]
+        self.asked: str | None = plain.get("asked")
         self.reason: str = plain["reason"]
+        self.error = Fault.of(plain["error"])
         self.finish_reason: str | None = plain["finish_reason"]
         self.started_at: float = plain["started_at"]
         self.ended_at: float = plain["ended_at"]
+        self.seconds = self.ended_at - self.started_at
 
-    @property
-    def passed(self) -> bool:
-        """Whether the draw passed."""
-        return self.outcome == "passed"
-
-    @property
-    def judged(self) -> bool:
-        """Whether the requirements decided it."""
-        return self.outcome in JUDGED
-
-    @property
-    def seconds(self) -> float:
-        """How long the draw took."""
-        return self.ended_at - self.started_at
-
-    @property
-    def action(self) -> str:
-        """The text of the action."""
-        text: str = self.plain["action"]["text"]
-        return text
-
-    @property
-    def context(self) -> int:
-        """The place of the earlier conversation among the call's prompts."""
-        place: int = self.plain.get("context", 0)
-        return place
-
-    @property
-    def asked(self) -> str | None:
-        """The model that was asked, if it is recorded."""
-        return self.plain.get("asked")
-
-    @property
-    def refusal(self) -> str | None:
-        """The refusal in the reply, if any."""
-        return self.plain.get("refusal")
-
-    @property
-    def reasoning(self) -> str | None:
-        """The thoughts in the reply, if any."""
-        return self.plain.get("reasoning")
-
-    @property
-    def value(self) -> Any:
-        """The parsed value as plain data; None if nothing was parsed."""
-        return self.plain.get("value")
-
-    @property
-    def tool_calls(self) -> Sequence[Mapping[str, Any]] | None:
-        """The tool calls in the reply, as a message has them; None if there are none."""
-        return self.plain.get("tool_calls")
-
-    @property
-    def error(self) -> Fault | None:
-        """The exception that ended the draw."""
-        return Fault.of(self.plain["error"])
-
-    @property
+    @cached_property
     def usage(self) -> Usage:
         """The cost of the draw, checks included."""
-        if self._usage is None:
-            self._usage = usage_from_dict(self.plain["usage"])
-        return self._usage
+        return usage_from_dict(self.plain["usage"])
 
     @property
     def check_usage(self) -> tuple[tuple[str | None, Usage], ...] | None:
         """The cost of the draw's checks by model; None if it isn't recorded."""
         return check_usage_of(self.plain)
 
-    @property
+    @cached_property
     def verdicts(self) -> list[Verdict]:
         """The verdicts on its requirements."""
-        if self._verdicts is None:
-            self._verdicts = [
-                Verdict(
-                    v["name"], v["description"], v["status"], v["reason"], v["score"], v["weight"]
-                )
-                for v in self.plain["validations"]
-            ]
-        return self._verdicts
+        return [Verdict(*(v[name] for name in Verdict._fields)) for v in self.plain["validations"]]
 
     @property
     def unmet(self) -> list[str]:
@@ -230,40 +149,15 @@ class TraceView:
     def __init__(self, plain: Mapping[str, Any], slices: list[SliceView] | None = None) -> None:
         self._plain = plain
         self.slices = [SliceView(s) for s in plain["slices"]] if slices is None else slices
+        self.prompts: Sequence[Any] = plain["prompts"]  # As ``mellea_like.core.prompts`` has them.
         self.success: bool = plain["success"]
         self.best_index: int | None = plain["best_index"]
         self.decides = plain.get("decision") is not None
-        """Whether a selection chose among the draws."""
-
-    @property
-    def sampling_id(self) -> str:
-        """The id of the call."""
-        text: str = self._plain["sampling_id"]
-        return text
-
-    @property
-    def started(self) -> str:
-        """The time when the call started, in ISO 8601."""
-        text: str = self._plain["started"]
-        return text
-
-    @property
-    def elapsed(self) -> float:
-        """How long the call took, in seconds."""
-        seconds: float = self._plain["elapsed"]
-        return seconds
-
-    @property
-    def stop_reason(self) -> str:
-        """The reason why the call ended."""
-        text: str = self._plain["stop_reason"]
-        return text
-
-    @property
-    def stop_detail(self) -> str:
-        """More about that reason."""
-        text: str = self._plain["stop_detail"]
-        return text
+        self.sampling_id: str = plain["sampling_id"]
+        self.started: str = plain["started"]
+        self.elapsed: float = plain["elapsed"]
+        self.stop_reason: str = plain["stop_reason"]
+        self.stop_detail: str = plain["stop_detail"]
 
     @property
     def usage(self) -> Usage:
@@ -367,12 +261,6 @@ class TraceView:
             return s.action, repr(self.sent(s.prompt)), tuple(v.description for v in s.verdicts)
         return None
 
-    @property
-    def prompts(self) -> Sequence[Any]:
-        """The conversations as they are written (``mellea_like.core.prompts``)."""
-        written: Sequence[Any] = self._plain["prompts"]
-        return written
-
     def sent(self, place: int) -> list[Mapping[str, Any]]:
         """Return all messages of a conversation."""
         return prompt_at(self.prompts, place)
@@ -406,43 +294,16 @@ class ItemView:
         self.plain = plain
         self.id: int = plain["id"]
         self.label: str = plain["label"]
+        self.data: Any = plain["data"]
         self.status: str = plain["status"]
+        self.attempts: int = plain["attempts"]
+        self.started: str | None = plain["started"]
+        self.elapsed: float = plain["elapsed"]
         self.error = Fault.of(plain["error"])
         self.digest: str = plain.get("digest") or ""
         self.journal: str | None = plain.get("journal")
+        self.usage = usage_from_dict(plain["usage"])
         self.trace = None if plain["trace"] is None else TraceView(plain["trace"])
-
-    @property
-    def data(self) -> Any:
-        """The item's row."""
-        return self.plain["data"]
-
-    @property
-    def attempts(self) -> int:
-        """How often the item was begun."""
-        number: int = self.plain["attempts"]
-        return number
-
-    @property
-    def started(self) -> str | None:
-        """The time when it was begun last, in ISO 8601."""
-        text: str | None = self.plain["started"]
-        return text
-
-    @property
-    def elapsed(self) -> float:
-        """How long it took, in seconds."""
-        seconds: float = self.plain["elapsed"]
-        return seconds
-
-    @property
-    def usage(self) -> Usage:
-        """Its cost."""
-        return usage_from_dict(self.plain["usage"])
-
-    def kind(self, trace: TraceView) -> Hashable:
-        """Return the digest of its row and prompt, which equal items share."""
-        return self.digest or trace.kind
 
     def so_far(self, run: Mapping[str, Any] | None = None) -> TraceView | None:
         """Return the item's trace; if it isn't finished, one of its draws so far.
@@ -463,7 +324,7 @@ class ItemView:
             return 0 if alike else 1
 
         return TraceView(
-            {"prompts": [[], []], "success": False, "best_index": None},
+            _UNFINISHED,
             [SliceView(s, prompt=prompt(s)) for s in slices],
         )
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.display import plural
 from mellea_like.report.charts import ticks
-from mellea_like.report.icons import box, mark
-from mellea_like.report.markup import Html, clip, html, joined
+from mellea_like.report.markup import Html, box, clip, html, joined, mark
 from mellea_like.report.numbers import capital, seconds
 
 if TYPE_CHECKING:

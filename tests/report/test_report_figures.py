@@ -24,7 +24,6 @@ from mellea_like.report.run_figures import (
     Distribution,
     Intervals,
     why,
-    wilson,
 )
 from mellea_like.report.run_summary import statuses_of
 from mellea_like.report.views import ItemView, SliceView, TraceView
@@ -296,23 +295,6 @@ def test_without_prices_there_is_no_money(some):
     made = figures(*some, prices=None)
     assert made.prices is None
     assert not made.costs.values
-
-
-@pytest.mark.parametrize(
-    ("successes", "trials", "low", "high"),
-    # From Newcombe, Statistics in Medicine 17, 1998, table I, method 3.
-    [
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-    ],
-)
-def test_intervals_are_wilsons(successes, trials, low, high):
-    assert wilson(successes, trials) == (
-        pytest.approx(low, abs=1e-4),
-        pytest.approx(high, abs=1e-4),
-    )
 
 
 # --- lists ------------------------------------------------------------------------------------
