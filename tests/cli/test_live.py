@@ -74,29 +74,6 @@ def test_a_row_shows_how_its_latest_iteration_ended():
     assert "1 of at most 6 draws" in shown
 
 
-def test_a_row_does_not_go_back_to_an_iteration_that_is_over():
-    progress = Progress(loop=3, concurrency=1)
-    progress._move(0, 2, "generating")  # slices are delivered beside the call, and may come later
-    progress.on_slice(make_slice(1))
-    [row] = progress.rows
-    assert (row.iteration, row.state) == (2, "generating")
-    assert "it has 2 words" in row.failed
-
-
-def test_lines_name_the_iteration_its_outcome_and_why():
-    lines = []
-    progress = Progress(3, 1, lines.append)
-    progress.on_slice(make_slice(1))
-    progress.on_slice(make_slice(2, Outcome.ERRORED, error=RuntimeError("broken"), depth=1))
-    progress.on_slice(make_slice(3, Outcome.PASSED, depth=2))
-    why = "words<=1 some text: it has 2 words; at most 1 is allowed"
-    assert lines == [
-        f"attempt 1 of 3: failed after 0.25 s: {why}",
-        "attempt 2 of 3: errored after 0.25 s: broken",
-        "attempt 3 of 3: passed after 0.25 s",
-    ]
-
-
 def states(progress):
     return [(row.subsample, row.iteration, row.state) for row in progress.rows]
 

@@ -99,14 +99,6 @@ def test_an_option_that_was_renamed_says_its_name(command, arguments, sentence):
     assert (code, "No such option" in err) == (2, True)
 
 
-def test_a_wrong_check_is_shown_with_all_that_are_allowed(command):
-    _, _, err = command("sample", "Write.", "--check", "vowels<=5")
-    assert err.splitlines()[1] == (
-        "Allowed: words<=20  chars>=100  lines==3  sentences==1  contains:TEXT  excludes:TEXT"
-        "  regex:PATTERN  starts:TEXT  ends:TEXT  json  choice:a|b|c"
-    )
-
-
 @pytest.mark.parametrize("instruction", ["", "  \n"])
 def test_an_empty_instruction_is_bad_usage(command, instruction):
     code, out, err = command("sample", instruction)

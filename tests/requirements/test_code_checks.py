@@ -541,14 +541,6 @@ async def test_wrong_code_fails_and_the_reason_has_what_was_found(box, code, tes
     assert result.score == pytest.approx(score)
 
 
-@pytest.mark.anyio
-async def test_names_are_what_the_code_has_to_define_and_all_that_tests_see(box):
-    check = passes_tests("assert sum(2, 3) == 5", names=["sum"], sandbox=box)
-    assert (await decided(check, python("def sum(a, b):\n    return a + b"))).passed
-    result = await decided(check, python("def add(a, b):\n    return a + b"))
-    assert result.reason == "the program defines no sum"
-
-
 @pytest.mark.parametrize(
     ("tests", "settings", "error", "says"),
     [

@@ -219,11 +219,6 @@ def test_each_reply_is_looked_at_from_its_start():
     assert copy.deepcopy(used)("c", "c") is Verdict.UNKNOWN
 
 
-def test_a_check_can_be_lent_to_a_requirement_of_ones_own():
-    polite = Requirement("is short and polite", stream=word_count(at_most=2, early=True).stream)
-    assert rejection(polite, "a b c") == ("a b c", "it has 3 words so far; at most 2 are allowed")
-
-
 # --- Unicode ----------------------------------------------------------------------------------
 
 
