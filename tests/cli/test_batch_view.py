@@ -14,12 +14,7 @@ from rich.cells import cell_len
 from rows_kit import echo, write_rows
 
 from mellea_like.batch import Progress
-from mellea_like.cli.batch.progress import (
-    parts_of,
-    so_far,
-    status_line,
-    summary,
-)
+from mellea_like.cli.batch.progress import parts_of, so_far, status_line, summary
 from mellea_like.cli.console import make_console
 from mellea_like.core import Usage
 from mellea_like.limits import Price
@@ -95,16 +90,7 @@ ALL = "  ".join(plain(BUSY, Price(1, 2)))
 
 
 @pytest.mark.parametrize(
-    ("columns", "line"),
-    [
-        (
-            200,
-            ALL,
-        ),
-        (40, f"{ALL[:39]}…"),
-        (5, "1,23…"),
-        (0, "…"),
-    ],
+    ("columns", "line"), [(200, ALL), (40, f"{ALL[:39]}…"), (5, "1,23…"), (0, "…")]
 )
 def test_where_there_is_little_room_the_least_is_left_out(columns, line):
     assert drawn(status_line(parts_of(BUSY, Price(1, 2)), columns), columns) == line

@@ -208,14 +208,7 @@ def test_a_spent_budget_ends_the_call_with_what_there_is(command):
 
 
 def test_a_reply_that_was_cut_off_has_failed_unless_it_is_accepted(command):
-    given = (
-        "sample",
-        "Write.",
-        "--backend=markov",
-        "--max-tokens=2",
-        "--attempts=2",
-        "--lanes=3",
-    )
+    given = ("sample", "Write.", "--backend=markov", "--max-tokens=2", "--attempts=2", "--lanes=3")
     code, out, err = command(*given, "--json")
     record = json.loads(out)
     assert (code, len(record["slices"])) == (1, 6)
@@ -316,13 +309,11 @@ def test_it_gives_up_what_is_hopeless(command):
 
 
 @pytest.mark.parametrize(
-    "schedule",
-    ["eager", "pooled", "staggered:0.01", "hedged:0.5", "restart:0.5"],
+    "schedule", ["eager", "pooled", "staggered:0.01", "hedged:0.5", "restart:0.5"]
 )
 def test_every_schedule_uses_all_turns_and_no_more(command, schedule):
     code, out, err = command(
-        *("sample", "Write.", *HARD, "--schedule", schedule, "--attempts=4", "--lanes=3"),
-        "--json",
+        *("sample", "Write.", *HARD, "--schedule", schedule, "--attempts=4", "--lanes=3"), "--json"
     )
     record = json.loads(out)
     assert (code, record["stop_reason"]) == (1, "exhausted")

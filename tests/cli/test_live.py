@@ -175,8 +175,7 @@ def test_a_small_terminal_does_not_break_the_view(size):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "size"),
-    [("hedged:0.5", (40, 10)), ("staggered:0.2", (80, 24))],
+    ("schedule", "size"), [("hedged:0.5", (40, 10)), ("staggered:0.2", (80, 24))]
 )
 def test_the_view_copes_with_chains_that_open_late_and_borrow_turns(size, schedule):
     lag = Answer("one two three four", seconds=2.0)
@@ -235,8 +234,7 @@ def test_an_interrupt_cancels_the_calls_in_flight_and_says_so(number, code):
     with (
         OpenAIServer(SLOW) as server,
         Terminal(
-            *("sample", "x", "--check", "words>=1", "--lanes=3"),
-            *("--base-url", server.url),
+            *("sample", "x", "--check", "words>=1", "--lanes=3"), *("--base-url", server.url)
         ) as terminal,
     ):
         terminal.wait_for("generating")

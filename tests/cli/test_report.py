@@ -208,10 +208,7 @@ def test_another_file_is_not_replaced(command, trace, tmp_path):
     page = tmp_path / "mine.txt"
     page.write_text("mine", encoding="utf-8")
     code, _, err = command("report", str(trace), "-o", str(page))
-    assert (code, err) == (
-        3,
-        f"mellea-like: {page} exists and isn't a report: name another file\n",
-    )
+    assert (code, err) == (3, f"mellea-like: {page} exists and isn't a report: name another file\n")
     assert page.read_text(encoding="utf-8") == "mine"
 
 

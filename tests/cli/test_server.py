@@ -11,11 +11,7 @@ from mellea_like.cli.backends import Backends
 from mellea_like.cli.sample.command import SampleOptions
 from mellea_like.core.format import json_schema, parse_json
 
-NAMES = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}},
-    "required": ["name"],
-}
+NAMES = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
 def verdict(passed, reason=""):

@@ -116,10 +116,7 @@ attempt 3 of 3, lane 2*  passed          1     10      20       0        0      
 
 
 def test_it_prints_as_an_aligned_table_with_the_winner_marked():
-    slices = [
-        cut(Outcome.FAILED, iteration=5, depth=1),
-        cut(Outcome.PASSED, iteration=6, depth=2),
-    ]
+    slices = [cut(Outcome.FAILED, iteration=5, depth=1), cut(Outcome.PASSED, iteration=6, depth=2)]
     assert str(ledger(slices, 1, EUROS)) == PRINTED
 
 

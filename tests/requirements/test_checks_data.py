@@ -310,10 +310,7 @@ LONG = "a" * 40 + "c"
 
 @pytest.mark.parametrize(
     ("schema", "value"),
-    [
-        ({"pattern": SLOW}, LONG),
-        ({"patternProperties": {SLOW: True}}, {LONG: 1}),
-    ],
+    [({"pattern": SLOW}, LONG), ({"patternProperties": {SLOW: True}}, {LONG: 1})],
 )
 def test_a_pattern_of_exponential_cost_errs(schema, value):
     with pytest.raises(RequirementError, match=r"0\.1 s for a pattern"):

@@ -253,10 +253,7 @@ def test_context():
             "assert each(lambda x: x + 1, [1]) == [2]",
         ),
         ("def up(n):\n    yield from range(n)", "assert list(up(3)) == [0, 1, 2]"),
-        (
-            "async def wait(x):\n    return x",
-            "import asyncio\nassert asyncio.run(wait(3)) == 3",
-        ),
+        ("async def wait(x):\n    return x", "import asyncio\nassert asyncio.run(wait(3)) == 3"),
         (
             "import collections\nP = collections.namedtuple('P', 'x y')\ndef p(): return P(1, 2)",
             "x, y = p()\nassert p() == (1, 2) and p().x == x == 1 and y == 2",

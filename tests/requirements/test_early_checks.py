@@ -158,12 +158,7 @@ def test_an_excluded_text_is_seen_once_a_plain_character_follows(name, text, cut
             '{"a": ["a", 2,',
             "the reply isn't a valid dict[str,list[literal['a',1]]]: a.1: Input should be 'a' or 1",
         ),
-        (
-            CHECKS["json"],
-            '{"a" 1,',
-            '{"a" 1,',
-            "it is not valid JSON: object key and value",
-        ),
+        (CHECKS["json"], '{"a" 1,', '{"a" 1,', "it is not valid JSON: object key and value"),
         (CHECKS["schema"], "Here", "H", "it is not valid JSON: invalid char in json text (at"),
         (CHECKS["parses"], " NaN ", None, None),
         (CHECKS["parses"], "1,", "1,", "it is not valid JSON: trailing garbage (at character 2"),
