@@ -47,10 +47,7 @@ COMMANDS = {
         "plan.PlanOptions",
         "Estimate how many draws it takes until a share of the items has passed.",
     ),
-    "serve": (
-        "serve.ServeOptions",
-        "Serve OpenAI's chat API with replies that meet requirements.",
-    ),
+    "serve": ("serve.ServeOptions", "Serve OpenAI's chat API with replies that meet requirements."),
 }
 
 

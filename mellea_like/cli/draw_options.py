@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
-from mellea_like.requirements.expressions import (
-    CHECK_FORMS,
-    CODE_FORMS,
-    is_code_check,
-    parse_check,
-)
+from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS, is_code_check, parse_check
 from mellea_like.schedules.expressions import SCHEDULES
 from mellea_like.specification.selection_expressions import (
     KEYS,

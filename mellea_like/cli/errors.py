@@ -14,13 +14,7 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import one_line, warn
 from mellea_like.core.display import with_reason
 from mellea_like.core.generation import REJECTED
-from mellea_like.errors import (
-    BackendError,
-    CircuitOpen,
-    JournalError,
-    LimitExceeded,
-    MelleaError,
-)
+from mellea_like.errors import BackendError, CircuitOpen, JournalError, LimitExceeded, MelleaError
 
 if TYPE_CHECKING:
     from collections.abc import Generator

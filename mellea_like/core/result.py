@@ -211,7 +211,7 @@ class SamplingResult(Generic[T]):
 
         Args:
             tools: the tools by which to look up names; by default those of the call.
-            on_error: what an exception in a tool does. With ``"tell"``, it is logged, the model
+            on_error: the effect of an exception in a tool. With ``"tell"``, it is logged, the model
                 gets a message that begins with ``error:``, and the other tools run. With
                 ``"raise"``, no more tools run, and a `ToolError` is raised whose ``answers`` are
                 the messages so far.

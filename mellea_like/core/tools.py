@@ -110,7 +110,7 @@ class Tool:
 
     Args:
         name: its name for the model, of 1 to 64 letters, digits, ``_`` and ``-`` (OpenAI's rule).
-        description: what it does, for the model.
+        description: a description for the model.
         parameters: the JSON Schema of its arguments, which is an object's. Other arguments are
             refused, unless ``"additionalProperties"`` is true or a schema.
         function: the function to run, or None if it runs elsewhere.

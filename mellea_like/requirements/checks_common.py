@@ -50,7 +50,7 @@ class Settings(TypedDict, total=False):
         name: a short name for records and metrics, in place of the check's own.
         weight: how much the check counts when the best failure is chosen.
         check_only: check it, but leave it out of the prompt.
-        on_error: what an exception in the check does.
+        on_error: the effect of an exception in the check.
     """
 
     name: str

@@ -119,10 +119,7 @@ def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> st
         counts.append(f"{progress.errored:,} ended in an error")
     usage = progress.usage
     spent = [plural(usage.requests, "request"), f"{amount(usage.total_tokens)} tokens"]
-    details = (
-        (usage.cached_input_tokens, "cached"),
-        (usage.reasoning_tokens, "reasoning"),
-    )
+    details = ((usage.cached_input_tokens, "cached"), (usage.reasoning_tokens, "reasoning"))
     if told := ", ".join(f"{amount(n)} {what}" for n, what in details if n):
         spent[-1] += f" ({told})"
     if usage.cache_hits:

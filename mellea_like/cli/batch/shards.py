@@ -204,8 +204,7 @@ class _ShardResults:
         total = Progress(total=self._total, elapsed=anyio.current_time() - self._began)
         for one in self._of.values():
             total = replace(
-                total,
-                **{name: getattr(total, name) + getattr(one, name) for name in _SUMS},
+                total, **{name: getattr(total, name) + getattr(one, name) for name in _SUMS}
             )
         return total
 
