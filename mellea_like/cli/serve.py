@@ -229,9 +229,9 @@ def _serve_together(
     """Serve in several processes, which this one starts and stops."""
     from mellea_like.gateway.config.config_file import ConfigError  # noqa: PLC0415 (an extra)
     from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415
-    from mellea_like.gateway.http.metrics import forget_worker, share_metrics  # noqa: PLC0415
     from mellea_like.gateway.http.startup import read_again, say_unchanged  # noqa: PLC0415
     from mellea_like.gateway.http.worker_processes import Supervisor  # noqa: PLC0415
+    from mellea_like.gateway.metrics import forget_worker, share_metrics  # noqa: PLC0415
 
     current = [config]
     directory = tempfile.mkdtemp(prefix="mellea-like-")

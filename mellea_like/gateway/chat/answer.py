@@ -21,8 +21,8 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.gateway.chat.caller_checks import TooCostly
-from mellea_like.gateway.chat.fields import CHAT_FIELDS, is_kept_back
 from mellea_like.gateway.chat.served_model import CALL
+from mellea_like.gateway.fields import CHAT_FIELDS, is_kept_back
 from mellea_like.gateway.redaction import disclosure_of
 from mellea_like.gateway.refusal import NO_RETRY, Refusal, budget_spent, retry_after, too_many
 from mellea_like.gateway.upstream_codes import CONTEXT_LENGTH, known_of

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import anyio
 
 from mellea_like.gateway.chat.request import model_of
-from mellea_like.gateway.current_request import CURRENT
-from mellea_like.gateway.http.keys import admitted
+from mellea_like.gateway.current_request import CURRENT, admitted
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.web import while_here
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 
+    from starlette.types import Receive, Scope, Send
+
     from mellea_like.gateway.chat.answer import Answer
     from mellea_like.gateway.chat.caller_checks import Workers
-    from mellea_like.gateway.chat.fields import FieldRules
     from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.chat.served_model import PreparedRequest, ReplyOutcome, ServedModel
     from mellea_like.gateway.config.gateway_config import StreamingConfig
-    from mellea_like.gateway.http.guard import Receive, Scope, Send
-    from mellea_like.gateway.http.metrics import Metrics
+    from mellea_like.gateway.fields import FieldRules
+    from mellea_like.gateway.metrics import Metrics
 
     Write = Callable[[str, PreparedRequest, Sequence[ReplyOutcome]], Answer]
 

@@ -35,7 +35,7 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.extra import NO_EXTRA
 from mellea_like.core.parts import Part, Text, part_from_dict
 from mellea_like.core.tools import ToolCall
-from mellea_like.gateway.chat.fields import (
+from mellea_like.gateway.fields import (
     CHAT_FIELDS,
     DEFAULTS,
     UNKNOWN,

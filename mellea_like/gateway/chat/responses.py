@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Options
     from mellea_like.core.generation import Usage
     from mellea_like.core.slice import Slice
-    from mellea_like.gateway.chat.fields import FieldRules
     from mellea_like.gateway.chat.responses_request import ResponsesRequest
     from mellea_like.gateway.chat.served_model import PreparedRequest, ReplyOutcome
+    from mellea_like.gateway.fields import FieldRules
     from mellea_like.gateway.refusal import Refusal
 
     Event = tuple[str, dict[str, Any]]

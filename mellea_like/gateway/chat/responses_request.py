@@ -13,13 +13,6 @@ from pydantic import (
     ValidationInfo,
 )
 
-from mellea_like.gateway.chat.fields import (
-    DEFAULTS,
-    RESPONSES_FIELDS,
-    UNSUPPORTED,
-    FieldRules,
-    read_fields,
-)
 from mellea_like.gateway.chat.request import (
     BY_TYPE,
     MOST_TOOLS,
@@ -49,6 +42,13 @@ from mellea_like.gateway.chat.responses_tools import (
     input_as_arguments,
     names_of,
     places_of,
+)
+from mellea_like.gateway.fields import (
+    DEFAULTS,
+    RESPONSES_FIELDS,
+    UNSUPPORTED,
+    FieldRules,
+    read_fields,
 )
 from mellea_like.gateway.refusal import Refusal, refuse
 

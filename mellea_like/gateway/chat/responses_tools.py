@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo
 
-from mellea_like.gateway.chat.fields import UNSUPPORTED
 from mellea_like.gateway.chat.request import MOST_TOOLS, NO_ARGUMENTS, Fields, NotBlank, reject
+from mellea_like.gateway.fields import UNSUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -17,9 +17,9 @@ from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.gateway.chat.caller_checks import CallersChecks
-from mellea_like.gateway.chat.fields import FieldRules
 from mellea_like.gateway.chat.last_try import LastTry
 from mellea_like.gateway.chat.tools import check_calls, tools_of
+from mellea_like.gateway.fields import FieldRules
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema, unless_it_calls
 from mellea_like.sampling.best_failure import merit
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.config.gateway_config import ModelConfig, StageConfig
     from mellea_like.gateway.config.upstreams import Upstream
-    from mellea_like.gateway.http.keys import Admitted
+    from mellea_like.gateway.current_request import Admitted
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.escalate import Stage

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from mellea_like.gateway.chat.fields import FieldUse, why_not
 from mellea_like.gateway.config.cross_checks import Parts, problems_between
 from mellea_like.gateway.config.periods import Period  # noqa: TC001 (pydantic reads it)
+from mellea_like.gateway.fields import FieldUse, why_not
 from mellea_like.specification.section import Positive, Seconds, Section, Text, Whole
 from mellea_like.specification.strategy import CallBudgetSpec, StageSpec, StrategySpec
 from mellea_like.specification.upstream import UpstreamSpec

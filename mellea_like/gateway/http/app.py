@@ -22,20 +22,21 @@ from mellea_like.gateway.config.tokens import METRICS_KEY
 from mellea_like.gateway.config.upstreams import OpenUpstreams
 from mellea_like.gateway.current_request import CURRENT
 from mellea_like.gateway.http.key_state import KeyState, KeyStores
-from mellea_like.gateway.http.metrics import Metrics
 from mellea_like.gateway.http.serving import Serving
+from mellea_like.gateway.metrics import Metrics
 from mellea_like.limits.memory_store import MemoryStore
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
+    from starlette.types import Receive, Scope, Send
+
     from mellea_like.core.backend import Backend
     from mellea_like.core.generation import Usage
     from mellea_like.core.prices import Price
     from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.config.upstreams import Used
-    from mellea_like.gateway.http.guard import Receive, Scope, Send
     from mellea_like.limits.store import Store
 
 __all__ = ["Gateway", "make_app"]

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from contextlib import AbstractContextManager
 
+    from starlette.types import ASGIApp as App
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from mellea_like.gateway.config.gateway_config import ServerConfig
-    from mellea_like.gateway.http.guard import App
 
 __all__ = ["listen", "serve"]
 
