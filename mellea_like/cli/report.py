@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.export.journaled_run import Run
 
-__all__ = ["EPILOG", "HELP", "ReportOptions", "run"]
-
 HELP = """Show what happened in a run of many items, or in a single call.
 
 Reads a journal of [bold]mellea-like batch[/bold], finished or not, or a trace that\
