@@ -380,7 +380,7 @@ class SamplingResult(Generic[T]):
     def _repr_html_(self) -> str:
         """Show a notebook the waterfall of the call."""
         # Notebooks ask the object itself. The module is above the core, so it is looked up by name.
-        return str(import_module("mellea_like.report.notebook").cell(self.to_dict()))
+        return str(import_module("mellea_like.report.call").cell(self.to_dict()))
 
     def __repr__(self) -> str:
         how = "success" if self.success else f"no success ({self.stop_reason})"
