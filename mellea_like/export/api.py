@@ -131,8 +131,8 @@ def export(
             ``"dpo"`` (``prompt``, ``chosen``, ``rejected``), ``"kto"`` (``prompt``,
             ``completion``, ``label``) and ``"reward"`` (``chosen``, ``rejected``, each the whole
             conversation). OpenAI's: ``"openai"`` (``messages``) and ``"openai-dpo"``
-            (``input``, ``preferred_output``, ``non_preferred_output``). Or a row with all details for each
-            draw, passed or not: ``"jsonl"``, ``"csv"``, ``"parquet"``.
+            (``input``, ``preferred_output``, ``non_preferred_output``). Or a row with all details
+            for each draw, passed or not: ``"jsonl"``, ``"csv"``, ``"parquet"``.
         pairs: the pairs of an item: ``"best-worst"``, the best reply that passed with the worst
             that failed, or with the one of the lowest score if none failed; ``"one"``, the best
             with a random one that is worse; ``"all"``, every reply that passed with every one that
