@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.signals import SignalHandler
 
-__all__ = ["app"]
-
 # The options of each command, in the module that has its HELP, EPILOG and run().
 COMMANDS = {
     "sample": (
@@ -60,12 +58,12 @@ class Commands(TyperGroup):
         super().__init__(**settings)
         self.commands = {name: listed(name) for name in COMMANDS}
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: D102 (click's)
         if self.listing or cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         return command(cmd_name)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: D102 (click's)
         self.listing = True
         super().format_help(ctx, formatter)
 

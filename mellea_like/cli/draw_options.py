@@ -25,17 +25,6 @@ from mellea_like.specification.upstream import MOST_MONEY
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = [
-    "BUDGETS",
-    "DRAWS",
-    "OUTPUT",
-    "PANELS",
-    "BackendName",
-    "DrawOptions",
-    "parse_budget",
-    "parse_extra",
-]
-
 CHECKS = "What must hold"
 DRAWS = "How to draw"
 COSTS = "What it may cost"

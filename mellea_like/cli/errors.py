@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.slice import Slice
 
-__all__ = [
-    "code_of",
-    "in_options",
-    "logs",
-    "problems_of",
-    "reading",
-    "rejected_early",
-    "report",
-    "sentence",
-]
-
-
 _IN_PYTHON = re.compile(r" \((?:max_retry_after|rate_limit_attempts|attempts)=[^)]*\)")
 
 

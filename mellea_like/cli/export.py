@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
     from mellea_like.export.example_selection import Drop
 
-__all__ = ["EPILOG", "HELP", "ExportOptions", "run"]
-
 HELP = """Make training data, or a table of all draws, from a run's journal.
 
 RUN is a journal of [bold]mellea-like batch[/bold] with its texts, finished or not, or a directory\

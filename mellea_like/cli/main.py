@@ -12,8 +12,6 @@ from mellea_like.cli.standard_streams import ready_streams, silence, warn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""

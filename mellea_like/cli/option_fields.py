@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from mellea_like.cli.signals import SignalHandler
 
-__all__ = ["REQUIRED", "add_command", "argument", "option", "option_names", "read_section"]
-
 T = TypeVar("T", bound="DataclassInstance")
 S = TypeVar("S", bound=Section)
 

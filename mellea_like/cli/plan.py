@@ -15,8 +15,6 @@ from mellea_like.cli.standard_streams import printable, write_output
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
-__all__ = ["EPILOG", "HELP", "PlanOptions", "run"]
-
 HELP = """Estimate how many draws it takes until a share of the items has passed.
 
 Reads a journal of [bold]mellea-like batch[/bold], finished or not. Shows the coverage by number\

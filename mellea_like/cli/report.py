@@ -16,7 +16,7 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.display import plural
 from mellea_like.core.prompts import prompt_at
 from mellea_like.core.result import SamplingResult
-from mellea_like.report.trace_figures import ANY_MODEL
+from mellea_like.report.model_shares import ANY_MODEL
 from mellea_like.runtime.atomic_files import replaced
 from mellea_like.specification.upstream import read_price
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
     from mellea_like.core.prices import Price
     from mellea_like.export.journaled_run import Run
-
-__all__ = ["EPILOG", "HELP", "ReportOptions", "run"]
 
 HELP = """Show what happened in a run of many items, or in a single call.
 

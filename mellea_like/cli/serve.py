@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mellea_like.gateway.http.worker_processes import Link
     from mellea_like.limits.sqlite_store import SQLiteStore
 
-__all__ = ["EPILOG", "HELP", "ServeOptions", "run"]
-
 HELP = """Serve OpenAI's chat API with replies that meet requirements.
 
 The configuration gives each model name a strategy, requirements and a backend. Any OpenAI client\

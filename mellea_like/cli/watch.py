@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.rerun.gate import RerunStatus
     from mellea_like.coalescing.rerun.watch import Changes
 
-__all__ = ["COMMAND", "EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "run"]
-
 HELP = """Run a command again when files change: once for many changes, one run at a time.
 
 The command runs once at the start, and then after each burst of changes. Each run is reported in\

@@ -15,19 +15,6 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     R = TypeVar("R")
 
-__all__ = [
-    "LARGEST",
-    "check_plain",
-    "is_async",
-    "real_number",
-    "renamed_arguments",
-    "suggests_arguments",
-    "takes",
-    "unknown_argument",
-    "whole_number",
-    "yields",
-]
-
 LARGEST = sys.float_info.max
 """An int may be larger, and then can't be made a float."""
 

@@ -9,8 +9,6 @@ from mellea_like.errors import BackendError
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["connection_failed", "is_of_backend"]
-
 _NAMES = frozenset(
     {
         *(

@@ -11,23 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "add_note",
-    "attempt_name",
-    "attempt_names",
-    "bounded",
-    "clipped",
-    "error_text",
-    "excerpt",
-    "fields_shown",
-    "first_few",
-    "plural",
-    "quoted",
-    "safe_repr",
-    "shown",
-    "with_reason",
-]
-
 CHARACTERS = 200
 
 MOST_CHARACTERS = 2000

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-__all__ = ["NO_EXTRA", "Extra", "as_extra", "with_extra"]
-
 
 class Extra(Mapping[str, Any]):
     """Fields by their names; immutable, and equal to any mapping with the same ones."""

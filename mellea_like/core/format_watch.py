@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.format import FormatKey
 
-__all__ = ["BrokenError", "FormatWatch", "Node", "Shape"]
-
 _TAG = re.compile(r"<(think|thinking|thought|reasoning)>", re.IGNORECASE)
 _LONGEST_TAG = 12
 _FENCE_LINE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")

@@ -14,16 +14,6 @@ from mellea_like.core.conversation import Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-__all__ = [
-    "Prompts",
-    "messages_in",
-    "prompt_at",
-    "prompt_since",
-    "read_prompts",
-    "rewritten",
-    "with_earlier",
-]
-
 Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
 """A conversation as plain data: all its messages, or those after an earlier one."""
 

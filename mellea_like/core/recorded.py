@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate, ValidatorAnswer
 
-__all__ = [
-    "RecordedAction",
-    "RecordedError",
-    "error_from_dict",
-    "error_to_dict",
-    "picklable",
-    "recorded_requirement",
-]
-
 MOST_CAUSES = 5
 """How many causes of an error are written down."""
 

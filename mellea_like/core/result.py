@@ -381,7 +381,7 @@ class SamplingResult(Generic[T]):
         """Show a notebook the waterfall of the call."""
         # A notebook asks the object itself, so nothing above the core can provide this. Hence the
         # module is looked up by its name.
-        return str(import_module("mellea_like.report.notebook").cell(self.to_dict()))
+        return str(import_module("mellea_like.report.call").cell(self.to_dict()))
 
     def __repr__(self) -> str:
         how = "success" if self.success else f"no success ({self.stop_reason})"

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Request
     from mellea_like.core.parts import Part
 
-__all__ = ["estimate_input_tokens", "output_bound"]
-
 BYTES_PER_TOKEN = 4
 """English text has about four characters a token (OpenAI, "What are tokens and how to count them").
 

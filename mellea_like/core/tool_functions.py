@@ -18,8 +18,6 @@ from mellea_like.core.display import bounded, first_few, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["FunctionTool", "documented", "function_tool", "wrong_arguments"]
-
 
 class FunctionTool(NamedTuple):
     """The tool that a function's signature and docstring describe."""

@@ -17,24 +17,15 @@ from mellea_like.core.result import SamplingResult
 from mellea_like.estimate.draw_plan import Bottleneck, DrawPlan, Repairs, Split, UnsolvedItem
 from mellea_like.pass_rates import coverage_curve
 from mellea_like.report.markup import clip
-from mellea_like.report.model_shares import money_of
-from mellea_like.report.trace_figures import (
-    Money,
-    Prices,
-    damage,
-    independent_draws,
-    kind_of,
-    prices_of,
-    shown_by,
-    trace_so_far,
-    usage_of,
-)
+from mellea_like.report.model_shares import Money, Prices, money_of, prices_of
+from mellea_like.report.views import ItemView, RunView, TraceView, damage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.pass_rates import CoverageCurve
+    from mellea_like.report.views import SliceView
 
 __all__ = ["plan"]
 
@@ -184,8 +175,8 @@ class _Findings:
             results: Iterable[Any] = cast("Any", run)
             for position, one in enumerate(results):
                 if isinstance(one, SamplingResult):
-                    trace = one.to_dict()
-                    self._add(self._item(kind_of(trace), position), "", trace)
+                    trace = TraceView(one.to_dict())
+                    self._add(self._item(trace.kind, position), "", trace)
                 elif isinstance(one, str) or hasattr(one, "path") or hasattr(one, "__fspath__"):
                     journals.append(one)
                 else:
@@ -207,19 +198,22 @@ class _Findings:
 
         paths = journal_paths(*journals)
         runs = [read_run(path, check=False) for path in paths]
-        if self.prices is None and (given := [run["prices"] for run in runs if run["prices"]]):
-            self.prices = prices_of({"prices": ChainMap(*given)})
+        if self.prices is None and (
+            given := [run.prices for run in map(RunView, runs) if run.prices]
+        ):
+            self.prices = prices_of(ChainMap(*given))
         facts = dict(zip(paths, runs, strict=True))
         comes_again = repeated(paths)
-        for position, (path, item) in enumerate(JournalsTogether(paths, runs).items()):
-            number, label = item["id"], item["label"]
-            if len(paths) > 1:
-                number, label = position, f"{path.name} #{number}: {label}"
+        for position, (path, record) in enumerate(JournalsTogether(paths, runs).items()):
             with damage("record of a run"):
-                if (trace := trace_so_far(item, facts[path])) is None:
+                item = ItemView(record)
+                number, label = item.id, item.label
+                if len(paths) > 1:
+                    number, label = position, f"{path.name} #{number}: {label}"
+                if (trace := item.so_far(facts[path])) is None:
                     continue
-                if comes_again(item["digest"]):
-                    self._add(self._item(kind_of(trace, item), number), label, trace)
+                if comes_again(item.digest):
+                    self._add(self._item(item.digest or trace.kind, number), label, trace)
                 else:
                     self._add(alone := _Item(number, ""), label, trace)
                     self._settle(alone)
@@ -241,52 +235,51 @@ class _Findings:
         if not item.solved:
             self.unsolved.append(UnsolvedItem(item.id, item.label, item.draws))
 
-    def _add(self, item: _Item, label: str, trace: Mapping[str, Any]) -> None:
+    def _add(self, item: _Item, label: str, trace: TraceView) -> None:
         """Count the draws of an item."""
-        self.selects |= trace.get("decision") is not None
-        draws = independent_draws(trace)
-        self.left_out += len(trace["slices"]) - len(draws)
-        for s in trace["slices"]:
-            if s["outcome"] == "cancelled":
-                self.cancelled.append(s["ended_at"] - s["started_at"])
+        self.selects |= trace.decides
+        draws = trace.independent_draws
+        self.left_out += len(trace.slices) - len(draws)
+        for s in trace.slices:
+            if s.outcome == "cancelled":
+                self.cancelled.append(s.seconds)
         for s in draws:
-            usage = usage_of(s["usage"])
-            self.usage += usage
-            self.durations.append(s["ended_at"] - s["started_at"])
+            self.usage += s.usage
+            self.durations.append(s.seconds)
             if self.prices is not None:
-                self.money = self.money.plus(money_of(s, s["model"], self.prices))
+                self.money = self.money.plus(money_of(s, s.model, self.prices))
         if draws and not item.label:
-            about = label or trace["slices"][0]["action"]["text"]
+            about = label or trace.slices[0].action
             item.label = clip(" ".join(about.split()), _LABEL)
-        shown = shown_by(trace)
+        shown = trace.shown
         item.draws, item.passes = item.draws + shown[0], item.passes + shown[1]
         item.cut += shown[2]
-        item.firsts += sum(s["depth"] == 0 for s in draws)
+        item.firsts += sum(s.depth == 0 for s in draws)
         solved = self._count_judged(trace, draws)
-        passed = any(s["outcome"] == "passed" for s in trace["slices"])
+        passed = any(s.passed for s in trace.slices)
         item.by_others = (item.by_others or (passed and not item.solved)) and not solved
         item.solved |= passed
 
-    def _count_judged(self, trace: Mapping[str, Any], draws: Sequence[Mapping[str, Any]]) -> bool:
+    def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
         """Count verdicts of the draws' model, its repairs and what others did; is it solved?"""
-        asked = {s["iteration"] for s in draws}
-        firsts = [s for s in trace["slices"] if s["depth"] == 0]
-        models = {s["model"] for s in draws}
-        stages = {s.get("stage") for s in firsts}
+        asked = {s.iteration for s in draws}
+        firsts = [s for s in trace.slices if s.depth == 0]
+        models = {s.model for s in draws}
+        stages = {s.stage for s in firsts}
         failures: Counter[int] = Counter()
         solved = False
-        for s in trace["slices"]:
-            if s["outcome"] in {"passed", "failed"}:
-                passed = s["outcome"] == "passed"
-                first = s["model"] in models and s.get("stage") in stages
+        for s in trace.slices:
+            if s.judged:
+                passed = s.passed
+                first = s.model in models and s.stage in stages
                 self.others += not first
                 solved |= first and passed
                 if first:
                     self._judge(s)
-                if s["iteration"] not in asked and first:
-                    self.repairs[failures[s["chain"]], passed] += 1
+                if s.iteration not in asked and first:
+                    self.repairs[failures[s.chain], passed] += 1
                 # After a pass, a chain draws anew.
-                failures[s["chain"]] = 0 if passed else failures[s["chain"]] + 1
+                failures[s.chain] = 0 if passed else failures[s.chain] + 1
         return solved
 
     def repairs_beside(self, curve: CoverageCurve) -> Repairs | None:
@@ -307,9 +300,9 @@ class _Findings:
             judged, passed, expected, max(0.0, expected - half), min(judged, expected + half)
         )
 
-    def _judge(self, s: Mapping[str, Any]) -> None:
-        verdicts = {v["description"]: v["status"] for v in s["validations"]}
-        verdicts[NO_ANSWER] = "failed" if s["reason"] else "passed"
+    def _judge(self, s: SliceView) -> None:
+        verdicts = {v.description: v.status for v in s.verdicts}
+        verdicts[NO_ANSWER] = "failed" if s.reason else "passed"
         for what, status in verdicts.items():
             self.judged[what] += status in {"passed", "failed"}
             self.failed[what] += status == "failed"

@@ -35,6 +35,7 @@ from mellea_like.export.formats import (
     words_needed,
 )
 from mellea_like.export.journaled_run import Run
+from mellea_like.report.views import ItemView
 from mellea_like.runtime.atomic_files import replaced
 
 if TYPE_CHECKING:
@@ -211,8 +212,9 @@ def export(
         disputed: AbstractSet[int] = frozenset()
         if has_labels(format):
             disputed = _disputed_replies(source, how)
-        for item in source.items():
-            with _damage(item):
+        for record in source.items():
+            with _damage(record):
+                item = ItemView(record)
                 found = rows_of(item, format, how, details=details, disputed=disputed, notes=notes)
             if isinstance(found, str):
                 counts[found] += 1
@@ -327,7 +329,7 @@ def _disputed_replies(run: Run, how: ExampleRules) -> AbstractSet[int]:
     labelled: tuple[set[int], set[int]] = set(), set()
     for item in run.items():
         with _damage(item):
-            examples = ItemExamples(item, how)
+            examples = ItemExamples(ItemView(item), how)
             for draw in examples.draws:
                 labelled[draw.passed].add(examples.key_of(draw))
     return labelled[False] & labelled[True]

@@ -19,21 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import OnError
     from mellea_like.core.validation import Candidate, StreamCheck, ValidationResult, Verdict
 
-__all__ = [
-    "Answer",
-    "Decision",
-    "Fresh",
-    "Look",
-    "Settings",
-    "check",
-    "folded",
-    "found_in",
-    "given_texts",
-    "how_found",
-    "listed",
-]
-
-
 LONG = 2**17
 """The characters of a very long reply, whose check would block the event loop for 0.1 s."""
 

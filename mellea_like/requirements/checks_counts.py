@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
-__all__ = [
-    "Range",
-    "char_count",
-    "given_range",
-    "line_count",
-    "sentence_count",
-    "sentences_of",
-    "word_count",
-]
-
 _CLOSERS = r"[\"'”’»)\]}*_]*+"
 _SENTENCE_END = re.compile(
     rf"(?<![.!?…])[.!?…]++{_CLOSERS}(?=\s|\Z)|[。！？｡]++{_CLOSERS}[」』）]*+|\n[^\S\n]*+\n"

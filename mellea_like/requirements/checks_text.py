@@ -30,17 +30,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
-__all__ = [
-    "Casing",
-    "casing",
-    "contains",
-    "ends_with",
-    "excludes",
-    "number_between",
-    "one_of",
-    "starts_with",
-]
-
 Casing = Literal["lower", "upper"]
 
 _EMPTY = "it is empty"

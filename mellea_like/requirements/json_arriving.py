@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import CallWatch
     from mellea_like.requirements.checks_common import Look
 
-__all__ = ["OTHERS_STEPS", "call_watch", "early_schema", "json_only", "of_schema", "watching"]
-
 OTHERS_STEPS = 2_000
 """Keywords that are looked at while a reply of somebody else's schema arrives; some 20 ms."""
 

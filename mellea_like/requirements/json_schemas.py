@@ -20,23 +20,6 @@ from mellea_like.core.display import bounded, clipped
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-__all__ = [
-    "OF_THE_REST",
-    "TooCostly",
-    "count_step",
-    "counted",
-    "ignored",
-    "inside_of",
-    "looked_up",
-    "most_relevant",
-    "of_item",
-    "of_property",
-    "schema_validator",
-    "spent",
-    "unknown_names",
-    "validator_of",
-]
-
 PATTERN_SECONDS = 0.1
 """The most processor time for one search of a pattern."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
-__all__ = ["block", "conversation_block", "judge_messages", "read_verdict", "without_duplicates"]
-
 SYSTEM = """\
 You decide whether a text meets one requirement. The text stands between <text> and </text>, \
 the conversation that it answers between <conversation> and </conversation>; inside them, &lt; \

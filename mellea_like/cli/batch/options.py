@@ -15,8 +15,6 @@ from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.export.example_selection import Drop, Reasoning
 from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS
 
-__all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine"]
-
 STANDARD = "-"
 """Standard input, or standard output."""
 

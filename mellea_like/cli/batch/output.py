@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.rows.formats import RowWriter
 
-__all__ = ["Output", "ReaderLeft"]
-
 LONGEST_HEAD = 100_000
 """Most bytes of a file's first line."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Usage
     from mellea_like.core.prices import Price
 
-__all__ = ["BatchView", "parts_of", "so_far", "status_line", "summary"]
-
 
 def _cost(usage: Usage, price: Price) -> str:
     return f"cost {money(price.cost(usage), price.currency, at_least=bool(usage.unknown))}"

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.export.example_selection import Drop
 
-__all__ = ["RowRecords", "RowResult"]
-
 
 class RowResult(NamedTuple):
     """The results of a row.

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.source import RowSource
     from mellea_like.limits.backoff_gate import BackoffGate
 
-__all__ = ["Results", "View", "row_results", "with_options"]
-
 OPTIONS = {
     "loop_budget": "--attempts",
     "concurrency_budget": "--lanes",

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.batch.results import View
 
-__all__ = ["Shards", "refuse_shards", "sample_shard", "shard_results"]
-
 _NAME = re.compile(r"shard-(\d+)-of-(\d+)\.db")
 
 ACCOUNT = "this run"

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
 
-__all__ = ["EPILOG", "HELP", "SampleOptions", "run"]
-
 HELP = """Draw replies until one meets every requirement, several at a time.
 
 The reply alone goes to standard output; everything else goes to standard error.

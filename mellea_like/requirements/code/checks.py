@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 from mellea_like.requirements.code.syntax import python_problem
 
-__all__ = ["CodeSettings", "agrees_with", "passes_tests", "prints", "returns", "running", "runs"]
-
 SHOWN = 3
 """The most failed tests that a reason tells the model of."""
 

@@ -37,8 +37,6 @@ from mellea_like.requirements.code.pytest_parts import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["work"]
-
 PROGRAM, TESTS = "program.py", "tests.py"
 """The names of the two files in tracebacks."""
 

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Array", "decode", "encode", "same"]
-
 _EXACT = 2**63
 """Larger integers are written in hexadecimal, because Python limits decimal digits."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import ExitStack
 
-__all__ = ["Unrunnable", "arguments", "install", "is_skipped", "nothing", "parameters"]
-
 
 class Unrunnable(BaseException):
     """The tests can't be run with any program."""

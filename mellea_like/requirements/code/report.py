@@ -12,17 +12,6 @@ from typing import Any, Protocol
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.code.plain import decode
 
-__all__ = [
-    "CLIPPED",
-    "ENDED",
-    "CodeAnswer",
-    "CodeJob",
-    "CodeReport",
-    "CodeRunner",
-    "described",
-    "report",
-]
-
 CLIPPED = 2000
 """The most characters of a program's output in a reason."""
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 from mellea_like.requirements.code.report import described, report
 
-__all__ = ["Sandbox"]
-
 T = TypeVar("T")
 
 BOOT = """\

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Run = Callable[..., Awaitable[CodeReport]]
 
-__all__ = ["parses", "python_problem"]
-
 
 @ready_made
 def parses(

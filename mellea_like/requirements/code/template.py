@@ -32,8 +32,6 @@ from typing import Any, NoReturn
 from mellea_like.requirements.code.harness import work
 from mellea_like.requirements.code.pytest_parts import install
 
-__all__ = ["serve"]
-
 SAYS = 100
 """The descriptor on which the harness in a program's process reports."""
 
