@@ -12,7 +12,6 @@ import anyio
 from mellea_like.core.display import plural
 from mellea_like.gateway.config.periods import end_of_period
 from mellea_like.gateway.refusal import NO_BUDGET_SOON, budget_spent, too_many
-from mellea_like.limits.bucket import MINUTE
 from mellea_like.limits.budget_accounts import Amounts, Denied
 from mellea_like.limits.memory_store import MemoryStore
 from mellea_like.web import while_here
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from mellea_like.limits.store import Reservation, Store, StoreAccount, StoreBucket
 
 __all__ = ["Charge", "KeyState", "KeyStores"]
+
+MINUTE = 60.0
 
 LONGEST_WAIT = 60.0
 """Upper bound of Retry-After, in seconds, where requests wait for each other."""
