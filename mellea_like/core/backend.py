@@ -210,8 +210,8 @@ class RequestMeta:
         iteration: the iteration's id, 1-based; None outside one.
         subsample: the subsample's index, 0-based; None outside one.
         call_started: when the call began, in seconds on the event loop's clock.
-        deadline: when the call's time is up, on the same clock; None for no limit.
-        purpose: ``"generate"``, or ``"judge"`` where the reply is a verdict.
+        deadline: the end of the call's time, on the same clock; None for no limit.
+        purpose: ``"generate"``, or ``"judge"`` if the reply is a verdict.
         retry: how many times this request has been tried before.
     """
 
@@ -266,7 +266,7 @@ class Request:
     def __post_init__(self) -> None:
         draft: Any = self
         draft.messages = tuple(self.messages)
-        if type(self.options) is not Options:  # Each draw makes a request, and the call takes time.
+        if type(self.options) is not Options:  # Each draw makes a request, so this call is avoided.
             draft.options = Options.of(self.options)
         if self.tools or self.tool_choice is not None:
             self._check_tools()
@@ -405,7 +405,7 @@ def is_backend(candidate: object) -> TypeIs[Backend]:
 
 
 def checked_reply(backend: Backend, reply: object) -> Generation:
-    """Make sure that what a backend returned is a reply."""
+    """Make sure that a backend returned a reply."""
     if isinstance(reply, Generation):
         return reply
     msg = (

@@ -15,7 +15,7 @@ from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 __all__ = ["Audio", "File", "Image", "Part", "Text", "as_parts", "part_from_dict", "shown_size"]
 
 MOST_CHARACTERS = 80
-"""Of an address or a name, in a placeholder."""
+"""The most characters of an address or a name in a placeholder."""
 
 KB, MB = 1000, 1_000_000
 
@@ -25,7 +25,7 @@ _IMAGES = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
 )
-"""How the data of each kind of image begins; a WebP's kind follows its length."""
+"""The first bytes of each kind of image; in a WebP, the kind follows its length."""
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _FILES = {
@@ -44,12 +44,12 @@ _FILES = {
 which takes time and differs from one system to the next.)"""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z\d+.-]+:")
-"""How an address begins; of one letter, it is a drive of Windows."""
+"""The beginning of an address. A single letter would be a Windows drive."""
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _DATA_URL_HEAD = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*)*;base64")
 
 LONGEST_HEAD = 1000
-"""Of a ``data:`` URL, up to its comma."""
+"""The most characters of a ``data:`` URL before its comma."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Image:
         data: the bytes of its file.
         media_type: the type of the data, such as ``"image/png"``. PNG, JPEG, GIF and WebP are
             recognized by their first bytes. An image with a ``url`` has none.
-        detail: how closely the model should look, where the server can be told: ``"low"``,
+        detail: how closely the model should look, if the server has such an option: ``"low"``,
             ``"high"`` or ``"auto"`` in OpenAI's protocol.
         extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
@@ -320,13 +320,13 @@ def _check(part: Part, what: str, *, optional: bool = False) -> None:
 
 def _refuse_media_type(media_type: str | None, what: str, source: str) -> None:
     if media_type is not None:
-        msg = f"{what} with a {source} has no media_type: that says what data is"
+        msg = f"{what} with a {source} takes no media_type, which is the type of data"
         raise ValueError(msg)
 
 
 def _checked_type(media_type: str, what: str) -> str:
     if not media_type:
-        msg = f"{what}'s data doesn't tell its type: say it, as in media_type=\"image/png\""
+        msg = f'the type of {what}\'s data is unknown: pass it, as in media_type="image/png"'
         raise ValueError(msg)
     if not _MEDIA_TYPE.fullmatch(media_type):
         msg = f'{what}\'s media_type is like "image/png", not {media_type!r}'
@@ -364,7 +364,7 @@ def _from_base64(written: str) -> bytes:
 
 
 def _from_data_url(url: str) -> tuple[bytes, str | None]:
-    # Only the head is looked at by a pattern: that takes no second for a URL of megabytes.
+    # The pattern sees only the head, because a URL may have megabytes.
     head, comma, data = url[:LONGEST_HEAD].partition(",")
     found = _DATA_URL_HEAD.fullmatch(head.lower())
     if not comma or found is None:

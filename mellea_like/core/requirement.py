@@ -70,7 +70,7 @@ class Requirement:
     Requirements combine with ``&``, ``|`` and ``~``. They are immutable and compare by identity.
 
     Args:
-        description: what must hold, in words that a model understands.
+        description: the condition, in words that a model understands.
         validator: takes one `Candidate` and returns a bool, ``(bool, reason)`` or a
             `ValidationResult`, or an awaitable of one. None leaves the decision to a judge.
         name: a short name for records and metrics; by default the validator's name or the
@@ -82,7 +82,7 @@ class Requirement:
             inline validator can't be stopped either; its late verdict is ignored.
         weight: how much the requirement counts when the best failure is chosen; over 0.
         check_only: check it, but leave it out of the prompt.
-        on_error: what an exception in the validator does. With ``"error"``, the draw counts as
+        on_error: the effect of an exception in the validator. With ``"error"``, the draw counts as
             errored and its lane continues; with ``"fail"``, the requirement has failed; with
             ``"raise"``, the whole call raises it.
         judge: the backend that decides this requirement, in place of the strategy's judge.
@@ -290,7 +290,7 @@ def requirement(
     ``requirement("mentions a colour")`` alone is decided by a judge.
 
     Args:
-        description: what must hold, in words that a model understands.
+        description: the condition, in words that a model understands.
         validator: the function that decides it; see `Requirement`.
         **settings: the keyword arguments of `Requirement`.
 
@@ -371,7 +371,7 @@ def _found(module: str, name: str) -> object:
 
 
 def _check_stream(description: str, stream: object) -> None:
-    """Make sure that something is a stream check, before a reply is paid for."""
+    """Make sure that something is a stream check, before any reply costs money."""
     if stream is None:
         return
     which = f"requirement {description!r}: the stream check"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.validation import Candidate
 
-__all__ = ["Part", "each"]
-
 Part = Literal["sentence", "line", "paragraph", "item"]
 
 _BLANK_LINES = re.compile(r"\n[^\S\n]*\n\s*")

@@ -42,8 +42,6 @@ from mellea_like.requirements.json_schemas import (
     validator_of,
 )
 
-__all__ = ["is_json", "json_only", "json_schema", "parses_as"]
-
 MAX_STEPS = 100_000
 """Keywords that are looked at in one validation; so many take about two seconds."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
-__all__ = ["matches", "occurrences"]
-
 
 @ready_made
 def matches(

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import ToolCall
     from mellea_like.core.validation import Candidate
 
-__all__ = ["calls_tool", "no_tool_calls", "unless_it_calls"]
-
 
 @ready_made
 def calls_tool(tool: str, /, **where: Any) -> Requirement:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.validation import Candidate, Validator
 
-__all__ = ["Judge", "StagedValidation", "combined", "errored", "line_of", "read"]
-
 Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResult]]"
 """Decides a requirement that has no validator."""
 

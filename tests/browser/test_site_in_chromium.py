@@ -191,6 +191,15 @@ def links_of(page):
             yield target, unquote(parts.fragment)
 
 
+def test_no_summary_is_torn_at_its_colon(site):
+    """Napoleon takes the words before a colon for a type, unless conf.py keeps it from that."""
+    pages = [page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html")]
+    assert "field-odd" in "".join(pages)
+    assert [re.findall(r'class="field-\w+">(?:Type|Return type)\b', page) for page in pages] == [
+        [] for _ in pages
+    ]
+
+
 def test_no_link_within_the_site_is_dead(site):
     names = {
         page: {unescape(name) for name in re.findall(r'\bid="([^"]+)"', page.read_text("utf-8"))}

@@ -61,11 +61,6 @@ def test_each_model_has_its_turns_and_its_price(sample, server):
     assert [line.split()[0] for line in table[4:6]] == ["small", "big"]
 
 
-def test_without_the_bigger_models_price_its_cost_is_not_known(sample):
-    _, out, _ = sample("--attempts=1", "--escalate", "big", "--price", "1,1", "--json", "-q")
-    assert [s["cost"] for s in json.loads(out)["ledger"]["stages"]] == [200e-6, None]
-
-
 def test_a_batch_learns_when_the_bigger_model_is_cheaper(command, server, tmp_path):
     rows = write_rows(tmp_path / "in.jsonl", [{"a": n} for n in range(20)])
     journal = tmp_path / "run.db"

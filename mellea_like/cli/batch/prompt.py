@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Asked
     from mellea_like.core.requirement import Requirement
 
-__all__ = ["PromptTemplate"]
-
 
 class PromptTemplate:
     """The prompt of each row: a template filled in, or without one the row's own messages.

@@ -1,54 +1,56 @@
-"""What every request goes through before anything is done for it."""
+"""The checks that every request passes before anything is done for it."""
 
 from __future__ import annotations
 
-import json
+import hmac
 import logging
-import math
+import os
 import re
 import time
 import traceback
-from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from starlette.exceptions import HTTPException
 
 from mellea_like.errors import ClientDisconnected, StoreError
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
-from mellea_like.gateway.current_request import CURRENT, REQUEST_ID, CurrentRequest, request_id_of
-from mellea_like.gateway.http.body_memory import BodyMemory
-from mellea_like.gateway.http.key_state import KeyState
-from mellea_like.gateway.http.keys import (
+from mellea_like.gateway.config.tokens import METRICS_KEY, Tokens, digest
+from mellea_like.gateway.current_request import (
+    CURRENT,
     IN_SCOPE,
-    METRICS_KEY,
+    REQUEST_ID,
     Admitted,
-    Keys,
-    check_host,
+    CurrentRequest,
+    request_id_of,
 )
+from mellea_like.gateway.http.body import BodyMemory, check_headers, parse, read_body
+from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.refusal import BUDGET_SPENT, Refusal, retry_after
 from mellea_like.telemetry import server_span
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from mellea_like.gateway.config.gateway_config import KeyConfig, KeyLimits, ServerConfig
-    from mellea_like.gateway.http.body_memory import BodyShare
-    from mellea_like.gateway.http.metrics import Metrics
+    from starlette.types import ASGIApp as App
+    from starlette.types import Message, Receive, Scope, Send
 
-    Message = MutableMapping[str, Any]
-    Scope = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Message]]
-    Send = Callable[[Message], Awaitable[None]]
-    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+    from mellea_like.gateway.config.gateway_config import (
+        KeyConfig,
+        KeyLimits,
+        ServerConfig,
+        TokenSource,
+    )
+    from mellea_like.gateway.http.body import BodyShare
+    from mellea_like.gateway.metrics import Metrics
 
-__all__ = ["IS_KNOWN", "Guard", "check_headers", "parse", "read_body"]
+__all__ = ["IS_KNOWN", "Guard", "Keys", "check_host"]
 
 logger = logging.getLogger("mellea_like.gateway")
 
 IS_KNOWN = "mellea_like.gateway.is_known"
-"""In a scope: what the guard calls once it knows whose the request is."""
+"""Key of the ASGI scope for the function that the guard calls once it knows the request's owner."""
 
 OPEN_PATHS = ("/healthz",)
 """Answered without a key: they tell nothing."""
@@ -64,7 +66,7 @@ PATHS = (
     "/healthz",
     "/metrics",
 )
-"""What the log names; the rest is ``other``."""
+"""Paths that the log names; the others are ``other``."""
 
 UNROUTED = {
     404: ("there is nothing at this path", "not_found"),
@@ -87,24 +89,9 @@ LINGER_SECONDS = 2.0
 
 ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
-MOST_PARTS = 50_000
-"""How many brackets and commas a body may have: what makes JSON slow to read, other than size."""
+HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::[0-9]*)?")
 
-MOST_QUOTES = 2 * MOST_PARTS
-
-MOST_DIGITS = 20
-"""Of a Content-Length."""
-
-ONCE = (b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")
-
-LONGEST_NAME = 60
-"""Characters of a name that an error shows."""
-
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Half of a pair, perhaps without the other half: UTF-8 itself has none."""
-
-OTHERS = bytes(set(range(256)) - set(b"[]{},"))
-BRACKETS = bytes.maketrans(b"[]{}", b"()()")
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Guard:
@@ -131,7 +118,7 @@ class Guard:
         self.bodies = BodyMemory(server.max_bodies)
 
     def take_over(self, before: Guard) -> None:
-        """Go on with the keys of another guard, within the limits of this one."""
+        """Take over the keys of another guard, within this one's limits."""
         for name, key in self.keys.items():
             if name in before.keys:
                 before.keys[name].change(key)
@@ -286,7 +273,7 @@ class _Exchange:
         if isinstance(problem, Refusal):
             refusal = problem
         elif isinstance(problem, StoreError):
-            logger.error("what keys spend can't be counted: %s", problem)
+            logger.error("the spending of keys can't be counted: %s", problem)
             message = "the gateway can't count what this key spends at the moment"
             headers = retry_after(STORE_SECONDS)
             code = "store_unavailable"
@@ -295,7 +282,7 @@ class _Exchange:
             message, code = UNROUTED[problem.status_code]
             refusal = Refusal(problem.status_code, message, code=code, headers=problem.headers)
         else:
-            # Its text may be anyone's: where it happened says enough.
+            # Its text may contain anyone's data; the place is enough.
             last = traceback.extract_tb(problem.__traceback__)[-1]
             where = f"{last.filename}:{last.lineno}"
             logger.error("a request failed with %s at %s", type(problem).__name__, where)
@@ -350,138 +337,92 @@ def _innermost(exc: BaseException) -> BaseException:
     return _innermost(inside[0]) if len(inside) == 1 else exc
 
 
-# --- a body: in bounds of size, time and depth, and JSON in the strict sense ---------------------
+# --- who asks ------------------------------------------------------------------------------------
 
 
-def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> int:
-    """Refuse a body that is too long, compressed or not JSON, by what the headers say of it.
+class Keys:
+    """The tokens that open the gateway, known by their digests only."""
 
-    Return its length, or 0 where they don't say.
-    """
-    fields: dict[bytes, bytes] = {}
-    for name, value in headers:
-        if name in ONCE and name in fields:
-            raise Refusal(400, f"there is more than one {name.decode('ascii').title()}")
-        fields[name] = value
-    if b"content-length" in fields and b"transfer-encoding" in fields:
-        # Where a proxy before this server goes by the other of the two, one request becomes two.
-        raise Refusal(400, "there are both Content-Length and Transfer-Encoding: send one")
-    encoding = fields.get(b"content-encoding", b"identity").strip().lower()
-    if encoding not in (b"", b"identity"):
-        msg = "a compressed body is not taken: leave Content-Encoding out"
-        raise Refusal(415, msg, code="unsupported_content_encoding")
-    kind, *parameters = fields.get(b"content-type", b"").lower().split(b";")
-    charset = {p.strip() for p in parameters if p.strip().startswith(b"charset=")}
-    if kind.strip() != b"application/json" or charset - {b"charset=utf-8", b'charset="utf-8"'}:
-        msg = "the body must be JSON in UTF-8: send Content-Type: application/json"
-        raise Refusal(415, msg, code="unsupported_content_type")
-    length = fields.get(b"content-length", b"0").strip()
-    if not length.isdigit():
-        raise Refusal(400, "Content-Length isn't a number")
-    if len(length) > MOST_DIGITS or int(length) > server.max_body:
-        raise _too_long(server)
-    return int(length)
+    def __init__(
+        self,
+        keys: Mapping[str, KeyConfig],
+        environ: Mapping[str, str] | None = None,
+        metrics_key: TokenSource | None = None,
+    ) -> None:
+        environ = os.environ if environ is None else environ
+        tokens = Tokens(keys, metrics_key, environ)
+        if tokens.problems:
+            raise ValueError(tokens.problems[0].what)
+        self._owners = tokens.owners
+        self._metrics = tokens.metrics
 
+    def __bool__(self) -> bool:
+        return bool(self._owners)
 
-async def read_body(
-    receive: Receive, server: ServerConfig, share: BodyShare | None = None
-) -> bytes:
-    """Read a body to its end, within the server's bounds and its share of memory."""
-    parts: list[bytes] = []
-    size = 0
-    more = True
-    with anyio.move_on_after(server.body_seconds) as scope:
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnected
-            part = message.get("body", b"")
-            size += len(part)
-            if size > server.max_body:
-                raise _too_long(server)
-            if share is not None:
-                share.take(len(part))
-            parts.append(part)
-            more = message.get("more_body", False)
-    if scope.cancelled_caught:
-        msg = f"the body was not complete within {server.body_seconds:g} s"
-        raise Refusal(408, msg, kind="timeout_error", code="body_timeout")
-    return b"".join(parts)
+    def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """Return the owner of a request's token; `ANONYMOUS` if no keys are configured."""
+        # Compare equal-length digests, always with every key: constant time.
+        if not self._owners:
+            return ANONYMOUS
+        given, presented = _presented(headers)
+        found = [self._owners[d] for d in self._owners if hmac.compare_digest(presented, d)]
+        if found:
+            return found[0]
+        raise _unauthorized(len(given))
+
+    def require_metrics_key(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Refuse a request that does not carry the token for metrics alone."""
+        given, presented = _presented(headers)
+        if self._metrics is None or not hmac.compare_digest(presented, self._metrics):
+            raise _unauthorized(len(given))
 
 
-def _too_long(server: ServerConfig) -> Refusal:
-    msg = f"the body is longer than {server.max_body:,} bytes"
-    return Refusal(413, msg, code="body_too_large")
+def _presented(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]:
+    """Return the headers that carry tokens, and the token's digest if there is one of them."""
+    given = [value for name, value in headers if name == b"authorization"]
+    scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+    return given, digest(token.strip()) if scheme.lower() == b"bearer" else b""
 
 
-def parse(data: bytes, most_depth: int) -> dict[str, Any]:
-    """Parse a body: an object in strict JSON; an error says why it isn't one, without the text.
+def _unauthorized(given: int) -> Refusal:
+    if given > 1:
+        message = "there is more than one Authorization header: send one"
+    elif not given:
+        message = "no API key: send it in the header Authorization: Bearer <key>"
+    else:
+        message = "the API key is not one of this gateway's"
+    return Refusal(
+        401,
+        message,
+        kind="authentication_error",
+        code="invalid_api_key",
+        headers={"www-authenticate": "Bearer"},
+    )
 
-    What Python takes beyond JSON (NaN, Infinity, UTF-16) is refused, and so is what other programs
-    may read otherwise: a name that stands twice in an object, a number beyond all bounds, half a
-    surrogate pair.
-    """
-    _check_structure(data, most_depth)
-    value: object = None
-    why: str | None = None
-    try:
-        value = json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=_without_duplicates,
-            parse_constant=_finite,
-            parse_float=_finite,
+
+# --- DNS rebinding -------------------------------------------------------------------------------
+
+
+def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
+    """Refuse a request that was meant for another host."""
+    # Without keys, a page in a browser on this machine could send requests under its own site's
+    # name by having that resolve to 127.0.0.1 (DNS rebinding). Its requests carry that name.
+    hosts = [value for name, value in headers if name == b"host"]
+    name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
+    ours = {*LOOPBACK_NAMES, server.host, *server.allowed_hosts}
+    if not name or name not in {_without_port(host) for host in ours}:
+        raise Refusal(
+            403,
+            "the Host header names no host of this gateway: where no keys are configured, only the"
+            " loopback's names and server.allowed_hosts are answered",
+            kind="permission_error",
+            code="host_not_allowed",
         )
-        if SURROGATE.search(data) is not None:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeDecodeError as exc:
-        why = f"the byte at position {exc.start} isn't UTF-8"
-    except UnicodeEncodeError:
-        why = "a text in it has half a surrogate pair"
-    except json.JSONDecodeError as exc:
-        why = f"{exc.msg} at position {exc.pos}"
-    except ValueError:
-        why = "a number in it is none in JSON, or too large"
-    if why is not None:  # Outside the handlers: those exceptions hold the whole body.
-        _malformed(why)
-    if not isinstance(value, dict):
-        _malformed("it isn't an object")
-    return cast("dict[str, Any]", value)
 
 
-def _check_structure(data: bytes, most_depth: int) -> None:
-    # All of it runs in C, over many MiB perhaps: a loop in Python would hold up other requests.
-    if b"\\" in data:
-        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    if data.count(b'"') > MOST_QUOTES:
-        _malformed(f"it has more than {MOST_PARTS:,} strings")
-    outside = b"".join(data.split(b'"')[::2])
-    structure = outside.translate(BRACKETS, OTHERS)
-    if len(structure) > MOST_PARTS:
-        _malformed(f"it has more than {MOST_PARTS:,} brackets and commas")
-    structure = structure.replace(b",", b"")
-    for _ in range(most_depth):
-        if not structure:
-            return
-        structure = structure.replace(b"()", b"")
-    if structure:
-        _malformed(f"it is nested deeper than {most_depth} levels, or a bracket has no partner")
-
-
-def _finite(written: str) -> float:
-    number = float(written)
-    if not math.isfinite(number):
-        raise ValueError
-    return number
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        names = Counter(name for name, _ in pairs)
-        twice = names.most_common(1)[0][0]
-        _malformed(f"an object in it has the name {twice[:LONGEST_NAME]!r} twice")
-    return members
-
-
-def _malformed(why: str) -> NoReturn:
-    raise Refusal(400, f"the body can't be taken as JSON: {why}", code="invalid_json")
+def _without_port(host: str) -> str:
+    host = host.strip().lower()
+    if host.count(":") > 1 and not host.startswith("["):
+        return host  # A bare IPv6 address, as in the configuration.
+    parts = HOST_AND_PORT.fullmatch(host)
+    return (parts[1] or parts[2]).rstrip(".") if parts is not None else ""

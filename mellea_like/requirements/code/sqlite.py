@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.requirements.code.checks import Run
 
-__all__ = ["runs_sql"]
-
 PROGRAM = """
 import base64, collections, json, sqlite3, sys
 
