@@ -1,8 +1,7 @@
 """Measure the house: lines, import circles, and the way of the plainest call.
 
 ``python tools/house.py`` prints a table; ``--verbose`` also names the functions of the plainest
-call. Two figures have a limit, and ``--check`` fails if one is exceeded: the kernel's lines, and
-what a reader has to know of the plainest call. The others have an aim.
+call. With ``--check``, a circle is an error. The other figures have an aim.
 """
 
 from __future__ import annotations
@@ -24,14 +23,17 @@ NAME = "mellea_like"
 APPLICATIONS = ("batch", "export", "report", "estimate", "gateway", "cli", "specification")
 """Everything else is the library, except for the sandbox in ``requirements/code``."""
 
-LIMITS = {
+LIMITS = {"circles at import": 0}
+AIMS = {
     "kernel": 1_400,
     "plainest call: files": 15,
     "plainest call: functions": 75,
     "plainest call: lines": 1_100,
-    "circles at import": 0,
+    "library": 30_000,
+    "package": 56_000,
+    "tests": 60_000,
+    "names at the front door": 40,
 }
-AIMS = {"library": 30_000, "package": 56_000, "tests": 60_000, "names at the front door": 40}
 
 
 def sources(folder: Path) -> dict[str, str]:
