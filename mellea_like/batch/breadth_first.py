@@ -14,7 +14,6 @@ from mellea_like.core.serialization import recorded_requirement, slice_from_dict
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import JournalError
 from mellea_like.sampling import features_of, why_not_together
-from mellea_like.schedules.giving_up import may_go_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +71,7 @@ def earlier_draws(stored: StoredItem, format: Any, *, several: bool = False) -> 
         raise JournalError(msg) from exc
     while slices and not (
         (several and slices[-1].passed)
-        or (slices[-1].outcome in _TO_GO_ON and may_go_on(slices[-1]))
+        or (slices[-1].outcome in _TO_GO_ON and slices[-1].may_continue)
     ):
         slices.pop()
     # Where the attempt has rows that are left out, those drawn instead are another attempt's.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.core.connection_errors import connection_failed
 from mellea_like.core.conversation import Context, Message, reply_message
 from mellea_like.core.display import attempt_name, first_few, shown, with_reason
 from mellea_like.core.generation import Usage
 from mellea_like.core.records import record
 from mellea_like.core.validation import ValidationStatus
+from mellea_like.errors import BackendError, MissingAnswer, RequirementError, ToolError
 
 if TYPE_CHECKING:
     from mellea_like.core.conversation import Action
@@ -115,6 +117,23 @@ class Slice:
     def passed(self) -> bool:
         """Whether every requirement was met."""
         return self.outcome is _PASSED
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether its lane may draw again: it has no error that would come again.
+
+        An error is permanent if it is a backend's that is not retryable, or an exception of no
+        backend, connection, requirement or tool. What a verdict says went wrong is a requirement's,
+        except for a permanent error of its judge. An answer that is missing in a joint reply costs
+        its attempt only.
+        """
+        error = self.error
+        if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):
+            return error.__cause__.retryable
+        passing = RequirementError | MissingAnswer | ToolError
+        if error is None or self.verdicts or isinstance(error, passing):
+            return True
+        return error.retryable if isinstance(error, BackendError) else connection_failed(error)
 
     @property
     def rounds(self) -> tuple[Message, ...]:

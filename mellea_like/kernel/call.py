@@ -15,7 +15,6 @@ from mellea_like.kernel.ending import first_passed
 from mellea_like.kernel.ports import Facts, Option, Ruling, Sent, Stop
 from mellea_like.kernel.race import Race
 from mellea_like.requirements.staged_validation import StagedValidation
-from mellea_like.schedules.giving_up import may_go_on
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -289,7 +288,7 @@ class Call:
         cut = len(slices) < turns or any(s.outcome is Outcome.CANCELLED for s in slices)
         timed_out = self.timed_out or (race.late and cut)
         broken = self.broken or any(
-            s.outcome is Outcome.ERRORED and not may_go_on(s) for s in slices
+            s.outcome is Outcome.ERRORED and not s.may_continue for s in slices
         )
         won = race.won and not self.undecided
         stopped = race.why or (due if timed_out else None)

@@ -475,7 +475,8 @@ class Race:
             self.rule(Ruling(stop=True))
 
 
-def first_in(error: BaseException) -> BaseException:
+def first_in(error: Any) -> BaseException:
     """Return the first exception inside a group; any other as it is."""
     inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    return first_in(inside[0]) if inside else error
+    first: BaseException = error
+    return first_in(inside[0]) if inside else first

@@ -72,7 +72,7 @@ class Comparisons(Option):
 
     def __init__(self, setup: Any) -> None:
         self._name = type(setup.settings.selection).__name__
-        self._selection = setup.selection
+        self._selection: SelectionState = setup.selection
         self._settings = setup.settings
         self._inputs = setup.inputs
         self._won: dict[tuple[int, int], float] = {}

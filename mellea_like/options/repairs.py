@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from mellea_like.core.conversation import Context, is_action
 from mellea_like.core.slice import Outcome
 from mellea_like.kernel.ports import Ask
-from mellea_like.schedules.giving_up import may_go_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +69,7 @@ class Repairs:
             if not self._several:
                 return Chain.ENDED
             self._memory.pop(chain, None)  # The next draw is one of its own.
-        elif not may_go_on(slice_):
+        elif not slice_.may_continue:
             return Chain.BROKEN
         return Chain.GOES_ON
 
@@ -91,9 +90,8 @@ class Repairs:
         answer: object = repair(failures)
         if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
             action, context = pair
-            if isinstance(context, Context) and (
-                action is (first := failures[0].action) or is_action(action)
-            ):
+            first = failures[0].action
+            if isinstance(context, Context) and (action is first or is_action(action)):
                 return (first if action is first else action), context
         msg = f"{self._strategy}.repair returned {answer!r}, not (Action, Context)"
         raise TypeError(msg)

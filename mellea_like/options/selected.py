@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS, can_judge
 from mellea_like.core.decision import Decision
@@ -75,10 +75,10 @@ class Selected(Option):
 
     async def _marked(self, candidate: Candidate) -> Any:
         assert self._mark is not None  # noqa: S101 (asked before)
-        answer: Any = self._mark(candidate)
+        answer = self._mark(candidate)
         # Most are pairs, and asking whether they can be awaited costs a microsecond.
-        if isinstance(answer, tuple) or not isawaitable(answer):
-            return answer
+        if type(answer) is tuple or not isawaitable(answer):
+            return cast("Any", answer)
         within = BUDGETS.set(self._budgets)
         asked = JUDGE_OPTIONS.set(self.call.rules.judge_options)
         try:

@@ -33,7 +33,6 @@ TO_BE_REMOVED = {
     "batch: sampling.prepare.ROUNDS",
     "batch: sampling.prepare.prepare_call",
     "batch: sampling.tools.Toolbox",
-    "batch: schedules.giving_up.may_go_on",
     "gateway: backends.output_mode.names",
     "gateway: backends.server_errors.said_in",
     "gateway: requirements.checks_json.call_arguments",

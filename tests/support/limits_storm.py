@@ -37,7 +37,6 @@ from mellea_like.schedules.base import (
     Go,
     SchedulePlan,
 )
-from mellea_like.schedules.giving_up import may_go_on
 
 LotKind = Literal[
     "good",
@@ -273,7 +272,7 @@ class MadCourse(SchedulePlan):
     def observe(self, slice_: Slice) -> None:
         self.observed += 1
         self.failed += slice_.outcome == "failed"
-        self.broken += slice_.outcome == "errored" and not may_go_on(slice_)
+        self.broken += slice_.outcome == "errored" and not slice_.may_continue
         if self.mad.raises_at == -self.observed:
             self.mad.raised += 1
             raise MadError("observe")
