@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.signals import SignalHandler
 
-# The options of each command, in the module that has its HELP, EPILOG and run().
+# The options of each command. Their module also has its HELP, EPILOG and run().
 COMMANDS = {
     "sample": (
         "sample.command.SampleOptions",

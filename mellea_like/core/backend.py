@@ -266,7 +266,7 @@ class Request:
     def __post_init__(self) -> None:
         draft: Any = self
         draft.messages = tuple(self.messages)
-        if type(self.options) is not Options:  # Each draw makes a request, and the call takes time.
+        if type(self.options) is not Options:  # Each draw makes a request, so this call is avoided.
             draft.options = Options.of(self.options)
         if self.tools or self.tool_choice is not None:
             self._check_tools()

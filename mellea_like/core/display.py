@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 CHARACTERS = 200
 
 MOST_CHARACTERS = 2000
-"""Of one reason, where it goes into a prompt or a log."""
+"""The most characters of one reason in a prompt or a log."""
 
 MOST_REASONS = 20
-"""In one prompt or message."""
+"""The most reasons in one prompt or message."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = CHARACTERS
@@ -63,7 +63,7 @@ def first_few(reasons: Iterable[str]) -> tuple[str, ...]:
 
 
 def fields_shown(self: Any) -> str:
-    """Return the `repr` of a dataclass, with each field shortened; it is used as ``__repr__``."""
+    """Return the `repr` of a dataclass, with each field shortened; for use as ``__repr__``."""
     inside = ", ".join(f"{f.name}={shown(getattr(self, f.name))}" for f in fields(self) if f.repr)
     return f"{type(self).__name__}({inside})"
 

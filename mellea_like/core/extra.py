@@ -37,7 +37,7 @@ NO_EXTRA: Mapping[str, Any] = Extra()
 
 
 def as_extra(fields: object, what: str) -> Mapping[str, Any]:
-    """Return further fields as objects keep them; ``what`` has them, for the error."""
+    """Return further fields in the form that objects keep; the error names the object, ``what``."""
     if type(fields) is Extra:
         return fields
     if not isinstance(fields, Mapping):

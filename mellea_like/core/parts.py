@@ -15,7 +15,7 @@ from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 __all__ = ["Audio", "File", "Image", "Part", "Text", "as_parts", "part_from_dict", "shown_size"]
 
 MOST_CHARACTERS = 80
-"""Of an address or a name, in a placeholder."""
+"""The most characters of an address or a name in a placeholder."""
 
 KB, MB = 1000, 1_000_000
 
@@ -25,7 +25,7 @@ _IMAGES = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
 )
-"""How the data of each kind of image begins; a WebP's kind follows its length."""
+"""The first bytes of each kind of image; in a WebP, the kind follows its length."""
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _FILES = {
@@ -44,12 +44,12 @@ _FILES = {
 which takes time and differs from one system to the next.)"""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z\d+.-]+:")
-"""How an address begins; of one letter, it is a drive of Windows."""
+"""The beginning of an address. A single letter would be a Windows drive."""
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _DATA_URL_HEAD = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*)*;base64")
 
 LONGEST_HEAD = 1000
-"""Of a ``data:`` URL, up to its comma."""
+"""The most characters of a ``data:`` URL before its comma."""
 
 
 @dataclass(frozen=True, slots=True)

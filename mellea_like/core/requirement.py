@@ -371,7 +371,7 @@ def _found(module: str, name: str) -> object:
 
 
 def _check_stream(description: str, stream: object) -> None:
-    """Make sure that something is a stream check, before a reply is paid for."""
+    """Make sure that something is a stream check, before any reply costs money."""
     if stream is None:
         return
     which = f"requirement {description!r}: the stream check"

@@ -1,4 +1,4 @@
-"""A call's record as plain data, for files, databases and pictures, and its reading.
+"""Writes a call's record as plain data, for files, databases and pictures, and reads it.
 
 Conversations are in ``prompts`` (``mellea_like.core.prompts``); a slice has the places of the
 messages that were sent for it (``prompt``) and of the conversation before (``context``). Actions,

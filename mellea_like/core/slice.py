@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     """Another draw won, the time was up, or the caller left."""
 
 
-# On Python 3.11, to look a member up takes ten times as long as a name.
+# On Python 3.11, looking up a member takes ten times as long as a name.
 _PASSED = Outcome.PASSED
 
 
@@ -126,7 +126,7 @@ class Slice:
             begin = end
             while begin > asked and sent[begin - 1].role == "tool":
                 begin -= 1
-            begin -= 1  # The message that called them; the prompt's first one can't.
+            begin -= 1  # The message with the calls, which can't be the first one of the prompt.
             if begin <= asked or begin == end - 1 or not sent[begin].tool_calls:
                 return sent[end:]
             end = begin

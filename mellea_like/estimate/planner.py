@@ -1,4 +1,4 @@
-"""`plan`: what a run says about the draws that the next one needs."""
+"""`plan`: an estimate from a run of the draws that the next one needs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 NO_ANSWER = "a whole answer of its format"
-"""Stands among the requirements for what makes a reply one that can be checked."""
+"""The entry among the requirements for replies that could be checked at all."""
 
 _LABEL = 100
 
@@ -45,38 +45,37 @@ def plan(
     *,
     prices: Mapping[str, Price] | None = None,
 ) -> DrawPlan:
-    """Say how many draws of each item reach a coverage, and what they cost, from what a run showed.
+    """Estimate from a run how many draws of each item reach a coverage, and their cost.
 
-    It is assumed that
+    It assumes that
 
     - the items are a sample of those to come. Equal items, as in an evaluation that lists each
       example eight times, are one item with the draws of all of them;
-    - draws of an item are independent, with a pass rate of its own. So a repair is no draw: what
-      counts is judged, and was sent the same as the first draw of its chain, to the same model.
-      With ``RejectionSamplingStrategy`` that is every judged iteration, with the strategies that
-      repair the first of each chain, with `Escalate` those of the first stage;
-    - whether a draw ends in an error has nothing to do with whether it would have passed: these are
-      left out;
+    - draws of an item are independent, and each item has its own pass rate. So only draws count
+      that were judged, and sent the same as the first draw of their chain, to the same model. With
+      ``RejectionSamplingStrategy`` those are all judged iterations, with strategies that repair the
+      first of each chain, with `Escalate` those of the first stage;
+    - an error has nothing to do with whether the draw would have passed: errors are left out;
     - an item is done when one draw passes, as with the selection ``"first"``.
 
-    Nothing is assumed of how pass rates are spread over items, nor of what passes and failures
-    take: a draw that was cancelled may have passed or failed, and the interval allows for both
-    (`CoverageCurve`). So draws that raced say less than those made one after another.
+    It makes no assumption about the distribution of pass rates, or about how long draws that pass
+    and draws that fail take: a cancelled draw may have passed or failed, and the interval allows
+    for both (`CoverageCurve`). So draws that raced tell less than those made one after another.
 
-    Of a journal, items that aren't finished count with the draws that they have had.
+    Items of a journal that aren't finished count with the draws that they have had.
 
-    Times and requests of the splits are those of lanes in step: every draw takes the mean time of
-    the measured ones (what was cancelled would have taken longer, and counts as that), waiting for
-    rate limits and retries included. They hold while the server takes ``concurrency_budget`` times
-    as many requests without getting slower.
+    Times and requests of the splits assume lanes in step: every draw takes the mean time of the
+    measured ones, including waits for rate limits and retries, and a cancelled one counts as
+    longer than it ran. They hold as long as the server takes ``concurrency_budget`` times as many
+    requests without getting slower.
 
-    It reads the whole journal before it returns; in async code, run it in a thread
+    The whole journal is read before it returns; in async code, run it in a thread
     (`anyio.to_thread.run_sync`).
 
     Args:
         run: a journal or its path, which may be in use; a directory of journals, or several of
             these, which are read as one run, its items counted through; or results of calls.
-        target: the share of items of which something should pass, between 0 and 1.
+        target: the share of items that should pass, between 0 and 1.
         prices: the price of each model by its name; those of the journal by default.
 
     Returns:
@@ -124,7 +123,7 @@ def plan(
 
 @dataclass(slots=True)
 class _Item:
-    """What the draws of equal items have shown, all together."""
+    """Sums over the draws of equal items."""
 
     id: int
     label: str
@@ -139,7 +138,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Findings:
-    """What the items of a run have shown: sums, and of items that come again what they have so far.
+    """Sums over the items of a run, and the sums so far of items that come again.
 
     Only items with a draw that was judged are in ``shown`` and the sums that follow it.
     """
@@ -164,7 +163,7 @@ class _Findings:
     failed: Counter[str] = field(default_factory=Counter[str])
     alone: Counter[str] = field(default_factory=Counter[str])
     repairs: Counter[tuple[int, bool]] = field(default_factory=Counter[tuple[int, bool]])
-    """How many repairs came after so many failures of their chain, and passed or not."""
+    """Repairs, by the number of failures of their chain before and whether they passed."""
 
     def read(self, run: object) -> None:
         """Read all of a run."""
@@ -219,11 +218,11 @@ class _Findings:
                     self._settle(alone)
 
     def _item(self, kind: Hashable, position: int) -> _Item:
-        """Return what equal items have shown so far, which is counted as that of the first."""
+        """Return the sums of equal items so far, which are counted as the first one."""
         return self.kinds.setdefault(kind, _Item(position, ""))
 
     def _settle(self, item: _Item) -> None:
-        """Count what all draws of an item have shown."""
+        """Count an item after all of its draws."""
         if not item.draws:
             return
         self.shown[item.draws, item.passes, item.cut] += 1
@@ -261,7 +260,7 @@ class _Findings:
         item.solved |= passed
 
     def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
-        """Count verdicts of the draws' model, its repairs and what others did; is it solved?"""
+        """Count verdicts, repairs and draws of other models; tell if the first model passed."""
         asked = {s.iteration for s in draws}
         firsts = [s for s in trace.slices if s.depth == 0]
         models = {s.model for s in draws}
@@ -278,12 +277,12 @@ class _Findings:
                     self._judge(s)
                 if s.iteration not in asked and first:
                     self.repairs[failures[s.chain], passed] += 1
-                # After a pass, a chain draws anew.
+                # After a pass, a chain starts again.
                 failures[s.chain] = 0 if passed else failures[s.chain] + 1
         return solved
 
     def repairs_beside(self, curve: CoverageCurve) -> Repairs | None:
-        """Set what repairs did beside what draws made anew would have done, where that is known."""
+        """Compare repairs with fresh draws, as far as these can be predicted."""
         most = self.most_firsts
         if most < 2 or curve.cut:  # noqa: PLR2004 (one draw can't tell a hard item from bad luck)
             return None
@@ -293,7 +292,7 @@ class _Findings:
             return None
         passed = sum(n for (_, passed), n in known.items() if passed)
         expected = sum(n * curve.next_passes(failed) for (failed, _), n in known.items())
-        # Both the passes and the rate that is expected of them are counts that vary.
+        # Both the passes and the expected rate are subject to chance.
         share = expected / judged
         half = 1.96 * sqrt(judged * share * (1 - share) * (1 + judged / self.firsts))
         return Repairs(
@@ -318,7 +317,7 @@ class _Findings:
         return Bottleneck(worst, self.judged[worst], self.failed[worst], self.alone[worst])
 
     def splits(self, curve: CoverageCurve, needed: int) -> Iterator[Split]:
-        """Say what so many draws take, in a few ways from one after another to all at once."""
+        """Split so many draws in a few ways, from one after another to all at once."""
         widths = {min(2**power, needed) for power in range(needed.bit_length() + 1)}
         steps = [0, 1]
         while steps[-1] < needed:
@@ -334,10 +333,10 @@ class _Findings:
             return shares[after - 1] + part * (shares[after] - shares[after - 1])
 
         mean = _mean_length(self.durations, self.cancelled)
-        # As few chains as do with that many turns.
+        # Use the fewest chains that make so many draws in that many turns.
         for turns in sorted({-(-needed // width) for width in widths}, reverse=True):
             chains = -(-needed // turns)
-            # A round begins if all draws before it have failed.
+            # A round starts only if all draws before it have failed.
             rounds = sum(1 - share(min(needed, turn * chains)) for turn in range(turns))
             per_draw = rounds * chains / len(self.durations)
             cost = None if self.prices is None else self.money.known * per_draw
@@ -346,7 +345,7 @@ class _Findings:
 
 
 def _mean_length(ended: Sequence[float], cancelled: Sequence[float]) -> float:
-    """Return what a draw takes on average (Kaplan and Meier); a cancelled one is known to last."""
+    """Return the mean time of a draw (Kaplan and Meier): cancelled ones lasted longer than seen."""
     if not cancelled:
         return sum(ended) / len(ended)
     lengths, cut = sorted(ended), sorted(cancelled)

@@ -1,4 +1,4 @@
-"""The data card of an export: where its rows come from, as Markdown."""
+"""The data card of an export: the origin of its rows, as Markdown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Card"]
 
 JOURNALS, MODELS, REQUIREMENTS = 20, 20, 100
-"""How many of each are named."""
+"""The numbers of each that are named."""
 
 _CELL = 300
 _MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#"})

@@ -35,8 +35,8 @@ _shared_in: str | None = None
 def share_metrics(directory: str, worker: int) -> None:
     """Count together with the other workers from now on: each shows the sums of all.
 
-    Call it in a worker's process before it makes `Metrics`. A worker that is started again goes on
-    counting where it was.
+    Call it in a worker's process before it makes `Metrics`. A restarted worker continues the counts
+    of the one before it.
     """
     global _shared_in  # noqa: PLW0603 (prometheus_client keeps it for the process, too)
     _shared_in = os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
@@ -49,7 +49,7 @@ def forget_worker(directory: str, worker: int) -> None:
 
 
 class Metrics:
-    """The counters of one gateway, in a registry of their own."""
+    """The counters of one gateway, in their own registry."""
 
     def __init__(self, keys: Iterable[str] = (), models: Iterable[str] = ()) -> None:
         self._models = set(models)

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from mellea_like.requirements.checks_common import Look
 
 OTHERS_STEPS = 2_000
-"""Keywords that are looked at while a reply of somebody else's schema arrives; some 20 ms."""
+"""The most keywords to check while a reply for somebody else's schema arrives; about 20 ms."""
 
 DEEPEST = 16
-"""Inside more values than that, one is validated with the value that it is in."""
+"""A value nested more deeply is validated with the value around it."""
 
 _FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
 
@@ -46,8 +46,8 @@ _FENCE_SO_FAR = re.compile(r"`{1,3}|```[A-Za-z0-9_-]*[ \t]*\r?")
 
 _LONG_LINE = 100
 
-# White space that a reply may have around its JSON, and JSON itself doesn't have: inside of it, the
-# whole check decides.
+# White space that may surround JSON in a reply, but isn't allowed inside it, where the whole check
+# decides.
 _OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and c not in " \t\r\n"}
 
 
@@ -227,7 +227,7 @@ class _JsonSoFar:
         self._constants = constants
         self._start = 0  # The start of the fence or the JSON in the text.
         self._fenced = False
-        self._read = 0  # Up to where the text has been read.
+        self._read = 0  # The end of the part that has been read.
         self._tail: int | None = None  # The start of the closing fence.
         self._events: Any = ijson.sendable_list()
         self._parser: Any = None
@@ -243,7 +243,7 @@ class _JsonSoFar:
             problem = self._begin(text, delta)
             if problem is not None:
                 return problem
-        # The parser reads an unfinished token again with each piece: in a long string they wait.
+        # The parser reads an unfinished token again with each piece: pieces of long strings wait.
         if len(text) - self._read < (self._read - self._token) // 8:
             return Verdict.UNKNOWN
         return self._go_on(text)
@@ -290,7 +290,7 @@ class _JsonSoFar:
             self._parser.send(_as_json_bytes(text[self._read : end]))
         except self._ijson.JSONError:
             return self._refused(text)
-        except Exception:  # noqa: BLE001 (a number that Python doesn't read: the whole check tells)
+        except Exception:  # noqa: BLE001 (a number that Python doesn't read: the whole check decides)
             self._gave_up = True
             return Verdict.UNKNOWN
         self._read = end
@@ -309,7 +309,7 @@ class _JsonSoFar:
         """Tell whether the JSON so far is a whole value, so that a backtick isn't part of it."""
         if not (self._depth or self._ended):
             with suppress(Exception):  # The next piece will show the error.
-                self._parser.send(b" ")  # A number ends only with what follows it.
+                self._parser.send(b" ")  # A number ends only when something follows it.
             self._note_events()
         return self._ended
 

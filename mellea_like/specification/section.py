@@ -59,7 +59,7 @@ class Section(BaseModel):
         wrong = cls._wrong_names([str(name) for name in fields])
         if not wrong:
             return read(data)
-        # What is wrong besides is found as well, but not what may only follow from a wrong name.
+        # Report other errors too, but none that may only follow from a wrong name.
         found = [_again("misnamed", what) for what in wrong]
         try:
             read({name: value for name, value in fields.items() if str(name) in cls.model_fields})

@@ -38,8 +38,6 @@ TO_BE_REMOVED = {
     "batch: schedules.giving_up.may_go_on",
     "gateway: backends.output_mode.names",
     "gateway: backends.server_errors.said_in",
-    "gateway: limits.bucket.MINUTE",
-    "gateway: limits.concurrency.StoreConcurrency",
     "gateway: requirements.checks_json.call_arguments",
     "gateway: requirements.checks_json.watch_of",
     "gateway: requirements.json_arriving.early_schema",

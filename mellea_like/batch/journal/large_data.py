@@ -26,7 +26,7 @@ LARGE = 1024
 """Bytes of data from which a part is kept by its hash."""
 
 _PLACES = {"image_url": "url", "input_audio": "data", "file": "file_data"}
-"""Where a part of each type has its data: under its type's name, and there under this one."""
+"""The key of a part's data, inside the value under its type's name, by the type."""
 
 _REFERENCE = {"sha256", "bytes", "before"}
 
@@ -114,7 +114,7 @@ def _parts_of(prompts: Iterable[Any]) -> Iterable[dict[str, Any]]:
 
 
 def _inside(part: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return what has the data of a part, and under which name; None for what is no such part."""
+    """Return the dict with a part's data and the key; None for anything else."""
     kind = part.get("type")
     name = _PLACES.get(kind) if isinstance(kind, str) else None
     inside = None if name is None else part.get(cast("str", kind))

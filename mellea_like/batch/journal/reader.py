@@ -58,12 +58,12 @@ _UNFINISHED = (
     " WHERE id >= ? AND id < ? AND NOT EXISTS (SELECT 1 FROM results WHERE item = id)"
     " ORDER BY id LIMIT ?"
 )
-"""Without the upper bound, each block of a finished run would look at all the items after it."""
+"""The upper bound keeps a block of a finished run from looking at all later items."""
 _SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iteration"
 
 
 class StoredItem(NamedTuple):
-    """What a journal knows of an item; of a finished one also what `read_items` gives.
+    """An item in a journal; a finished one has its record, as `read_items` returns it.
 
     Of an unfinished one it has the ``slices``: their attempts and their records, oldest first.
     """
@@ -94,7 +94,7 @@ def journal_paths(*journals: object) -> tuple[Path, ...]:
 
 
 def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
-    """Read what a journal says of its run.
+    """Read the record of a run from its journal.
 
     Args:
         path: the journal's path. It may be in use.
@@ -135,7 +135,7 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
 def read_items(
     path: str | Path, *, only: int | None = None, parts: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """Read what a journal knows of each item, a block at a time.
+    """Read the record of each item, a block at a time.
 
     Args:
         path: the journal's path. It may be in use: each block is as of when it is read.
@@ -190,7 +190,7 @@ def read_block(
     *,
     parts: bool = True,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Read some items, as of one moment: of each its digest, and what `read_items` gives.
+    """Read some items as of one moment: the digest and the record of each.
 
     ``which`` is the first item's id, the id after the last one's, and how many at most.
     """
@@ -251,7 +251,7 @@ def _unfinished_slices(
 
 
 def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """Read what is said of the run as a whole, by name."""
+    """Read the facts about the run as a whole, by name."""
     try:
         facts = {name: json.loads(value) for name, value in connection.execute("SELECT * FROM run")}
     except (TypeError, ValueError):

@@ -73,7 +73,7 @@ class Output:
 
     @property
     def whole_at_its_end(self) -> bool:
-        """Whether the format can't be read until it is complete."""
+        """Whether a file can't be read before it is complete."""
         return self._format is RowFormat.PARQUET
 
     def begin(self, columns: Mapping[str, str] | None, *, at_once: bool) -> None:

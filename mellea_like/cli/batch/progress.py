@@ -37,7 +37,9 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
         return parts
     if progress.errored:
         parts.append(Text(plural(progress.errored, "error"), "red"))
-    told = not progress.waiting  # Rows that pass are done first, so they say little about the rest.
+    told = (
+        not progress.waiting
+    )  # Passing rows finish first, so their numbers say little about the rest.
     if told and progress.seconds_left is not None and progress.done != progress.total:
         parts.append(Text(f"{seconds(round(max(0.0, progress.seconds_left - since)))} left"))
     if told and progress.pass_rate is not None:

@@ -191,7 +191,7 @@ class _ShardResults:
         self._told: dict[str, float] = {}
         self._lost: list[str] = []
         self._spent: str | None = None
-        # In order, a result waits until each running process has sent its first one.
+        # With --in-order, results wait until each running process has sent one.
         self._first: dict[int, list[tuple[int, RowResult]]] | None = None
         if ordered:
             self._first = {number: [] for number in range(count)}

@@ -48,7 +48,7 @@ def _failed(refusal: Refusal) -> bytes:
 
 
 class Completion(Answer):
-    """What OpenAI calls a chat completion."""
+    """An answer as OpenAI's chat completion."""
 
     end: ClassVar[bytes] = b"data: [DONE]\n\n"
 

@@ -1,4 +1,4 @@
-"""What the endpoints have in common: from an admitted request to the bytes of its answer."""
+"""The base of the endpoints: from an admitted request to the bytes of its answer."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Reading(NamedTuple):
     failed: Callable[[Refusal], bytes]
     """Writes a refusal as the last event of a stream that has begun."""
     named: Callable[[str], str] = str
-    """What the endpoint calls a field of the request."""
+    """Returns the endpoint's name for a field of the request."""
     begin: Callable[[str, PreparedRequest], LiveAnswer] | None = None
-    """Begins an answer that is sent while the reply arrives, where the endpoint can."""
+    """Begins an answer that is sent while the reply arrives; None if the endpoint can't."""
 
 
 class Endpoint(ABC):
@@ -146,7 +146,7 @@ class Endpoint(ABC):
             await events.write(reading.failed(refusal), more=False)
             return
         events.headers |= answer.headers
-        # In one piece: each has a system call of its own.
+        # Sent in one piece, because each piece costs a system call.
         await events.write(b"".join(answer.events()) + answer.end, more=False)
 
     async def _send_live(
@@ -196,7 +196,7 @@ def _written(
 
 
 def unknown_model() -> Refusal:
-    """Make the answer to a request for a model that a key doesn't have."""
+    """Return the refusal of a request for a model that the key may not use."""
     message = "there is no such model, or this key may not use it: see /v1/models"
     return Refusal(404, message, code="model_not_found", param="model")
 

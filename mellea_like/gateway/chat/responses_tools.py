@@ -84,7 +84,7 @@ class Sent(Fields):
 
 
 class ToolName(NamedTuple):
-    """What the caller calls a tool."""
+    """A tool's name in the caller's request."""
 
     name: str
     namespace: str | None = None
@@ -325,4 +325,4 @@ Choice = Annotated[
     Discriminator(_choice_tag),
     BeforeValidator(_known_choice),
 ]
-"""Which tool is to be called, as it is read."""
+"""The tool that must be called, as the request names it."""

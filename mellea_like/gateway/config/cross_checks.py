@@ -1,4 +1,4 @@
-"""What the parts of a configuration ask of each other."""
+"""Checks of the references and conflicts between parts of a configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Parts", "Problem", "problems_between"]
 
 
 class Problem(NamedTuple):
-    """What is wrong at a place: the names and positions on the way to it."""
+    """A mistake, and the path to its place: names and positions."""
 
     place: tuple[str | int, ...]
     what: str
@@ -35,7 +35,7 @@ class Problem(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The parts of a configuration; None stands for one that has mistakes of its own."""
+    """The parts of a configuration; None replaces one that has mistakes itself."""
 
     upstreams: Mapping[str, UpstreamSpec | None]
     models: Mapping[str, ModelConfig | None]
@@ -136,7 +136,7 @@ def _can_not_judge(parts: Parts, name: str) -> bool:
 def _of_money(
     where: tuple[str, ...], parts: Parts, *models: ModelConfig | None
 ) -> Iterator[Problem]:
-    """Make sure that the prices of all that models ask are known, for what stands somewhere."""
+    """Make sure that the prices of all models in use are known if something needs them."""
     used = {
         (upstream, place.upstream_model if upstream == place.upstream else None): None
         for model in models

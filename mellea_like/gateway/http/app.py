@@ -79,7 +79,7 @@ class Gateway:
         config: the configuration.
         backends: ready backends in place of upstreams, by name.
         now: the time of day in seconds since 1970.
-        store: where it is kept what keys have spent; by default in memory.
+        store: the store of the keys' spending; by default in memory.
         together: whether other processes serve the same configuration with the same store: rates
             and concurrency are counted there as well then.
 
@@ -153,7 +153,8 @@ class Gateway:
 
         Raises:
             ValueError: a key has no token.
-            Exception: an upstream can't be opened. The old configuration goes on in either case.
+            Exception: an upstream can't be opened. The old configuration stays in use in both
+            cases.
         """
         async with self._reloading:
             old = self.serving

@@ -64,7 +64,7 @@ class BodyMemory:
 
 
 class BodyShare:
-    """What one request's body takes."""
+    """The memory that one request's body takes."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
@@ -101,7 +101,7 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) 
             raise Refusal(400, f"there is more than one {name.decode('ascii').title()}")
         fields[name] = value
     if b"content-length" in fields and b"transfer-encoding" in fields:
-        # Where a proxy before this server goes by the other of the two, one request becomes two.
+        # If a proxy in front used the other of the two, one request would become two.
         raise Refusal(400, "there are both Content-Length and Transfer-Encoding: send one")
     encoding = fields.get(b"content-encoding", b"identity").strip().lower()
     if encoding not in (b"", b"identity"):
@@ -152,11 +152,11 @@ def _too_long(server: ServerConfig) -> Refusal:
 
 
 def parse(data: bytes, most_depth: int) -> dict[str, Any]:
-    """Parse a body: an object in strict JSON; an error says why it isn't one, without the text.
+    """Parse a body, which must be an object in strict JSON; errors don't show its text.
 
-    What Python takes beyond JSON (NaN, Infinity, UTF-16) is refused, and so is what other programs
-    may read otherwise: a name that stands twice in an object, a number beyond all bounds, half a
-    surrogate pair.
+    Extensions that Python accepts (NaN, Infinity, UTF-16) are refused. So is everything that other
+    programs may read differently: a duplicate name in an object, a number too large for a float,
+    half a surrogate pair.
     """
     _check_structure(data, most_depth)
     value: object = None

@@ -1,4 +1,4 @@
-"""What every request goes through before anything is done for it."""
+"""The checks that every request passes before anything is done for it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ __all__ = ["IS_KNOWN", "Guard", "Keys", "check_host"]
 logger = logging.getLogger("mellea_like.gateway")
 
 IS_KNOWN = "mellea_like.gateway.is_known"
-"""In a scope: what the guard calls once it knows whose the request is."""
+"""Key of the ASGI scope for the function that the guard calls once it knows the request's owner."""
 
 OPEN_PATHS = ("/healthz",)
 """Answered without a key: they tell nothing."""
@@ -66,7 +66,7 @@ PATHS = (
     "/healthz",
     "/metrics",
 )
-"""What the log names; the rest is ``other``."""
+"""Paths that the log names; the others are ``other``."""
 
 UNROUTED = {
     404: ("there is nothing at this path", "not_found"),
@@ -118,7 +118,7 @@ class Guard:
         self.bodies = BodyMemory(server.max_bodies)
 
     def take_over(self, before: Guard) -> None:
-        """Go on with the keys of another guard, within the limits of this one."""
+        """Take over the keys of another guard, within this one's limits."""
         for name, key in self.keys.items():
             if name in before.keys:
                 before.keys[name].change(key)
@@ -273,7 +273,7 @@ class _Exchange:
         if isinstance(problem, Refusal):
             refusal = problem
         elif isinstance(problem, StoreError):
-            logger.error("what keys spend can't be counted: %s", problem)
+            logger.error("the spending of keys can't be counted: %s", problem)
             message = "the gateway can't count what this key spends at the moment"
             headers = retry_after(STORE_SECONDS)
             code = "store_unavailable"
@@ -282,7 +282,7 @@ class _Exchange:
             message, code = UNROUTED[problem.status_code]
             refusal = Refusal(problem.status_code, message, code=code, headers=problem.headers)
         else:
-            # Its text may be anyone's: where it happened says enough.
+            # Its text may contain anyone's data; the place is enough.
             last = traceback.extract_tb(problem.__traceback__)[-1]
             where = f"{last.filename}:{last.lineno}"
             logger.error("a request failed with %s at %s", type(problem).__name__, where)
@@ -360,7 +360,7 @@ class Keys:
         return bool(self._owners)
 
     def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """Find whose token a request carries; `ANONYMOUS` where no keys are configured."""
+        """Return the owner of a request's token; `ANONYMOUS` if no keys are configured."""
         # Compare equal-length digests, always with every key: constant time.
         if not self._owners:
             return ANONYMOUS
@@ -405,8 +405,8 @@ def _unauthorized(given: int) -> Refusal:
 
 def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
     """Refuse a request that was meant for another host."""
-    # Where no key is needed, a page in a browser on this machine could ask under its own site's
-    # name, having it resolve to 127.0.0.1 (DNS rebinding). Its requests carry that name.
+    # Without keys, a page in a browser on this machine could send requests under its own site's
+    # name by having that resolve to 127.0.0.1 (DNS rebinding). Its requests carry that name.
     hosts = [value for name, value in headers if name == b"host"]
     name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
     ours = {*LOOPBACK_NAMES, server.host, *server.allowed_hosts}

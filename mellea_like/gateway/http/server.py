@@ -102,8 +102,8 @@ async def serve(
 ) -> signal.Signals | None:
     """Answer requests until SIGTERM or SIGINT comes, or ``stop`` is set.
 
-    Requests under way may go on for ``stop_seconds`` then; what hasn't ended is broken off. A
-    second signal breaks them off at once. Runs on asyncio. Signals are seen in the main thread.
+    Running requests then have ``stop_seconds`` to finish; those that haven't are cut off. A second
+    signal cuts them off at once. Runs on asyncio. Signals are seen in the main thread.
 
     Args:
         app: the app, with its guard.
@@ -113,8 +113,8 @@ async def serve(
         on_stop: called with the number of requests under way at the first signal.
         on_hangup: runs at each SIGHUP, beside the requests; without it, that signal is left alone.
             A SIGHUP that comes because the terminal was closed ends the server, as SIGTERM does.
-        stop: what ends it besides signals.
-        cut: what breaks off requests under way after that.
+        stop: ends the server when it is set, as a signal does.
+        cut: cuts off running requests when it is set after that.
         quiet: keep prompts, replies and keys out of the logs of the whole process meanwhile, as the
             command does; without it, no logger is touched.
 
@@ -225,7 +225,7 @@ def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
         loop="none",
         log_config=None,  # Nor a level: the loggers are the process's.
         server_header=False,
-        proxy_headers=False,  # Nothing here goes by the caller's address.
+        proxy_headers=False,  # Nothing here uses the caller's address.
         h11_max_incomplete_event_size=server.max_header_bytes,
         timeout_keep_alive=server.keep_alive_seconds,  # type: ignore[arg-type]
         timeout_graceful_shutdown=server.stop_seconds,  # type: ignore[arg-type]
@@ -345,7 +345,7 @@ class _Connection(H11Protocol):
         self.strangers.pop(self, None)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Go on where the caller may be waiting: it has sent a request, and no answer has begun."""
+        """Continue if the caller may be waiting: it has sent a request, and no answer has begun."""
         if not self._answering() or self.cycle.response_started:
             return None
         if self.cycle.scope["http_version"] == "1.0":

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 from mellea_like.requirements.code.syntax import python_problem
 
 SHOWN = 3
-"""The most failed tests that a reason tells the model of."""
+"""The most failed tests in a reason."""
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 QUICK = 2**14
-"""Characters; to compile more would hold the event loop, so the program's process finds out."""
+"""The most characters to compile here; more would block the event loop, so the sandbox does it."""
 
 
 class CodeSettings(Settings, total=False):

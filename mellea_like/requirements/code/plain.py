@@ -39,7 +39,7 @@ _TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 class Array(NamedTuple):
-    """A NumPy array: the lists of its values, and the name of its type."""
+    """A NumPy array as lists of its values, with the name of its type."""
 
     dtype: str
     values: Any

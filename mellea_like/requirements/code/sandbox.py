@@ -212,7 +212,7 @@ class Sandbox:
             self._turns.set(turns)
         async with turns:
             for _ in range(2):
-                # A server that was killed is replaced, once: its program may have killed it.
+                # A killed server is replaced only once, because its program may have killed it.
                 with anyio.move_on_after(asked["wall"] + SECONDS_TO_ANSWER) as waited:
                     server = await self._server()
                     if found := await self._asked(server, asked):

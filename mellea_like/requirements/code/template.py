@@ -1,6 +1,6 @@
 """Runs in a sandbox: a template process that forks a process for each program, and watches it.
 
-Everything that is imported is imported here, once, so that a program's start is a fork. The
+Everything is imported here, once, so that a program starts by a mere fork. The
 template never runs a program itself. Linux and the standard library only: the sandbox runs this
 module's source, perhaps in a container.
 """
