@@ -26,6 +26,7 @@ from mellea_like.gateway.current_request import (
     request_id_of,
 )
 from mellea_like.gateway.http.body import BodyMemory, check_headers, parse, read_body
+from mellea_like.gateway.http.connections import CONNECTION
 from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.refusal import BUDGET_SPENT, Refusal, retry_after
 from mellea_like.telemetry import server_span
@@ -45,12 +46,9 @@ if TYPE_CHECKING:
     from mellea_like.gateway.http.body import BodyShare
     from mellea_like.gateway.metrics import Metrics
 
-__all__ = ["IS_KNOWN", "Guard", "Keys", "check_host"]
+__all__ = ["Guard", "Keys", "check_host"]
 
 logger = logging.getLogger("mellea_like.gateway")
-
-IS_KNOWN = "mellea_like.gateway.is_known"
-"""Key of the ASGI scope for the function that the guard calls once it knows the request's owner."""
 
 OPEN_PATHS = ("/healthz",)
 """Answered without a key: they tell nothing."""
@@ -175,11 +173,15 @@ class _Exchange:
         self._status: int | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._unread = _has_body(scope["headers"])
+        self._connection = CONNECTION.get()
 
     async def run(self) -> None:
         """Let the request through, or answer it."""
         began = time.perf_counter()
         here = CURRENT.set(self._current)
+        self._connection.request_began(self._scope["http_version"])
+        if not self._unread:
+            self._connection.body_read()
         span = server_span(_shown(self._scope), self._scope["headers"])
         try:
             await self._handle()
@@ -193,6 +195,7 @@ class _Exchange:
                 span.set(self._told(status))
                 span.close()
             CURRENT.reset(here)
+            self._connection.answer_ended()
             self._count(status, time.perf_counter() - began)
 
     def _count(self, status: int, seconds: float) -> None:
@@ -231,13 +234,13 @@ class _Exchange:
             return
         if asks and guard.opens_metrics(scope):
             self._current.key = METRICS_KEY
-            self._know()
+            self._connection.owner_known()
             await guard.app(scope, self._receive, self._send)
             return
         self._key = key = guard.authorize(scope)
         limits = key.limits
         self._current.key = key.name
-        self._know()
+        self._connection.owner_known()
         if not asks and scope["method"] != "POST":
             raise HTTPException(405, headers={"allow": "GET, HEAD, POST"})
         if asks:
@@ -257,16 +260,12 @@ class _Exchange:
             finally:
                 charge.settle(self._current.tokens)
 
-    def _know(self) -> None:
-        """Tell the server that it is known whose the request is."""
-        if IS_KNOWN in self._scope:  # Another server than ours has no such thing.
-            self._scope[IS_KNOWN]()
-
     async def _read(self, share: BodyShare) -> dict[str, Any]:
         server = self._guard.server
         share.check_room(check_headers(self._scope["headers"], server))
         data = await read_body(self._receive, server, share)
         self._unread = False
+        self._connection.body_read()
         return parse(data, server.max_depth)
 
     async def _answer(self, problem: BaseException) -> None:
@@ -308,6 +307,8 @@ class _Exchange:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, message: Message) -> None:
+        if self._connection.closing:
+            return  # Uvicorn has answered nonsense in the body.
         if message["type"] == "http.response.start":
             self._status = message["status"]
             headers = list(message.get("headers", ()))
@@ -315,7 +316,8 @@ class _Exchange:
             headers += [(name, value) for name, value in ALWAYS if name not in names]
             headers += self._headers
             headers.append((REQUEST_ID, self._current.id.encode("ascii")))
-            if self._unread:
+            self._connection.answer_began()
+            if self._unread or self._connection.last_answer:
                 headers.append((b"connection", b"close"))
             message = {**message, "headers": headers}
         await self._plain_send(message)
