@@ -171,7 +171,7 @@ def read_items(
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
     """Find the digests that several items of some journals have, in 8 bytes an item.
 
-    What is returned tells of a digest whether it may be one of these, and of no other but by chance
+    The returned function tells whether a digest is one of these; it is wrong only by chance
     (2**-64 for each pair of items).
     """
     hashes = array("q")
