@@ -9,15 +9,15 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
+import anyio
 import pytest
 import uvicorn
 from guard_kit import TOKEN, Caller, TinyApp, key, request, running, wait_until
 from uvicorn.server import ServerState
 
 from mellea_like.gateway.config.gateway_config import ANONYMOUS, ServerConfig
-from mellea_like.gateway.http.connections import connection_factory
 from mellea_like.gateway.http.guard import Guard
-from mellea_like.gateway.http.server import listen
+from mellea_like.gateway.http.server import connection_factory, listen
 from mellea_like.gateway.metrics import Metrics
 
 SHORT = 0.12
@@ -362,6 +362,18 @@ def test_a_last_answer_that_nobody_reads_is_not_kept(data):
         connection.connection_lost(None)
 
     asyncio.run(main())
+
+
+def test_a_request_after_an_answer_is_answered_even_if_the_app_has_not_returned():
+    class Lingering(TinyApp):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await super().__call__(scope, receive, send)
+            await anyio.sleep(0.2 if scope["type"] == "http" else 0)
+
+    with running(Lingering()) as gateway, gateway.connect() as caller:
+        for _ in range(3):
+            caller.send(request(body={"a": 1}))
+            assert caller.answer().status == 200
 
 
 def test_an_unread_body_never_becomes_the_next_request(gateway, calls):

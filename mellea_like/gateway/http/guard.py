@@ -8,6 +8,7 @@ import os
 import re
 import time
 import traceback
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,6 @@ from mellea_like.gateway.current_request import (
     request_id_of,
 )
 from mellea_like.gateway.http.body import BodyMemory, check_headers, parse, read_body
-from mellea_like.gateway.http.connections import CONNECTION
 from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.refusal import BUDGET_SPENT, Refusal, retry_after
 from mellea_like.telemetry import server_span
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.http.body import BodyShare
     from mellea_like.gateway.metrics import Metrics
 
-__all__ = ["Guard", "Keys", "check_host"]
+__all__ = ["CONNECTION", "Connection", "Guard", "Keys", "check_host"]
 
 logger = logging.getLogger("mellea_like.gateway")
 
@@ -90,6 +90,33 @@ ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff
 HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::[0-9]*)?")
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+class Connection:
+    """The guard's view of a connection. This one is for other servers, and does nothing."""
+
+    closing = False
+    last_answer = False
+    """Whether the connection must close after this answer."""
+
+    def request_began(self, version: str) -> None:
+        """Note that a request's head is complete."""
+
+    def owner_known(self) -> None:
+        """Keep the connection, however many others come."""
+
+    def body_read(self) -> None:
+        """Note that the request is complete."""
+
+    def answer_began(self) -> None:
+        """Note that the answer's head is sent."""
+
+    def answer_ended(self) -> None:
+        """Note that the request is over."""
+
+
+CONNECTION: ContextVar[Connection] = ContextVar("connection", default=Connection())  # noqa: B039 (it has no state)
+"""The connection of the request that the running code answers."""
 
 
 class Guard:
@@ -174,6 +201,7 @@ class _Exchange:
         self._headers: list[tuple[bytes, bytes]] = []
         self._unread = _has_body(scope["headers"])
         self._connection = CONNECTION.get()
+        self._ended = False
 
     async def run(self) -> None:
         """Let the request through, or answer it."""
@@ -195,7 +223,7 @@ class _Exchange:
                 span.set(self._told(status))
                 span.close()
             CURRENT.reset(here)
-            self._connection.answer_ended()
+            self._end()
             self._count(status, time.perf_counter() - began)
 
     def _count(self, status: int, seconds: float) -> None:
@@ -321,6 +349,13 @@ class _Exchange:
                 headers.append((b"connection", b"close"))
             message = {**message, "headers": headers}
         await self._plain_send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            self._end()  # At once: the caller's next request may be on its way.
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._connection.answer_ended()
 
 
 def _head_size(scope: Scope) -> int:
