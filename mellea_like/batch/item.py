@@ -49,7 +49,7 @@ I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 ItemStatus = Literal["passed", "failed", "errored"]
 
 BLOCK = 128
-"""How many items of an earlier run are looked up together."""
+"""The number of items of an earlier run that are looked up together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class ItemResult(Generic[T, I]):
     Args:
         id: the item's position in the source, from 0.
         item: the item, as the source gave it.
-        result: the record of its call; None where the call raised an error that carries none.
-        error: what the call raised, or what ``action=`` raised; None where the call returned.
-        attempt: which attempt this is, from 1; more than 1 where a run before was broken off while
-            the item was under way.
-        replayed: whether it comes from the journal, and nothing was sampled for it now.
-        usage: what its requests cost, as far as that is known. Of a call that raised, that is what
-            the journal or the error knows: nothing where there is no journal, and the error carries
-            no record. A `Budget` counts what such calls cost, too.
+        result: the record of its call; None if the call raised an error that carries none.
+        error: the exception of the call or of ``action=``; None if the call returned.
+        attempt: the number of this attempt, from 1; more than 1 if an earlier run was interrupted
+            while it sampled the item.
+        replayed: whether it comes from the journal, without any draws in this run.
+        usage: the cost of its requests, as far as that is known. For a call that raised, it is
+            taken from the journal or from the error's record; without both, it is nothing. A
+            `Budget` counts such calls too.
     """
 
     id: int
@@ -81,8 +81,8 @@ class ItemResult(Generic[T, I]):
     def status(self) -> ItemStatus:
         """``"passed"``, ``"failed"`` or ``"errored"``.
 
-        Failed is one of which no slice passed, or fewer than its selection wants; errored one whose
-        call raised.
+        An item failed if no slice passed, or fewer than its selection needs; it errored if its call
+        raised.
         """
         if self.error is not None:
             return "errored"
@@ -103,7 +103,7 @@ class ItemResult(Generic[T, I]):
 
     @property
     def values(self) -> tuple[T, ...]:
-        """The values of all winners; see `SamplingResult.values`. Empty where the call raised."""
+        """The values of all winners; see `SamplingResult.values`. Empty if the call raised."""
         return () if self.error is not None or self.result is None else self.result.values
 
     def unwrap(self) -> T:
@@ -131,12 +131,12 @@ class Job(NamedTuple):
     error: Exception | None = None
     digest: str = ""
     attempt: int = 1
-    earlier: tuple[Slice, ...] = ()  # Where the item goes on.
-    call: CallInRounds[Any] | None = None  # What it goes on in, if that was kept.
+    earlier: tuple[Slice, ...] = ()  # The draws that the item continues from.
+    call: CallInRounds[Any] | None = None  # The call that it continues, if that was kept.
 
     @property
     def spent(self) -> Usage:
-        """What the draws before have cost."""
+        """The cost of the earlier draws."""
         return sum((s.usage for s in self.earlier), Usage())
 
 
@@ -148,7 +148,7 @@ class Paused(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a batch does with each item; the fields are arguments of `sample_many`.
+    """The work of a batch on each item; the fields are arguments of `sample_many`.
 
     In ``given`` are those of ``sample``. With ``draws``, an item is left after so many.
     """
@@ -177,7 +177,7 @@ class Work(NamedTuple):
     async def sample(
         self, job: Job, on_slice: Callable[[Slice], None] | None
     ) -> SamplingResult[Any] | Paused | Exception:
-        """Sample an item, or go on with it; return what its call returned or raised."""
+        """Sample an item, or continue it; return the call's result or exception."""
         if job.action is None:
             assert job.error is not None  # noqa: S101 (there is one or the other)
             return job.error

@@ -105,7 +105,7 @@ CHAT_FIELDS: Mapping[str, Field] = MappingProxyType(
         "store": Field("dropped", "nothing is stored"),
         "audio": Field("refused", "a spoken reply can't be checked"),
         "modalities": Field(
-            "refused", "a reply is text; so `text` alone may stand here", (["text"],)
+            "refused", "only `text` is accepted, because a reply is text", (["text"],)
         ),
         "moderation": _MODERATION,
         "service_tier": _TIER,

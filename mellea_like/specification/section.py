@@ -1,4 +1,4 @@
-"""What all sections of a specification have in common, and how a mistake in one is worded."""
+"""The base of all sections of a specification, and the wording of mistakes in one."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ _MESSAGES = {
     "tuple": "takes a list",
     "union_tag": "kind takes {expected_tags}",
 }
-"""What to say of pydantic's errors, by the longest beginning of their type."""
+"""Messages for pydantic's errors, by the longest prefix of their type."""
 
 
 def message_of(error: ErrorDetails) -> str:

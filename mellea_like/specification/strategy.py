@@ -49,7 +49,7 @@ MAX_ITERATIONS = 1000
 """``loop * concurrency`` at most, as in a strategy."""
 
 VERDICT_TOKENS = 512
-"""What a judge's reply is taken to have at most, for a budget; nothing cuts it off."""
+"""The tokens that a budget assumes for a judge's reply; nothing cuts it off."""
 
 StrategyName: TypeAlias = Literal["rejection", "repair", "multi-turn"]
 
@@ -65,7 +65,7 @@ CARRIES: Mapping[StrategyName, Carry] = {
     "repair": "best",
     "multi-turn": "chat",
 }
-"""What the first model of an escalation sees of its failures."""
+"""The failures that the first model of an escalation sees."""
 
 
 def _readable(expression: str) -> str:
@@ -74,7 +74,7 @@ def _readable(expression: str) -> str:
 
 
 Check: TypeAlias = Annotated[Text, AfterValidator(_readable)]
-"""What must hold, as on the command line."""
+"""A check, as on the command line."""
 
 
 class OptionsSpec(Section):
@@ -98,7 +98,7 @@ class OptionsSpec(Section):
 
 
 class BudgetSpec(Section):
-    """What may be spent; at least one of these.
+    """A budget; at least one of its limits must be given.
 
     Args:
         requests: the most requests to the upstream.
@@ -151,7 +151,7 @@ class BudgetSpec(Section):
 
 
 class CallBudgetSpec(BudgetSpec):
-    """What one call may spend, judges and losers included; at least one of these.
+    """The budget of one call, judges and losers included; at least one limit must be given.
 
     Args:
         requests: the most requests to the upstream.
@@ -359,7 +359,7 @@ class StrategySpec(Section):
 
     @property
     def selection(self) -> SelectionSpec:
-        """What says which reply wins."""
+        """The selection that chooses the winner."""
         return parse_selection(self.select, self.n)
 
     def _most(self) -> tuple[int, int]:

@@ -90,7 +90,7 @@ def read_price(given: object, info: ValidationInfo | None = None) -> object:
 
 
 class _Upstream(Section):
-    """What all upstreams have.
+    """The fields of all upstreams.
 
     Args:
         concurrency: requests in flight at most, those of judges included; None for no limit.
@@ -321,7 +321,7 @@ UpstreamSpec: TypeAlias = Annotated[
     Field(discriminator="kind"),
     BeforeValidator(_check_kind),
 ]
-"""What generates."""
+"""A backend."""
 
 
 @asynccontextmanager

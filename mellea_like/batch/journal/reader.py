@@ -141,9 +141,9 @@ def read_items(
         path: the journal's path. It may be in use: each block is as of when it is read.
         only: the id of a single item to read; the rest of the file is neither read nor checked,
             unless the item isn't there.
-        parts: whether to read the data of large images, sounds and files. False is for those who
-            show them as placeholders: what refers to the data then stands in its place, a dict with
-            its ``sha256`` and how many ``bytes`` it has.
+        parts: whether to read the data of large images, sounds and files. False is for
+            programs that show placeholders: the data is then replaced by a dict with its ``sha256``
+            and its number of ``bytes``.
 
     Yields:
         For each item that was begun, in the order of the input: ``id`` (its position there, from
@@ -171,7 +171,7 @@ def read_items(
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
     """Find the digests that several items of some journals have, in 8 bytes an item.
 
-    What is returned tells of a digest whether it may be one of these, and of no other but by chance
+    The returned function tells whether a digest is one of these; it is wrong only by chance
     (2**-64 for each pair of items).
     """
     hashes = array("q")

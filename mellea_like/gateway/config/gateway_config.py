@@ -42,7 +42,7 @@ FieldName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Overrides(Section):
-    """Further wishes that a request may have.
+    """Bounds on what a request may ask for in addition to its model's settings.
 
     Args:
         requirements: how many requirements in words a request may add.
@@ -112,7 +112,7 @@ class ModelConfig(StrategySpec):
         timeout: the longest a call may take, in seconds.
         when_nothing_passed: ``error`` answers 422 with the reasons and the best failure, ``best``
             answers with the best failure and a header that says so.
-        overrides: further wishes that a request may have.
+        overrides: bounds on what a request may ask for in addition.
     """
 
     upstream: Text = Field(examples=["main"])
