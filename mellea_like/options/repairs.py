@@ -88,10 +88,12 @@ class Repairs:
 
     def _repaired(self, repair: Any, failures: Sequence[Slice]) -> tuple[Action[Any], Context]:
         answer: object = repair(failures)
-        if isinstance(answer, tuple) and len(pair := cast("tuple[Any, ...]", answer)) == 2:  # noqa: PLR2004
+        if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
             action, context = pair
             first = failures[0].action
-            if isinstance(context, Context) and (action is first or is_action(action)):
+            if isinstance(context, Context) and action is first:
+                return first, context  # It was checked when the call began.
+            if isinstance(context, Context) and is_action(action):
                 return action, context
         msg = f"{self._strategy}.repair returned {answer!r}, not (Action, Context)"
         raise TypeError(msg)

@@ -57,7 +57,7 @@ class CallInRounds(Generic[T]):
                 take long; what it raises ends the call.
 
         Returns:
-            The result so far, if the call is `paused`; or else the result.
+            The result so far if the call is paused, else the result.
 
         Raises:
             ValueError: ``draws`` is less than 1.

@@ -67,7 +67,7 @@ def read_config(
 
     Raises:
         ConfigError: the file can't be read, or something in it is wrong. The message names the file
-        and has a line for each mistake, with its place and what to write. It shows no
+            and has a line for each mistake, with its place and what to write. It shows no
             value.
         ImportError: PyYAML is not installed.
     """
