@@ -230,8 +230,8 @@ def _depths(figures: RunFigures) -> dict[str, Any]:
     ]
     note = (
         "How many passed, and how many met more of the requirements, by weight, than the reply that"
-        " they mended. What is repaired often is hard, so later repairs pass more rarely also where"
-        " they help; `mellea-like plan` compares them with draws made anew."
+        " they repaired. A reply that is repaired often is hard to get right, so later repairs pass"
+        " more rarely even if they help; `mellea-like plan` compares them with fresh draws."
     )
     return {"depths": rows, "depths_note": note}
 

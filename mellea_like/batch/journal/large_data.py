@@ -1,7 +1,7 @@
 """The data of large parts of messages: a journal keeps it once, by its hash, and refers to it.
 
-A reference stands where OpenAI's chat protocol has the data, as a dict where that has a text:
-``sha256``, ``bytes`` (how many), and what stands ``before`` the base64 of the data.
+A reference is a dict in place of the text that holds the data in OpenAI's chat protocol:
+``sha256``, ``bytes`` (their number), and the text ``before`` the base64 of the data.
 """
 
 from __future__ import annotations

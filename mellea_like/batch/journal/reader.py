@@ -141,9 +141,9 @@ def read_items(
         path: the journal's path. It may be in use: each block is as of when it is read.
         only: the id of a single item to read; the rest of the file is neither read nor checked,
             unless the item isn't there.
-        parts: whether to read the data of large images, sounds and files. False is for those who
-            show them as placeholders: what refers to the data then stands in its place, a dict with
-            its ``sha256`` and how many ``bytes`` it has.
+        parts: whether to read the data of large images, sounds and files. False is for
+            programs that show placeholders: the data is then replaced by a dict with its ``sha256``
+            and its number of ``bytes``.
 
     Yields:
         For each item that was begun, in the order of the input: ``id`` (its position there, from

@@ -8,6 +8,7 @@ import os
 import re
 import time
 import traceback
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +46,9 @@ if TYPE_CHECKING:
     from mellea_like.gateway.http.body import BodyShare
     from mellea_like.gateway.metrics import Metrics
 
-__all__ = ["IS_KNOWN", "Guard", "Keys", "check_host"]
+__all__ = ["CONNECTION", "Connection", "Guard", "Keys", "check_host"]
 
 logger = logging.getLogger("mellea_like.gateway")
-
-IS_KNOWN = "mellea_like.gateway.is_known"
-"""Key of the ASGI scope for the function that the guard calls once it knows the request's owner."""
 
 OPEN_PATHS = ("/healthz",)
 """Answered without a key: they tell nothing."""
@@ -92,6 +90,33 @@ ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff
 HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::[0-9]*)?")
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+class Connection:
+    """The guard's view of a connection. This one is for other servers, and does nothing."""
+
+    closing = False
+    last_answer = False
+    """Whether the connection must close after this answer."""
+
+    def request_began(self, version: str) -> None:
+        """Note that a request's head is complete."""
+
+    def owner_known(self) -> None:
+        """Keep the connection, however many others come."""
+
+    def body_read(self) -> None:
+        """Note that the request is complete."""
+
+    def answer_began(self) -> None:
+        """Note that the answer's head is sent."""
+
+    def answer_ended(self) -> None:
+        """Note that the request is over."""
+
+
+CONNECTION: ContextVar[Connection] = ContextVar("connection", default=Connection())  # noqa: B039 (it has no state)
+"""The connection of the request that the running code answers."""
 
 
 class Guard:
@@ -175,11 +200,16 @@ class _Exchange:
         self._status: int | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._unread = _has_body(scope["headers"])
+        self._connection = CONNECTION.get()
+        self._ended = False
 
     async def run(self) -> None:
         """Let the request through, or answer it."""
         began = time.perf_counter()
         here = CURRENT.set(self._current)
+        self._connection.request_began(self._scope["http_version"])
+        if not self._unread:
+            self._connection.body_read()
         span = server_span(_shown(self._scope), self._scope["headers"])
         try:
             await self._handle()
@@ -193,6 +223,7 @@ class _Exchange:
                 span.set(self._told(status))
                 span.close()
             CURRENT.reset(here)
+            self._end()
             self._count(status, time.perf_counter() - began)
 
     def _count(self, status: int, seconds: float) -> None:
@@ -231,13 +262,13 @@ class _Exchange:
             return
         if asks and guard.opens_metrics(scope):
             self._current.key = METRICS_KEY
-            self._know()
+            self._connection.owner_known()
             await guard.app(scope, self._receive, self._send)
             return
         self._key = key = guard.authorize(scope)
         limits = key.limits
         self._current.key = key.name
-        self._know()
+        self._connection.owner_known()
         if not asks and scope["method"] != "POST":
             raise HTTPException(405, headers={"allow": "GET, HEAD, POST"})
         if asks:
@@ -257,16 +288,12 @@ class _Exchange:
             finally:
                 charge.settle(self._current.tokens)
 
-    def _know(self) -> None:
-        """Tell the server that it is known whose the request is."""
-        if IS_KNOWN in self._scope:  # Another server than ours has no such thing.
-            self._scope[IS_KNOWN]()
-
     async def _read(self, share: BodyShare) -> dict[str, Any]:
         server = self._guard.server
         share.check_room(check_headers(self._scope["headers"], server))
         data = await read_body(self._receive, server, share)
         self._unread = False
+        self._connection.body_read()
         return parse(data, server.max_depth)
 
     async def _answer(self, problem: BaseException) -> None:
@@ -308,6 +335,8 @@ class _Exchange:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, message: Message) -> None:
+        if self._connection.closing:
+            return  # Uvicorn has answered nonsense in the body.
         if message["type"] == "http.response.start":
             self._status = message["status"]
             headers = list(message.get("headers", ()))
@@ -315,10 +344,18 @@ class _Exchange:
             headers += [(name, value) for name, value in ALWAYS if name not in names]
             headers += self._headers
             headers.append((REQUEST_ID, self._current.id.encode("ascii")))
-            if self._unread:
+            self._connection.answer_began()
+            if self._unread or self._connection.last_answer:
                 headers.append((b"connection", b"close"))
             message = {**message, "headers": headers}
         await self._plain_send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            self._end()  # At once: the caller's next request may be on its way.
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._connection.answer_ended()
 
 
 def _head_size(scope: Scope) -> int:
