@@ -102,10 +102,11 @@ class Budget:
     and the price of both. When it has ended, what it did cost is charged instead. So requests made
     together can't spend more than there is.
 
-    - A request that does not fit in addition to the amounts spent is denied.
+    - A request that does not fit in addition to the amounts spent is denied with
+      `LimitExceeded`.
     - A request that fits only without the amounts reserved waits, in the order of arrival, until
-      requests under way have ended. That holds for the number of requests, too: one that waits for a limiter
-      has a reservation, and is never sent if its call ends before.
+      requests under way have ended. That holds for the number of requests, too: one that waits
+      for a limiter has a reservation, and is never sent if its call ends before.
     - Each try of a request is admitted by itself, those of a `RetryBackend` or `FallbackBackend`
       inside too.
     - A backend that makes calls inside for each request needs another budget for them: in this one
