@@ -1,4 +1,4 @@
-"""Limits, retries and fallbacks: what keeps concurrent sampling affordable and alive.
+"""Limits, retries and fallbacks, which keep concurrent sampling affordable and alive.
 
 Each makes a backend of a backend.
 

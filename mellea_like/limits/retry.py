@@ -244,7 +244,7 @@ async def try_again(
     gate: BackoffGate | None,
     out_of_budget: Callable[[LimitExceeded], object] | None = None,
 ) -> T:
-    """Go on with a request whose first try failed; raise the last try's error.
+    """Retry a request whose first try failed; raise the last try's error.
 
     Each further try has its own meter, part of the request's, and says in its ``meta.retry`` how
     many there were before it. Notes on the error say how often it was tried, and what forbade

@@ -1,8 +1,8 @@
 """The one module that knows asyncio from trio: was this code asked to stop?
 
-anyio hides the two libraries from the rest of the package. What it can't hide is a native
-``task.cancel()`` on asyncio, which no cancel scope knows of, and a ``CancelledError`` that someone
-raised though nobody asked for it.
+anyio hides the two libraries from the rest of the package. It can't hide two
+things: a native ``task.cancel()`` on asyncio, which no cancel scope knows of, and a
+``CancelledError`` that someone raised though nobody asked for it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _EARLIER: ContextVar[tuple[object, int]] = ContextVar("_EARLIER", default=(None,
 """A task, and how many native cancellations of it are no news."""
 
 _NO_LOOP = (RuntimeError, AttributeError)
-"""Raised where no loop runs, and by a module that is missing or half imported by another thread."""
+"""Raised if no loop runs, or if another thread is still importing the module."""
 
 
 def call_soon(token: EventLoopToken, function: Callable[[], object]) -> None:
     """Have a function called in an event loop, from another thread, without waiting for it."""
-    # anyio's from_thread.run_sync waits for the call: for ever, where the loop is closed before.
+    # anyio's from_thread.run_sync waits for the call: for ever, if the loop is closed first.
     loop: Any = token.native_token
     soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
     soon(function)
@@ -97,7 +97,7 @@ def clock() -> Callable[[], float]:
 def context_for_thread(library: str | None = None) -> Context:
     """Copy the context for a function that runs in another thread."""
     context = copy_context()
-    sniffio: Any = sys.modules.get("sniffio")  # anyio asks it, where it is installed.
+    sniffio: Any = sys.modules.get("sniffio")  # anyio asks it, if it is installed.
     if sniffio is not None:
         context.run(sniffio.current_async_library_cvar.set, library)
     return context
@@ -133,7 +133,7 @@ def split_cancellation(
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         cancellation, rest = group.split(cancellations())
-        # A split gives a new group even where nothing was taken out of it.
+        # A split gives a new group even if nothing was taken out of it.
         return (None, group) if cancellation is None else (cancellation, rest)
     if isinstance(error, cancellations()):
         return error, None
@@ -168,7 +168,7 @@ def _nothing() -> None:
 
 
 def _asyncio_task() -> asyncio.Task[object] | None:
-    """Return asyncio's running task; None on trio, also where asyncio is trio's host."""
+    """Return asyncio's running task; None on trio, also if asyncio is trio's host."""
     asyncio: Any = sys.modules.get("asyncio")
     try:
         return asyncio.current_task()  # type: ignore[no-any-return]
