@@ -64,6 +64,7 @@ class Rules(NamedTuple):
 class Parts(NamedTuple):
     """What the draws of one spec share."""
 
+    spec: Any
     backend: Backend
     validation: StagedValidation
     messages: tuple[Message, ...] | None
@@ -100,6 +101,7 @@ class Call:
     """Whether the winner is still to be compared with others."""
     concluded = False
     """Whether it is known what came of the call."""
+    _judges: tuple[tuple[Backend, int | None, Backend], ...] = ()
 
     def __init__(
         self,
@@ -121,8 +123,7 @@ class Call:
         self.slices: list[Slice] = []
         self._assemble = assemble
         self._requests: Sequence[Option] = ()
-        self._parts: dict[int, Parts] = {}
-        self._judges: dict[tuple[int, int | None], Backend] = {}
+        self._parts: list[Parts] = []
         self.draws: dict[int | None, Draw] = {}
         """The draws under way, by their ids."""
         for option in around:
@@ -148,6 +149,7 @@ class Call:
             hear=[option.hear for option in self._overriding("hear")],
             tell=[option.tell for option in self._overriding("tell")],
             stops=[option.stops for option in self._overriding("stops")],
+            ends=[option.ended for option in self._overriding("ended")],
             deadline=self.deadline,
             grace=self.rules.grace,
             name=self.id,
@@ -177,7 +179,7 @@ class Call:
     @property
     def fatal(self) -> BaseException | None:
         """What the call must raise."""
-        return self.race.fatal if "race" in self.__dict__ else self._fatal
+        return self.race.fatal if hasattr(self, "race") else self._fatal
 
     def _is_late(self, fatal: BaseException | None) -> bool:
         """Tell whether an error came after the race, and there may be an answer in spite of it."""
@@ -196,24 +198,30 @@ class Call:
     def parts_of(self, ask: Ask) -> Parts:
         """Return what the draws of an ask's spec share."""
         spec = ask.spec
-        parts = self._parts.get(id(spec))
-        if parts is None:
-            # A user's `render` may depend on anything; for these two classes it can run once.
-            known = type(spec.action) in (Instruction, Message)
-            parts = self._parts[id(spec)] = Parts(
+        for parts in self._parts:
+            if parts.spec is spec:
+                return parts
+        # A user's `render` may depend on anything; for these two classes it can run once.
+        known = type(spec.action) in (Instruction, Message)
+        self._parts.append(
+            Parts(
+                spec,
                 self._surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
                 StagedValidation(spec.requirements),
                 tuple(spec.action.render(spec.context)) if known else None,
             )
-        return parts
+        )
+        return self._parts[-1]
 
     def judging(self, judge: Backend, ask: Ask | None = None) -> Backend:
         """Return a judge with the options' backends around it."""
-        key = id(judge), None if ask is None else ask.stage
-        if key not in self._judges:
-            spec, stage = (None, None) if ask is None else (ask.spec, ask.stage)
-            self._judges[key] = self._surrounded(Sent(judge, "judge", spec, stage))
-        return self._judges[key]
+        spec, stage = (None, None) if ask is None else (ask.spec, ask.stage)
+        for known, its, surrounded in self._judges:
+            if known is judge and its == stage:
+                return surrounded
+        surrounded = self._surrounded(Sent(judge, "judge", spec, stage))
+        self._judges += ((judge, stage, surrounded),)
+        return surrounded
 
     def _surrounded(self, sent: Sent) -> Backend:
         backend = sent.backend
@@ -249,15 +257,15 @@ class Call:
 
     # Its course
 
-    async def run(self, loop_budget: int) -> None:
+    def run(self, loop_budget: int) -> Awaitable[None]:
         """Run the race and settle it; a cancellation leaves as one, and nothing else does."""
         go: Callable[[int], Awaitable[None]] = self._run
         for option in reversed(self._overriding("around")):
             go = partial(option.around, go=go)
-        await go(loop_budget)
+        return go(loop_budget)
 
     async def _run(self, loop_budget: int) -> None:
-        race = self.race if "race" in self.__dict__ else self.compose(loop_budget)
+        race = self.race if hasattr(self, "race") else self.compose(loop_budget)
         # A lone lane runs in the caller's task, whose context must stay as it was.
         iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
         try:
@@ -282,7 +290,7 @@ class Call:
             due: why its time was up, if that was no timeout.
             cancelled: whether the call was cancelled.
         """
-        slices, race = self.slices, self.__dict__.get("race")
+        slices, race = self.slices, getattr(self, "race", None)
         if race is None:
             return Facts(slices, False, None, False, False, cancelled)
         cut = len(slices) < turns or any(s.outcome is Outcome.CANCELLED for s in slices)
@@ -307,8 +315,8 @@ class Call:
             del option.call
         self.options = self._requests = self.checks = ()
         self._parts.clear()
-        self._judges.clear()
-        self.__dict__.pop("_assemble", None)
-        self.__dict__.pop("around_draw", None)
-        if "race" in self.__dict__:
+        self._judges = ()
+        del self._assemble
+        if hasattr(self, "race"):
+            del self.around_draw
             self.race.forget()

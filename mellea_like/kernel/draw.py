@@ -38,6 +38,7 @@ from mellea_like.runtime.event_loops import split_cancellation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mellea_like.core.backend import Backend
     from mellea_like.core.conversation import Message
     from mellea_like.core.requirement import Requirement
     from mellea_like.kernel.call import Call
@@ -157,19 +158,19 @@ class Draw:
         It raises a cancellation that was asked for, and what ends the whole call.
         """
         try:
-            await self._go()
+            backend, request = self._request()
+            reply = checked_reply(self.ask.spec.backend, await backend.generate(request))
+            candidate = self.candidate = self.read(reply)
+            if self.inside is None:
+                self.inside = Meter()
+            SPENDS_ON.set(self.inside)
+            self.checking = True
+            await self.check(candidate)
         except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
             self._take(exc)
 
-    async def _go(self) -> None:
-        candidate = self.candidate = self.read(await self._answer())
-        if self.inside is None:
-            self.inside = Meter()
-        SPENDS_ON.set(self.inside)
-        self.checking = True
-        await self.check(candidate)
-
-    async def _answer(self) -> Generation:
+    def _request(self) -> tuple[Backend, Request]:
+        """Return the backend to ask, and the request."""
         ask, call = self.ask, self.call
         spec, parts = ask.spec, call.parts_of(ask)
         messages = parts.messages
@@ -181,8 +182,7 @@ class Draw:
         if options.seed is not None:
             options = options.with_seed(derive_seed(options.seed, ask.turn.iteration))
         SPENDS_ON.set(meter)
-        request = Request(messages, options, spec.format, self.meta, meter)
-        return checked_reply(spec.backend, await parts.backend.generate(request))
+        return parts.backend, Request(messages, options, spec.format, self.meta, meter)
 
     def read(self, generation: Generation) -> Candidate:
         """Make a candidate of a reply.

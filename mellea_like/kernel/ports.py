@@ -230,6 +230,9 @@ class Option:
     def stops(self) -> None:
         """Take note that no draw starts any more."""
 
+    def ended(self) -> None:
+        """Take note that all lanes have ended, in whatever way."""
+
     async def settle(self) -> None:
         """Do what needs all draws, once the race is over: compare them, ask a judge."""
 

@@ -10,8 +10,6 @@ from mellea_like.kernel.ports import Option
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from mellea_like.core.slice import Slice
 
 __all__ = ["LoggedErrors"]
@@ -26,18 +24,11 @@ class LoggedErrors(Option):
     logged = 0
     """How many slices were looked at."""
 
-    async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
-        """Log them at the end, however it came."""
-        try:
-            await go(loop_budget)
-        finally:
-            self._log()
-
-    def _log(self) -> None:
+    def ended(self) -> None:
+        """Log them."""
         slices = self.call.slices
-        race = getattr(self.call, "race", None)
         # The draws of earlier rounds were logged by them.
-        known = self.logged if race is None else max(self.logged, race.replayed)
+        known = max(self.logged, self.call.race.replayed)
         fresh, self.logged = slices[known:], len(slices)
         kinds: dict[object, list[Slice]] = {}
         for slice_ in fresh:

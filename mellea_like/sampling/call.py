@@ -22,7 +22,6 @@ from mellea_like.kernel.ending import Ending, conclude
 from mellea_like.kernel.ports import Stop
 from mellea_like.options.call_hooks import CallHooks
 from mellea_like.options.hooks import Hooks
-from mellea_like.options.logged_errors import LoggedErrors
 from mellea_like.runtime.event_loops import clock
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.table import OPTIONS, Setup
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.options.rounds import Rounds
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.prepare import CallInputs
+    from mellea_like.telemetry.call import CallTelemetry
 
 __all__ = ["RunningCall"]
 
@@ -109,9 +109,9 @@ class RunningCall:
             run = HookRun(handlers, self._id)
             self._hooks = Hooks(run, self._id, type(self._strategy).__name__)
         if self._hooks is None and on_slice is None:
-            return [LoggedErrors()]
+            return []
         self._call_hooks = CallHooks(self._hooks, on_slice, self._begin, self._end_fields)
-        return [self._call_hooks, LoggedErrors()]
+        return [self._call_hooks]
 
     def _deadline(self, started: float, before: float) -> float | None:
         """Return when the call's time is up: by its timeout, its schedule or a budget."""
@@ -164,10 +164,11 @@ class RunningCall:
 
     # Its course
 
-    async def run(self) -> SamplingResult[Any]:
+    def run(self) -> Awaitable[SamplingResult[Any]]:
         """Run the call; see `BaseSamplingStrategy.sample` for what it raises."""
-        if self._telemetry is None:
-            return await self._run()
+        return self._run() if self._telemetry is None else self._run_traced(self._telemetry)
+
+    async def _run_traced(self, telemetry: CallTelemetry) -> SamplingResult[Any]:
         from mellea_like.telemetry.names import (  # noqa: PLC0415
             DECISION_KIND,
             DECISION_REASON,
@@ -175,7 +176,7 @@ class RunningCall:
             SUCCESS,
         )
 
-        with self._telemetry.call() as span:
+        with telemetry.call() as span:
             try:
                 return await self._run()
             finally:

@@ -15,6 +15,7 @@ from mellea_like.options.first import First
 from mellea_like.options.giving_up import GivingUp
 from mellea_like.options.hooks import CheckHooks, RepairHooks, RequestHooks
 from mellea_like.options.lanes import Lanes
+from mellea_like.options.logged_errors import LoggedErrors
 from mellea_like.options.ordered import Ordered
 from mellea_like.options.repairs import Repairs
 from mellea_like.options.retries import Retries
@@ -201,6 +202,7 @@ def _same_bug(setup: Setup) -> Option:
 
 
 OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
+    lambda _: LoggedErrors(),
     lambda s: s.rounds,
     lambda s: DrawSpans(s.telemetry) if s.telemetry else None,
     lambda s: RepairHooks(hooks) if (hooks := s.hears(HookType.SAMPLING_REPAIR)) else None,
