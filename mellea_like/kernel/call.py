@@ -88,7 +88,7 @@ class Call:
     last_stage: int | None = None
     """The number of the last stage, in a call that has stages."""
     race: Race
-    around_draw: Callable[[Draw], Awaitable[None]]
+    around_draw: Callable[[Draw], Awaitable[None]] | None = None
     checks: Sequence[Option] = ()
     _fatal: BaseException | None = None
     late: BaseException | None = None
@@ -137,10 +137,8 @@ class Call:
             option.call = self
         self._requests = self._overriding("request")
         self.checks = self._overriding("check")
-        go: Callable[[Draw], Awaitable[None]] = Draw.go
         for option in reversed(self._overriding("draw")):
-            go = partial(option.draw, go=go)
-        self.around_draw = go
+            self.around_draw = partial(option.draw, go=self.around_draw or Draw.go)
         self.race = race = Race(
             plan,
             partial(Draw, self),
@@ -318,5 +316,5 @@ class Call:
         self._judges = ()
         del self._assemble
         if hasattr(self, "race"):
-            del self.around_draw
+            self.around_draw = None
             self.race.forget()

@@ -36,7 +36,7 @@ from mellea_like.kernel.ports import NotAnAnswer
 from mellea_like.runtime.event_loops import split_cancellation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.conversation import Message
@@ -101,20 +101,20 @@ class Draw:
             call.id, turn.iteration, turn.subsample, call.started, call.deadline
         )
 
-    async def run(self) -> None:
+    def run(self) -> Awaitable[None]:
         """Run it; it raises a cancellation that was asked for, and what ends the whole call."""
         ITERATION.set(self.meta)
-        draws, iteration = self.call.draws, self.meta.iteration
-        draws[iteration] = self
+        call = self.call
+        call.draws[self.meta.iteration] = self
+        return self.go() if call.around_draw is None else self._surrounded(call.around_draw)
+
+    async def _surrounded(self, around: Callable[[Draw], Awaitable[None]]) -> None:
         try:
-            await self.call.around_draw(self)
+            await around(self)
         except BaseException as exc:
             if self._taken:
                 raise
             self._take(exc)  # Of an option, before the draw itself began or after it.
-        finally:
-            del draws[iteration]
-            self.tried = None  # Its traceback refers to this draw.
 
     def _take(self, error: BaseException) -> None:
         """Turn an exception into the draw's outcome, or raise it again."""
@@ -296,7 +296,9 @@ class Draw:
     # The record
 
     def record(self) -> Slice:
-        """Return the record of what is known now."""
+        """Return the record of what is known now, when it has ended."""
+        self.call.draws.pop(self.meta.iteration, None)
+        self.tried = None  # Its traceback refers to this draw.
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
         call, ask, generation, meter = self.call, self.ask, self.generation, self.meter

@@ -137,7 +137,7 @@ class Plan(Protocol):
 class Body(Protocol):
     """What a race runs in its lanes: a draw."""
 
-    async def run(self) -> None:
+    def run(self) -> Awaitable[None]:
         """Run it. It raises nothing but a cancellation, or what the call is to raise."""
         ...
 
