@@ -256,7 +256,7 @@ class Race:
         try:
             with due:
                 try:
-                    await self._lane(0)
+                    await self._lone_lane(due)
                 except anyio.get_cancelled_exc_class() as exc:
                     left = self._native_one(exc)
                     # anyio keeps the exception in a cycle, and its frames hold the records.
@@ -273,6 +273,17 @@ class Race:
             if native or not (scope_cancelled() or due.cancel_called):
                 raise
         return left
+
+    async def _lone_lane(self, due: anyio.CancelScope) -> None:
+        """Run the only lane in the deadline's scope, since nothing drops a draw of it."""
+        self._under_way += 1
+        try:
+            await self._draws(0, due)
+        except BaseException as exc:  # noqa: BLE001 (the call raises what isn't a cancellation)
+            if (left := self._left(exc)) is not None:
+                raise left from None
+        finally:
+            self._end_lane(0)
 
     async def _run_lanes(self) -> BaseException | None:
         """Run each lane in a task of its own."""
@@ -348,52 +359,59 @@ class Race:
     async def _lane(self, lane: int) -> None:
         """Run one lane, in one scope for all its draws (a scope takes 3 µs, and half a KB).
 
-        A draw that is dropped cancels the scope, and the lane continues in a new one. No draw of a
-        lone lane is dropped while it runs, so the scope of the deadline is enough for it.
+        A draw that is dropped cancels the scope, and the lane continues in a new one.
         """
         self._under_way += 1
         try:
             more = True
             while more and not self.stopped:
-                if self._alone:
-                    more = await self._draws(lane, self._scopes[lane])
-                else:
-                    more = await self._draws_in_scope(lane)
-        except BaseException as exc:
-            cancellation, _ = split_cancellation(exc)
-            if cancellation is not None and self.asked_to_stop():
-                if isinstance(cancellation, BaseExceptionGroup):
-                    raise first_in(cancellation) from None  # trio's; callers expect a plain one.
-                raise
-            # It never leaves through our task group, which would put it into a group.
-            self.rule(Ruling(fatal=exc))
-        finally:
-            self._scopes.pop(lane, None)
-            self._alive -= 1
-            self._under_way -= 1
-            self._promote()
-            self._check_standstill()
-            done = not self._under_way if self._leaving else not self._alive
-            if done and self._ended is not None:
-                self._ended.set()
-
-    async def _draws_in_scope(self, lane: int) -> bool:
-        scope = self._scopes[lane] = anyio.CancelScope(shield=True)
-        try:
-            with scope:
+                scope = self._scopes[lane] = anyio.CancelScope(shield=True)
                 try:
-                    return await self._draws(lane, scope)
-                except anyio.get_cancelled_exc_class() as exc:
-                    # anyio keeps the exception in a cycle, and its frames hold the records.
-                    exc.__traceback__ = None
-                    raise
-        except BaseException as exc:
-            # A backend may answer its cancellation with another, which no scope takes for its own.
-            cancellation, rest = split_cancellation(exc)
-            ours = scope.cancel_called and not self.asked_to_stop()
-            if cancellation is None or rest is not None or not ours:
-                raise
-        return True
+                    with scope:
+                        try:
+                            more = await self._draws(lane, scope)
+                        except anyio.get_cancelled_exc_class() as exc:
+                            # anyio keeps it in a cycle, and its frames hold the records.
+                            exc.__traceback__ = None
+                            raise
+                except BaseException as exc:
+                    if not self._absorbs(scope, exc):
+                        raise
+        except BaseException as exc:  # noqa: BLE001 (the call raises what isn't a cancellation)
+            if (left := self._left(exc)) is not None:
+                raise left from None
+        finally:
+            self._end_lane(lane)
+
+    def _absorbs(self, scope: anyio.CancelScope, exc: BaseException) -> bool:
+        """Tell whether an exception is what a backend made of the scope's cancellation.
+
+        It may answer that with another cancellation, which no scope takes for its own.
+        """
+        cancellation, rest = split_cancellation(exc)
+        ours = scope.cancel_called and not self.asked_to_stop()
+        return cancellation is not None and rest is None and ours
+
+    def _left(self, exc: BaseException) -> BaseException | None:
+        """Return the cancellation that a lane must raise; the call raises everything else.
+
+        An exception never leaves through our task group, which would put it into a group.
+        """
+        cancellation, _ = split_cancellation(exc)
+        if cancellation is None or not self.asked_to_stop():
+            self.rule(Ruling(fatal=exc))
+            return None
+        return first_in(cancellation)  # trio's may be a group; callers expect a plain one.
+
+    def _end_lane(self, lane: int) -> None:
+        self._scopes.pop(lane, None)
+        self._alive -= 1
+        self._under_way -= 1
+        self._promote()
+        self._check_standstill()
+        done = not self._under_way if self._leaving else not self._alive
+        if done and self._ended is not None:
+            self._ended.set()
 
     async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
         """Draw until the plan ends the lane; return True to go on in a new scope."""
