@@ -247,13 +247,14 @@ def package(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, docstrings, the direction of imports, and how large the packages are."""
+    """Check style, docstrings, the direction of imports, import circles and habits of English."""
     environment = Environment(session, "lint")
     environment.run("ruff", "check", ".")
     environment.run("ruff", "format", "--check", ".")
     environment.run("lint-imports", "--no-logo")
     environment.run("python", "tools/check_raises.py", "mellea_like")
     environment.run("python", "tools/house.py", "--check")
+    environment.run("python", "tools/prose.py", "--check")
 
 
 @nox.session

@@ -48,7 +48,7 @@ module = module_from_spec(spec)
 spec.loader.exec_module(module)
 module.main()
 """
-"""What the child runs: that one module, for the package around it takes longer to load."""
+"""The program of the child: that one module, for the package around it takes longer to load."""
 
 POLL_SECONDS = 0.01
 CRASH_SECONDS = 5.0
@@ -115,7 +115,7 @@ class ServerProcess:
         """Look whether the server is ready; does not wait."""
         ended = self.has_ended()
         self._said += self._output.read() or b""
-        # What llama.cpp might print there comes in other lines.
+        # Output of llama.cpp comes in other lines.
         for line in self._said.splitlines(keepends=True):
             if line.startswith(b"{") and line.endswith(b"\n"):
                 answer = json.loads(line)

@@ -72,7 +72,7 @@ class HookRun:
         return payload
 
     async def announce(self, payload: Payload) -> None:
-        """Run the handlers of a payload's hook where nothing can be changed any more."""
+        """Run the handlers of a payload's hook when nothing can be changed any more."""
         try:
             for handler in self._by_hook[payload.hook].sequential:
                 try:

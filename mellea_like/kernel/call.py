@@ -52,7 +52,7 @@ class Spec:
 
 
 class Rules(NamedTuple):
-    """What holds for every draw of a call."""
+    """The rules for every draw of a call."""
 
     judge_options: Options
     check_all: bool = False
@@ -62,7 +62,7 @@ class Rules(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What the draws of one spec share."""
+    """The parts that the draws of one spec share."""
 
     spec: Any
     backend: Backend
@@ -76,7 +76,7 @@ class Call:
 
     Args:
         sampling_id: its id.
-        rules: what holds for every draw.
+        rules: the rules for every draw.
         around: the options that surround the whole call, the outermost first.
         assemble: takes the loop budget, once that is known, and returns the plan and the other
             options, the outermost first.
@@ -92,7 +92,7 @@ class Call:
     checks: Sequence[Option] = ()
     _fatal: BaseException | None = None
     late: BaseException | None = None
-    """What the call must raise unless it has an answer: it came after the race."""
+    """The error that the call must raise unless it has an answer: it came after the race."""
     broken = False
     """Whether an error that would come again has ended a lane or a comparison."""
     timed_out = False
@@ -176,7 +176,7 @@ class Call:
 
     @property
     def fatal(self) -> BaseException | None:
-        """What the call must raise."""
+        """The error that the call must raise."""
         return self.race.fatal if hasattr(self, "race") else self._fatal
 
     def _is_late(self, fatal: BaseException | None) -> bool:
@@ -191,7 +191,7 @@ class Call:
             and any(slice_.passed for slice_ in self.slices)
         )
 
-    # What draws ask their call for
+    # For its draws
 
     def parts_of(self, ask: Ask) -> Parts:
         """Return what the draws of an ask's spec share."""
@@ -276,7 +276,7 @@ class Call:
                 await option.settle()
 
     def resume(self, started: float, deadline: float | None) -> None:
-        """Let a call go on whose lanes have ended, on another clock."""
+        """Let a call continue whose lanes have ended, on another clock."""
         self.started, self.deadline = started, deadline
         self.race.resume(started, deadline)
 

@@ -75,7 +75,7 @@ class Draw:
     # Class-level defaults: a draw sets a third of them.
     messages: tuple[Message, ...] = ()
     rounds: tuple[Message, ...] = ()
-    """What the draw said to tools, and what they answered."""
+    """The draw's calls of tools, and their answers."""
     meter: Meter | None = None
     generation: Generation | None = None
     candidate: Candidate | None = None
@@ -84,9 +84,9 @@ class Draw:
     verdicts: tuple[ValidationResult, ...] = ()
     judged: list[tuple[Meter, Generation | None, str | None]] | None = None
     inside: Meter | None = None
-    """What calls inside tools, validators and scorers cost."""
+    """The cost of calls inside tools, validators and scorers."""
     tried: Exception | None = None
-    """What its request failed by before it was sent again."""
+    """The error of its request before it was sent again."""
     outcome = _ERRORED
     error: BaseException | None = None
     reason = ""

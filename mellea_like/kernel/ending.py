@@ -50,8 +50,8 @@ def conclude(
         select_from_failure: chooses the best failure if there is none.
         strategy: the strategy's name, for errors.
         sampling_id: the call's id, for errors.
-        fatal: what the call has to raise.
-        late: what it has to raise unless it has an answer.
+        fatal: the error that the call has to raise.
+        late: the error that it has to raise unless it has an answer.
 
     Returns:
         The ending.

@@ -102,7 +102,7 @@ class Stop(NamedTuple):
 
 
 class Ruling(NamedTuple):
-    """What should happen to a race."""
+    """A decision about a race."""
 
     over: bool = False
     """Running draws are cancelled; without a reason (``why``), the call is won."""
@@ -135,7 +135,7 @@ class Plan(Protocol):
 
 
 class Body(Protocol):
-    """What a race runs in its lanes: a draw."""
+    """A draw, or anything else that a race runs in its lanes."""
 
     def run(self) -> Awaitable[None]:
         """Run it. It raises nothing but a cancellation, or what the call is to raise."""
@@ -151,7 +151,7 @@ class NotAnAnswer(Exception):
 
     Args:
         reason: why, in a sentence for the model and the record.
-        reply: what there is of the reply.
+        reply: the reply, as far as it came.
         verdicts: the verdicts on the requirements, if it is one of these that the reply breaks.
     """
 
@@ -171,7 +171,7 @@ Checked = tuple[tuple["Requirement", ...], "Sequence[ValidationResult]"]
 
 
 class Sent(NamedTuple):
-    """What the requests to a backend have in common."""
+    """The common facts of the requests to a backend."""
 
     backend: Backend
     """The backend as the user gave it, without the options around it."""

@@ -35,11 +35,11 @@ class Race:
 
     Args:
         plan: who draws next.
-        body: what runs for an ask.
+        body: makes the draw for an ask.
         clock: the event loop's clock, in seconds.
         started: when the call began, on that clock.
-        hear: what decides; each hears of each slice before the call is decided.
-        tell: what only looks; each is told of each slice, in the order of ``slices``.
+        hear: those who decide; each hears of each slice before the call is decided.
+        tell: those who only look; each is told of each slice, in the order of ``slices``.
         stops: each is called once, when no draw starts any more.
         ends: each is called when all lanes have ended.
         deadline: when the call's time is up, on the same clock; None for no limit.
@@ -57,7 +57,7 @@ class Race:
     late = False
     """Whether the time was up before the call was decided."""
     fatal: BaseException | None = None
-    """What the call must raise."""
+    """The error that the call must raise."""
     why: Stop | None = None
     """Why the call was stopped before its turns were spent."""
     replayed = 0
@@ -212,7 +212,7 @@ class Race:
     # The lanes
 
     async def run(self) -> None:
-        """Run the lanes to their end; afterwards ``fatal`` is to be raised.
+        """Run the lanes to their end; afterwards the call must raise ``fatal``.
 
         A cancellation leaves it as one, and in every case all lanes have ended.
         """
@@ -286,7 +286,7 @@ class Race:
             self._end_lane(0)
 
     async def _run_lanes(self) -> BaseException | None:
-        """Run each lane in a task of its own."""
+        """Run each lane in its own task."""
         self._ended = anyio.Event()
         left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
@@ -414,7 +414,7 @@ class Race:
             self._ended.set()
 
     async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
-        """Draw until the plan ends the lane; return True to go on in a new scope."""
+        """Draw until the plan ends the lane; return True to continue in a new scope."""
         while not self.stopped:
             ask = self.next(lane, self._clock() - self._started)
             if ask is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["CallHooks"]
 
 DRAIN_SECONDS = 2.0
-"""How long deliveries and background hooks may go on after the last draw, in all."""
+"""The most seconds that deliveries and background hooks take after the last draw, in all."""
 
 
 class CallHooks(Option):

@@ -143,7 +143,7 @@ class Comparisons(Option):
                 tasks.start_soon(self._work, to_ask)
             await self._all_ended(tasks)
         if self._left is not None:
-            # Where the time ran out as well, anyio (4.16) takes a native one for its own.
+            # If the time ran out as well, anyio (4.16) takes a native one for its own.
             raise self._left
         if tasks.cancel_scope.cancel_called and self.call.race.fatal is None:
             self._halt(self._late())
@@ -250,7 +250,7 @@ class Comparisons(Option):
             deadline=call.deadline,
             purpose="judge",
         )
-        # It is in a task, and so in a context, of its own.
+        # Each comparison has its own task, and so its own context.
         ITERATION.set(meta)
         SPENDS_ON.set(meter)
         question = _question(selection.criterion, one, other)

@@ -65,8 +65,8 @@ def is_watched(sent: Sent, *, every: bool) -> bool:
 def watches(spec: Spec, *, every: bool) -> dict[str, Any]:
     """Return the checks that may look at a reply while it arrives."""
     tools = spec.tools
-    # With tools, a reply may begin with words and go on with a call: nothing can be said of its
-    # value then, nor of its text if the draw goes on after it.
+    # With tools, a reply may begin with words and continue with a call: nothing can be said of its
+    # value then, nor of its text if the draw continues after it.
     checked = tools is None or not tools.run_in_draws
     requirements = spec.requirements if checked else ()
     return {

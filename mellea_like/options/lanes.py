@@ -19,7 +19,7 @@ class Lanes:
     """Each lane runs a chain on its own turns until the chain or the turns end.
 
     Args:
-        repairs: what the chains ask.
+        repairs: decides what the chains ask.
         lanes: the number of lanes, 1 or more.
         loop_budget: turns of each lane, 1 or more.
         race: whether the lanes run side by side; otherwise one runs after the other, for there is

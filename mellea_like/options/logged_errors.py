@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["LoggedErrors"]
 
 NUMBER = re.compile(r"\d+")
-"""What tells errors apart that are otherwise alike: ids, times."""
+"""The part that differs in errors that are otherwise alike: ids, times."""
 
 
 class LoggedErrors(Option):

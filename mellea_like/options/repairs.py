@@ -31,7 +31,7 @@ class Chain(Enum):
 
 
 class Memory(NamedTuple):
-    """What a chain knows before its next draw: what it asks, and what has failed."""
+    """The memory of a chain before its next draw: its question, and its failures."""
 
     action: Action[Any]
     context: Context
@@ -46,7 +46,7 @@ class Repairs:
         spec: the call's inputs.
         repair: the strategy's.
         strategy: its name, for errors.
-        several: whether several draws have to pass, so that a chain goes on after a pass.
+        several: whether several draws have to pass, so that a chain continues after a pass.
     """
 
     def __init__(self, spec: Any, repair: Any, strategy: str, *, several: bool) -> None:
@@ -68,7 +68,7 @@ class Repairs:
         elif outcome is _PASSED:
             if not self._several:
                 return Chain.ENDED
-            self._memory.pop(chain, None)  # The next draw is one of its own.
+            self._memory.pop(chain, None)  # The next draw is independent.
         elif not slice_.may_continue:
             return Chain.BROKEN
         return Chain.GOES_ON

@@ -1,4 +1,4 @@
-"""A draw whose reply takes unusually long is sent anew, in place of the request under way."""
+"""A draw whose reply takes unusually long is sent again, in place of the request under way."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Restarts(Option):
 
     Args:
         schedule: the decisions.
-        plan: the plan that runs the schedule, which is told of each draw that is sent anew.
+        plan: the plan that runs the schedule, which is told of each draw that is sent again.
     """
 
     def __init__(self, schedule: SchedulePlan, plan: Scheduled) -> None:

@@ -1,6 +1,6 @@
 """A schedule as a plan: it says how many draws may start, and when to ask it again.
 
-A chain that waits to go on with a repair is data of the plan; an idle lane takes it on. So there
+A chain that waits to continue with a repair is data of the plan; an idle lane takes it on. So there
 are as many lanes as draws may run at once, however many chains wait.
 """
 
@@ -66,7 +66,7 @@ class Scheduled:
 
     Args:
         schedule: the decisions.
-        repairs: what the chains ask.
+        repairs: decides what the chains ask.
         pool: the turns.
         loop_budget: how many draws a chain may make.
         most: how many draws may run at once, those that the schedule adds not counted.
@@ -138,7 +138,7 @@ class Scheduled:
         self._look_again = -math.inf
 
     def redrawn(self, chain: int, now: float) -> None:
-        """Take note of a draw whose request was sent anew: its age counts from now."""
+        """Take note of a draw whose request was sent again: its age counts from now."""
         self._running[chain] = now
         self._look_again = -math.inf
 
@@ -168,7 +168,7 @@ class Scheduled:
         return bool(self._waiting) or self._pool.has(self._opened)
 
     def _go_on(self, now: float) -> Ask | None:
-        """Let the chain go on that has waited longest and has a turn."""
+        """Continue the chain that has waited longest and has a turn."""
         while self._waiting:
             ask = self._ask(self._waiting.popleft(), now)
             if ask is not None:

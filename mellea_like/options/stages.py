@@ -29,7 +29,7 @@ class Stages(Repairs):
     Args:
         specs: the inputs of each stage.
         stages: the stages.
-        costs: what a pass costs in each, if that may end a stage.
+        costs: the cost of a pass in each, if that may end a stage.
         strategy: the strategy's name, for errors.
     """
 
@@ -61,7 +61,7 @@ class Stages(Repairs):
         if self._last_of.get(chain) != stage:
             self._last_of[chain] = stage
             if memory.to_repair is None:
-                # There was no draw before, or it has errored. What failed earlier is carried on.
+                # There was no draw before, or it has errored. Earlier failures are carried on.
                 *failures, to_repair = memory.failures or (None,)
                 memory = memory._replace(
                     action=spec.action,

@@ -1,4 +1,4 @@
-"""``iteration_timeout=``: a draw that takes too long has errored, and its lane goes on."""
+"""``iteration_timeout=``: a draw that takes too long has errored, and its lane continues."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ __all__ = ["ToolRounds"]
 
 
 class ToolRounds(Option):
-    """Requests name the call's tools, and a reply that calls some is checked, and may go on."""
+    """Requests name the call's tools; a reply that calls some is checked, and may be continued."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Surround a backend that generates."""

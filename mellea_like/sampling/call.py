@@ -46,7 +46,7 @@ class RunningCall:
 
     Args:
         strategy: the configuration.
-        inputs: what the call is about.
+        inputs: the subject of the call.
         on_slice: the progress callback; None for none.
         show: is given the text of the first draw that is certain to pass; None for no stream.
         rounds: the draws that were made before, and how many may be made now; None for a call that
@@ -55,7 +55,7 @@ class RunningCall:
 
     # Class-level defaults: most calls never change these, so waiting calls use less memory.
     keeps = False
-    """Whether it is paused and can go on as it is."""
+    """Whether it is paused and can continue as it is."""
     _hooks: Hooks | None = None
     _call_hooks: CallHooks | None = None
     _due: Stop | None = None
@@ -146,11 +146,11 @@ class RunningCall:
         self._selected = setup.selection
         return setup.plan, [option for row in OPTIONS if (option := row(setup)) is not None]
 
-    # What it has cost so far, for a call that it was made in
+    # Its cost so far, for a call that it was made in
 
     @property
     def usage(self) -> Usage:
-        """What its draws and comparisons have cost so far."""
+        """The cost of its draws and comparisons so far."""
         compared = Usage() if self._selected is None else self._selected.usage
         return sum((s.usage for s in self._call.slices), compared)
 
@@ -192,7 +192,7 @@ class RunningCall:
             # A caller who left while the call was ending is told so, and handed no result.
             await checkpoint_if_cancelled()
             if self.paused:
-                # It goes on as it is if nothing hears of its rounds.
+                # It continues as it is if nothing hears of its rounds.
                 self.keeps = self._telemetry is None and self._call_hooks is None
                 return self._result(self._ending or _PAUSED)
             ending = self._conclude()

@@ -41,7 +41,7 @@ __all__ = ["Carry", "Escalate", "ExpectedCost", "Stage", "StageCosts"]
 T = TypeVar("T")
 
 Carry = Literal["nothing", "best", "chat"]
-"""What a stage's model sees of the failures before its turn."""
+"""The part of earlier failures that a stage's model sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +49,19 @@ class Stage:
     """The turns of one model in an escalation.
 
     Args:
-        backend: what generates.
+        backend: the model that generates.
         turns: how many turns each subsample has with it, at least 1.
-        carry: what its model sees of the failures before its turn, of this stage's or of those
+        carry: the part that its model sees of earlier failures, of this stage's or of those
             before: ``"nothing"``, the request alone; ``"best"``, below the request the failure that
             came nearest, with what was wrong with it; ``"chat"``, the conversation of the last
             failure, and a message with what was wrong.
         options: how to generate, where a call leaves it open; before the strategy's options.
-        requirements: what its slices must meet besides.
+        requirements: further conditions that its draws must meet.
         judge: decides its requirements without a validator; by default the strategy's judge, or
             else the stage's own backend.
-        budget: what its requests may cost, those of its judge included, in all calls of all
+        budget: the limit on the cost of its requests, its judge's included, in all calls of all
             strategies that it is given to; inside of the strategy's and the call's budgets. When it
-            is spent, the stage's turns are over and the next stage goes on. The turn that was
+            is spent, the stage's turns are over and the next stage takes over. The turn that was
             refused is a cancelled slice whose reason says so.
 
     Raises:
@@ -95,7 +95,7 @@ class Stage:
         """Choose what this stage's model is asked after some failures. Pure.
 
         Args:
-            inputs: what the stage asks.
+            inputs: the inputs of the stage.
             history: the failed slices of this lane, oldest first, at least one.
 
         Returns:
@@ -113,9 +113,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCost:
-    """Goes on with the next stage where a pass is expected to cost less there.
+    """Moves to the next stage if a pass is expected to cost less there.
 
-    After each failed draw of a call, its stage is compared with the next one. Where a draw of a
+    After each failed draw of a call, its stage is compared with the next one. If a draw of a
     stage costs c, and Beta(a, b) is what is believed of its pass rate in this call, a pass is
     expected to cost
 
@@ -170,7 +170,7 @@ class ExpectedCost:
         """Begin a call.
 
         Args:
-            facts: what is known of it.
+            facts: the known facts of it.
             models: the model of each stage.
 
         Returns:
@@ -199,7 +199,7 @@ class ExpectedCost:
         """Take note of a draw.
 
         Args:
-            key: what it is kept under.
+            key: the key that it is kept under.
             slice_: its record.
         """
         self.rates.learn(key, slice_)
@@ -209,13 +209,13 @@ class ExpectedCost:
 
 
 class StageCosts:
-    """What is known in a call of what a pass costs in each stage. Pure.
+    """The expected cost of a pass in each stage, as known in a call. Pure.
 
     Args:
-        rule: what learns from the call.
-        keys: what each stage's rate is kept under.
-        beliefs: what is believed of each stage's pass rate.
-        costs: what a draw of each stage costs.
+        rule: the rule that learns from the call.
+        keys: the key of each stage's rate.
+        beliefs: the belief about each stage's pass rate.
+        costs: the cost of a draw of each stage.
     """
 
     __slots__ = ("_beliefs", "_costs", "_keys", "_rule")
@@ -244,7 +244,7 @@ class StageCosts:
         return self._costs[stage] / self._beliefs[stage].mean
 
     def hear(self, stage: int, slice_: Slice, *, telling: bool) -> bool:
-        """Take note of a draw; tell whether the next stage is to go on.
+        """Take note of a draw; tell whether the next stage should take over.
 
         Args:
             stage: whose draw it is.
@@ -283,16 +283,16 @@ class _Arguments(TypedDict, total=False):
 
 
 class Escalate(BaseSamplingStrategy):
-    """Draws from a small model first, and goes on with bigger ones where its draws fail.
+    """Draws from a small model first, and from bigger ones if its draws fail.
 
-    Each subsample goes through the stages one after the other: it goes on with the next when the
+    Each subsample goes through the stages one after the other: it moves to the next when the
     turns of this one are spent, when its backend has a permanent error (a `FallbackBackend` is for
     outages), or when the stage is over for the whole call: its budget is spent, or ``after`` says
     so. Each slice names its ``stage`` and ``model``.
 
     Args:
         stages: the stages in order, at least one; each has its own backend.
-        after: when the next stage goes on before the turns of this one are spent: where a pass is
+        after: when the next stage takes over before the turns of this one are spent: if a pass is
             expected to cost less there, with an `ExpectedCost`; None for never.
         **arguments: as `BaseSamplingStrategy` takes them, but for ``backend``, ``loop_budget``
             (which is the sum of the stages' turns) and ``give_up``. All reasons of a failure are

@@ -76,7 +76,7 @@ Selection: TypeAlias = "CheckedSelection | First | Ordered"
 class Settings:
     """A strategy's configuration, checked; see `BaseSamplingStrategy` for the fields.
 
-    The schedule is None where it has nothing to decide.
+    The schedule is None if it has nothing to decide.
     """
 
     backend: Backend | None
@@ -100,12 +100,12 @@ class Settings:
     telemetry: Telemetry
     accept_incomplete: bool
     warned: set[str] = field(default_factory=set[str], repr=False, compare=False)
-    """What was said in the log of this strategy, so as not to say it again with each call."""
+    """The log messages of this strategy, which aren't repeated with each call."""
     stages: tuple[Stage, ...] = ()
 
     @property
     def backends(self) -> list[Any]:
-        """All backends and judges that calls may use; None among them where there is none."""
+        """All backends and judges that calls may use; None among them if there is none."""
         judges = judges_of(self.requirements)
         for stage in self.stages:
             judges += [stage.backend, stage.judge, *judges_of(stage.requirements)]
@@ -189,7 +189,7 @@ def check_schedule(
 
 @dataclass(slots=True)
 class CallInputs(Spec):
-    """What one call is about, checked and complete; the fields are the arguments of `sample`."""
+    """The inputs of one call, checked and complete; the fields are the arguments of `sample`."""
 
     budgets: tuple[Budget, ...] = ()
     stages: tuple[CallInputs, ...] = ()

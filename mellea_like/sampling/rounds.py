@@ -61,7 +61,7 @@ class CallInRounds(Generic[T]):
 
         Raises:
             ValueError: ``draws`` is less than 1.
-            Exception: what `BaseSamplingStrategy.sample` raises.
+            Exception: the errors of `BaseSamplingStrategy.sample`.
         """
         if draws is not None:
             whole_number("draws", draws)

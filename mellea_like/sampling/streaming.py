@@ -78,7 +78,7 @@ class StreamedReply(Generic[T]):
 
         Raises:
             RuntimeError: the reply has not ended.
-            Exception: what the call raised.
+            Exception: the error of the call.
         """
         if self._error is not None:
             raise self._error
@@ -120,7 +120,7 @@ class StreamedReply(Generic[T]):
             RuntimeError: the reply is not entered.
             StopAsyncIteration: that was all, or no draw has passed: see ``result``.
             ReplyBroken: the reply failed after some of it was handed on.
-            Exception: what the call raised.
+            Exception: the error of the call.
         """
         if self._scope is None:
             msg = "this reply is not entered: async with strategy.stream(...) as reply"

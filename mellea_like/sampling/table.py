@@ -50,7 +50,7 @@ _CHECK_HOOKS = (HookType.VALIDATION_PRE_CHECK, HookType.VALIDATION_POST_CHECK)
 
 
 class Setup:
-    """What the options of one call are made from."""
+    """The facts that the options of one call are made from."""
 
     def __init__(
         self,

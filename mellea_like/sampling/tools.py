@@ -77,8 +77,8 @@ class Toolbox:
     def watches(self, *, every: bool) -> dict[str, CallWatch]:
         """Return what looks at the arguments of calls while they arrive, by the tools' names.
 
-        Where every reason is wanted, the first wrong argument isn't enough, unless a tool has a
-        watch of its own.
+        If every reason is wanted, the first wrong argument isn't enough, unless a tool has its own
+        watch.
         """
         found = {tool.name: _watch(tool, every=every) for tool in self.tools}
         return {name: watch for name, watch in found.items() if watch is not None}
@@ -130,7 +130,7 @@ class Toolbox:
         for winner in result.winners:
             reply = winner.generation
             if reply is not None and reply.tool_calls:
-                with suppress(ValueError):  # What read it once reads it otherwise now.
+                with suppress(ValueError):  # Its reader reads it otherwise now.
                     again = replace(reply, tool_calls=tuple(map(self._read, reply.tool_calls)))
                     slices[winner.iteration] = replace(winner, generation=again)
         return replace(result, slices=tuple(slices.values()), toolbox=self)
@@ -209,7 +209,7 @@ def toolbox_of(
     rounds: int,
     telemetry: Telemetry,
 ) -> Toolbox | None:
-    """Check what a call is given of tools; None where there are none."""
+    """Check the tools of a call; None if there are none."""
     whole_number("tool_rounds", rounds, least=0)
     made = checked_tools(tools)
     names = [tool.name for tool in made]

@@ -135,7 +135,7 @@ FEWEST = 2
 
 
 class Bug(NamedTuple):
-    """What a requirement's validator raised, and at which line, as in ``rules.py:12``."""
+    """The exception of a requirement's validator, and its line, as in ``rules.py:12``."""
 
     requirement: Requirement
     kind: type[BaseException]
@@ -162,7 +162,7 @@ def bug_of(slice_: Slice) -> Bug | None:
 def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
     """Count the slices that errored by a bug; 0 if its requirement ever came to a verdict.
 
-    What a selection could not judge came to one where a slice passed.
+    A reply that a selection could not judge had passed.
     """
     seen = 0
     for slice_ in slices:

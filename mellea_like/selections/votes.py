@@ -90,7 +90,7 @@ class Vote(BaseSelection):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What it is: votes that aren't weighted keep no scores."""
+        """Its features: votes that aren't weighted keep no scores."""
         return ("several",) if self.weight is None else ("several", "scored")
 
     @property
@@ -308,7 +308,7 @@ class Collect(BaseSelection):
     Args:
         k: how many.
         distinct: takes a `Candidate` and returns a key: of the draws with equal keys (``==``) only
-            the first counts. None where equal ones count, too.
+            the first counts. None if equal ones count, too.
         ahead: how many draws may be under way for each that is still wanted; more than 1 is
             quicker where draws fail, and costs more: those left at the end are cancelled.
 
@@ -332,7 +332,7 @@ class Collect(BaseSelection):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What it is: it has several winners, and keeps no scores."""
+        """Its features: several winners, and no scores."""
         return ("several", "collect")
 
     @property

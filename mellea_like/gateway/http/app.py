@@ -152,9 +152,8 @@ class Gateway:
             are closed.
 
         Raises:
-            ValueError: a key has no token.
-            Exception: an upstream can't be opened. The old configuration stays in use in both
-            cases.
+            ValueError: a key has no token. The old configuration stays in use.
+            Exception: an upstream can't be opened. The old configuration stays in use.
         """
         async with self._reloading:
             old = self.serving
