@@ -69,6 +69,7 @@ class Parts(NamedTuple):
     validation: StagedValidation
     messages: tuple[Message, ...] | None
     """The messages of the spec's action in its context, if they can be known beforehand."""
+    model: str | None
 
 
 class Call:
@@ -207,6 +208,7 @@ class Call:
                 self._surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
                 StagedValidation(spec.requirements),
                 tuple(spec.action.render(spec.context)) if known else None,
+                spec.model,
             )
         )
         return self._parts[-1]
@@ -249,7 +251,7 @@ class Call:
     async def _check(
         self, draw: Draw, candidate: Candidate, wanted: tuple[Requirement, ...]
     ) -> Checked:
-        known = self.parts_of(draw.ask).validation
+        known = draw.parts.validation
         validation = known if wanted is known.requirements else StagedValidation(wanted)
         return wanted, await validation.check(candidate, draw.ask_judge, self.rules.check_all)
 

@@ -6,7 +6,7 @@ This code runs most often: it avoids whatever costs more than a microsecond.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -38,7 +38,6 @@ from mellea_like.runtime.event_loops import split_cancellation
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from mellea_like.core.backend import Backend
     from mellea_like.core.conversation import Message
     from mellea_like.core.requirement import Requirement
     from mellea_like.kernel.call import Call
@@ -95,6 +94,7 @@ class Draw:
     def __init__(self, call: Call, ask: Ask) -> None:
         self.call = call
         self.ask = ask
+        self.parts = call.parts_of(ask)
         turn = ask.turn
         self.started_at = call.clock() - call.started
         self.meta = RequestMeta(
@@ -158,22 +158,21 @@ class Draw:
         It raises a cancellation that was asked for, and what ends the whole call.
         """
         try:
-            backend, request = self._request()
-            reply = checked_reply(self.ask.spec.backend, await backend.generate(request))
-            candidate = self.candidate = self.read(reply)
+            reply = await self.parts.backend.generate(self._request())
+            candidate = self.candidate = self.read(checked_reply(self.ask.spec.backend, reply))
             if self.inside is None:
                 self.inside = Meter()
             SPENDS_ON.set(self.inside)
             self.checking = True
-            await self.check(candidate)
+            unchecked = self.check(candidate)
+            if unchecked is not None:
+                await unchecked
         except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
             self._take(exc)
 
-    def _request(self) -> tuple[Backend, Request]:
-        """Return the backend to ask, and the request."""
-        ask, call = self.ask, self.call
-        spec, parts = ask.spec, call.parts_of(ask)
-        messages = parts.messages
+    def _request(self) -> Request:
+        ask = self.ask
+        spec, messages = ask.spec, self.parts.messages
         if messages is None or ask.action is not spec.action or ask.context is not spec.context:
             messages = tuple(ask.action.render(ask.context))
         self.messages = messages
@@ -182,7 +181,7 @@ class Draw:
         if options.seed is not None:
             options = options.with_seed(derive_seed(options.seed, ask.turn.iteration))
         SPENDS_ON.set(meter)
-        return parts.backend, Request(messages, options, spec.format, self.meta, meter)
+        return Request(messages, options, spec.format, self.meta, meter)
 
     def read(self, generation: Generation) -> Candidate:
         """Make a candidate of a reply.
@@ -230,19 +229,27 @@ class Draw:
         tools = any(extra.get("tools") or extra.get("functions") for extra in extras)
         return why_incomplete(reply, tools=tools or spec.tools is not None)
 
-    async def check(self, candidate: Candidate) -> None:
-        """Check a candidate: the second half of a draw, also for a text that nobody drew."""
-        call = self.call
-        validation = call.parts_of(self.ask).validation
+    def check(self, candidate: Candidate) -> Awaitable[None] | None:
+        """Check a candidate; return the part that has to wait, if there is one.
+
+        It is the second half of a draw, also for a text that nobody drew.
+        """
+        call, validation = self.call, self.parts.validation
         if call.checks:
-            checked = await call.around_check(self, candidate, validation.requirements)
-            self.conclude(*checked)
-            return
+            return self._checked(candidate)
         verdicts, done = validation.begin(candidate, call.rules.check_all)
         if not done:
-            verdicts = await validation.finish(
-                verdicts, candidate, self.ask_judge, call.rules.check_all
-            )
+            return self._finished(verdicts, candidate)
+        self.conclude(validation.requirements, verdicts)
+        return None
+
+    async def _checked(self, candidate: Candidate) -> None:
+        wanted = self.parts.validation.requirements
+        self.conclude(*await self.call.around_check(self, candidate, wanted))
+
+    async def _finished(self, verdicts: Any, candidate: Candidate) -> None:
+        validation, every = self.parts.validation, self.call.rules.check_all
+        verdicts = await validation.finish(verdicts, candidate, self.ask_judge, every)
         self.conclude(validation.requirements, verdicts)
 
     def conclude(
@@ -329,7 +336,7 @@ class Draw:
             call.clock() - call.started,
             usage,
             ask.stage,
-            asked if generation is None and asked is not None else ask.spec.model,
+            asked if generation is None and asked is not None else self.parts.model,
             checks,
         )
 

@@ -127,7 +127,8 @@ class Race:
         # end after the decision are told later, in an order that doesn't depend on the event loop.
         if self._tell and running:
             self._tell_all()
-        self._wake()
+        if self._watcher is not None:
+            self._wake()
 
     def replay(self, slice_: Any) -> None:
         """Keep a slice of an earlier part of the call: those that decide hear of it again."""
@@ -429,8 +430,9 @@ class Race:
             draw = self._body(ask)
             if not self._alone:
                 self._running[lane] = turn
-                self._wake()  # A draw that starts is news to a plan that hedges.
-                self._promote()
+                if self._watcher is not None or self._queue:
+                    self._wake()  # A draw that starts is news to a plan that hedges.
+                    self._promote()
             try:
                 await draw.run()
             finally:

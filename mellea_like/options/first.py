@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mellea_like.core.slice import Outcome
 from mellea_like.kernel.ports import Option, Ruling
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["First"]
 
 _OVER = Ruling(over=True)
+_PASSED = Outcome.PASSED
 
 
 class First(Option):
@@ -19,4 +21,4 @@ class First(Option):
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """End the call at the first slice that passes."""
-        return _OVER if slice_.passed else None
+        return _OVER if slice_.outcome is _PASSED else None

@@ -58,13 +58,17 @@ class Repairs:
 
     def ask(self, turn: Turn, chain: int) -> Ask | None:
         """Return what a chain asks at a turn; None if the turn is of no use to it."""
-        return self._asked(turn, chain, self._memory_of(chain), self._spec, self._repair)
+        spec, memory = self._spec, self._memory.get(chain)
+        if memory is None:
+            return Ask(turn, chain, spec.action, spec.context, spec)
+        return self._asked(turn, chain, memory, spec, self._repair)
 
     def hear(self, slice_: Slice) -> Chain:
         """Take note of a draw that has ended; return the state of its chain."""
         chain, outcome = slice_.chain, slice_.outcome
         if outcome is _FAILED:
-            self._memory[chain] = self._memory_of(chain)._replace(to_repair=slice_)
+            action, context, failures, _ = self._memory_of(chain)
+            self._memory[chain] = Memory(action, context, failures, slice_)
         elif outcome is _PASSED:
             if not self._several:
                 return Chain.ENDED
