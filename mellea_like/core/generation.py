@@ -461,8 +461,11 @@ def cost_of(meter: Meter, reply: Generation | None) -> Usage:
     return meter.usage if meter.started else _stated(reply)
 
 
+_OF_UNKNOWN_COST = Usage(requests=1, unknown=1)
+
+
 def _stated(reply: Generation | None) -> Usage:
     """Return what a reply says that it cost: one request at least, or a hit of a cache."""
     if reply is None or not (reply.usage.requests or reply.usage.cache_hits):
-        return Usage(requests=1, unknown=1)
+        return _OF_UNKNOWN_COST
     return reply.usage

@@ -91,12 +91,12 @@ class Draw:
     reason = ""
     _taken = False
 
-    def __init__(self, call: Call, ask: Ask) -> None:
+    def __init__(self, call: Call, ask: Ask, started_at: float) -> None:
         self.call = call
         self.ask = ask
         self.parts = call.parts_of(ask)
         turn = ask.turn
-        self.started_at = call.clock() - call.started
+        self.started_at = started_at
         self.meta = RequestMeta(
             call.id, turn.iteration, turn.subsample, call.started, call.deadline
         )

@@ -35,7 +35,7 @@ class Race:
 
     Args:
         plan: who draws next.
-        body: makes the draw for an ask.
+        body: makes the draw for an ask, given the seconds since the call began.
         clock: the event loop's clock, in seconds.
         started: when the call began, on that clock.
         hear: those who decide; each hears of each slice before the call is decided.
@@ -78,7 +78,7 @@ class Race:
     def __init__(
         self,
         plan: Plan,
-        body: Callable[[Ask], Body],
+        body: Callable[[Ask, float], Body],
         *,
         clock: Callable[[], float],
         started: float,
@@ -417,7 +417,8 @@ class Race:
     async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
         """Draw until the plan ends the lane; return True to continue in a new scope."""
         while not self.stopped:
-            ask = self.next(lane, self._clock() - self._started)
+            now = self._clock() - self._started
+            ask = self.next(lane, now)
             if ask is None:
                 return False
             if isinstance(ask, Wait):
@@ -427,7 +428,7 @@ class Race:
             if self._dropped and any(dropped(turn) for dropped in self._dropped):
                 self.plan.unused(ask)
                 continue
-            draw = self._body(ask)
+            draw = self._body(ask, now)
             if not self._alone:
                 self._running[lane] = turn
                 if self._watcher is not None or self._queue:

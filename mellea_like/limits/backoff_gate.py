@@ -179,16 +179,16 @@ class BackoffGate:
         probe = self.closed and await self.wait(request, policy, patience)
         try:
             reply = await send(request)
-            self.answered()
+            self.answered(anyio.current_time())
             return reply
         finally:
             if probe:
                 self._breaker.ended(self._timeline.now())
                 self._tell_the_waiting()
 
-    def answered(self) -> None:
-        """Hear that the backend has answered a request."""
-        self._answered_at = anyio.current_time()
+    def answered(self, now: float) -> None:
+        """Hear that the backend has answered a request, at a time of the event loop's clock."""
+        self._answered_at = now
         breaker = self._breaker
         if breaker.failures:
             if breaker.next_probe is not None:
@@ -202,7 +202,7 @@ class BackoffGate:
         most = TRIP_AFTER if policy is None else policy.trip_after
         answer = is_answer(error)
         if answer:
-            self.answered()
+            self.answered(anyio.current_time())
             return
         self._reached = self._reached or error.status is not None
         if answer is None or most is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.conversation import Context, is_action
 from mellea_like.core.slice import Outcome
@@ -30,13 +31,15 @@ class Chain(Enum):
     """A permanent error has ended it."""
 
 
-class Memory(NamedTuple):
+@dataclass(slots=True)
+class Memory:
     """The memory of a chain before its next draw: its question, and its failures."""
 
     action: Action[Any]
     context: Context
     failures: tuple[Slice, ...] = ()
     to_repair: Slice | None = None
+    """The last failure, until the chain is asked again."""
 
 
 class Repairs:
@@ -67,8 +70,7 @@ class Repairs:
         """Take note of a draw that has ended; return the state of its chain."""
         chain, outcome = slice_.chain, slice_.outcome
         if outcome is _FAILED:
-            action, context, failures, _ = self._memory_of(chain)
-            self._memory[chain] = Memory(action, context, failures, slice_)
+            self._memory_of(chain).to_repair = slice_
         elif outcome is _PASSED:
             if not self._several:
                 return Chain.ENDED
@@ -78,22 +80,25 @@ class Repairs:
         return Chain.GOES_ON
 
     def _memory_of(self, chain: int) -> Memory:
-        return self._memory.get(chain) or Memory(self._spec.action, self._spec.context)
+        memory = self._memory.get(chain)
+        if memory is None:
+            memory = self._memory[chain] = Memory(self._spec.action, self._spec.context)
+        return memory
 
     def _asked(
         self, turn: Turn, chain: int, memory: Memory, spec: Any, repair: Any, stage: Any = None
     ) -> Ask:
-        action, context, failures, to_repair = memory
+        to_repair = memory.to_repair
         if to_repair is not None:
-            failures = (*failures, to_repair)
-            action, context = self._repaired(repair, failures)
-            self._memory[chain] = Memory(action, context, failures)
-        return Ask(turn, chain, action, context, spec, stage, to_repair)
+            memory.to_repair = None
+            memory.failures = (*memory.failures, to_repair)
+            memory.action, memory.context = self._repaired(repair, memory.failures)
+        return Ask(turn, chain, memory.action, memory.context, spec, stage, to_repair)
 
     def _repaired(self, repair: Any, failures: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        answer: object = repair(failures)
-        if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
-            action, context = pair
+        answer: Any = repair(failures)
+        if isinstance(answer, tuple) and len(answer) == 2:  # noqa: PLR2004
+            action, context = answer
             first = failures[0].action
             if isinstance(context, Context) and action is first:
                 return first, context  # It was checked when the call began.

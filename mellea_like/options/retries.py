@@ -55,7 +55,7 @@ class _Retried(BackendWrapper):
             if gate.closed:
                 return await gate.send(send, request, self._policy)
             reply = await send(request)
-            gate.answered()
+            gate.answered(self._call.clock())
             return reply  # noqa: TRY300 (the hot path)
         except LimitExceeded as exc:
             if exc.result is None:  # Otherwise it ended a call inside this one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mellea_like.core.result import StopReason
+from mellea_like.core.slice import Outcome
 from mellea_like.kernel.ports import SLACK, Option, Ruling, Stop, Turn, Wait
 from mellea_like.schedules.giving_up import FEWEST, bug_of, times_seen
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Next
 
 __all__ = ["SameBug", "SameBugInOrder"]
+
+_ERRORED = Outcome.ERRORED
 
 PATIENCE = 0.05
 """Seconds that a lane with a bug waits for its siblings at least."""
@@ -39,7 +42,7 @@ class SameBug(Option):
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Count the draws with this one's bug."""
-        if not slice_.verdicts or (bug := bug_of(slice_)) is None:
+        if slice_.outcome is not _ERRORED or (bug := bug_of(slice_)) is None:
             return None
         times = times_seen(bug, self.call.slices)
         if times >= max(self._lanes, FEWEST):
@@ -55,7 +58,7 @@ class SameBugInOrder(Option):
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Drop the turns that are left to a lane whose draws have the same bug."""
-        if not slice_.verdicts or (bug := bug_of(slice_)) is None:
+        if slice_.outcome is not _ERRORED or (bug := bug_of(slice_)) is None:
             return None
         own = [other for other in self.call.slices if other.chain == slice_.chain]
         if times_seen(bug, own) < FEWEST:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mellea_like.errors import LimitExceeded
 from mellea_like.kernel.ports import Option
 from mellea_like.limits.budget import Budgets, within_budgets
-from mellea_like.options.repairs import Chain, Repairs
+from mellea_like.options.repairs import Chain, Memory, Repairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,12 +63,7 @@ class Stages(Repairs):
             if memory.to_repair is None:
                 # There was no draw before, or it has errored. Earlier failures are carried on.
                 *failures, to_repair = memory.failures or (None,)
-                memory = memory._replace(
-                    action=spec.action,
-                    context=spec.context,
-                    failures=tuple(failures),
-                    to_repair=to_repair,
-                )
+                memory = Memory(spec.action, spec.context, tuple(failures), to_repair)
                 self._memory[chain] = memory
         repair = partial(self._stages[stage].repair, spec)
         return self._asked(turn, chain, memory, spec, repair, stage)
