@@ -15,7 +15,7 @@ from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.serialization import check_readable, error_from_dict, usage_from_dict
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.limits.backoff_gate import PATIENT
-from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -192,30 +192,21 @@ class Work(NamedTuple):
     ) -> SamplingResult[Any] | Paused | Exception:
         PATIENT.set(True)  # An outage shall not fail all items at once.
         try:
-            call = job.call
-            if call is None:
-                call = self.strategy.begin(
-                    action, self.requirements, earlier=job.earlier, **self.given
-                )
-            result = await call.run(self.draws, heard=on_slice)
+            with foreign(f"item {job.id}", MelleaError):
+                call = job.call
+                if call is None:
+                    call = self.strategy.begin(
+                        action, self.requirements, earlier=job.earlier, **self.given
+                    )
+                result = await call.run(self.draws, heard=on_slice)
             if call.paused:
                 return Paused(result, call)
             if self.draws is not None and result.stop_reason is StopReason.BUDGET:
                 # A vote would be over with the votes that there are; in breadth, it goes on later.
                 return LimitExceeded(result.stop_detail, result)
             return result  # noqa: TRY300 (the hot path)
-        except BaseException as exc:
-            cancellation, rest = split_cancellation(exc)
-            if cancellation is not None and cancel_requested():
-                raise
-            if isinstance(rest, Exception):
-                return rest
-            if rest is not None:
-                raise
-            msg = f"item {job.id} was cancelled, though no one asked for that"
-            stray = MelleaError(msg)
-            stray.__cause__ = exc
-            return stray
+        except Exception as exc:  # noqa: BLE001 (the item's)
+            return exc
 
 
 def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | None:

@@ -20,7 +20,7 @@ from mellea_like.errors import (
     MalformedResponse,
     ShutdownError,
 )
-from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import foreign, split_cancellation
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -164,19 +164,15 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
                 with anyio.move_on_after(self.window):
                     await wave.full.wait()
                 self._close_gathering(key, wave)
-                await self._ask(wave)
+                with foreign(type(self.inner).__name__, BackendUnavailable):
+                    await self._ask(wave)
+        except Exception as exc:  # noqa: BLE001 (the backend's; its callers get it)
+            wave.settle(exc)
         except BaseException as exc:
-            cancellation, error = split_cancellation(exc)
-            if cancellation is not None and cancel_requested():
-                wave.settle(ShutdownError("this ChoicesBackend was closed before it answered"))
-                raise
-            if error is None:
-                name = type(self.inner).__name__
-                error = BackendUnavailable(f"{name} raised a cancellation that no one asked for")
-                error.__cause__ = cancellation
-            wave.settle(error)
-            if not isinstance(error, Exception):
-                raise
+            stopped = split_cancellation(exc)[0] is not None
+            closed = ShutdownError("this ChoicesBackend was closed before it answered")
+            wave.settle(closed if stopped else exc)
+            raise
         finally:
             self._close_gathering(key, wave)
             self._waves.discard(wave)

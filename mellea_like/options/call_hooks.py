@@ -16,7 +16,7 @@ import anyio
 from mellea_like.core.backend import ITERATION, RequestMeta
 from mellea_like.hooks.types import HookType
 from mellea_like.kernel.ports import Option, Ruling
-from mellea_like.runtime.event_loops import cancel_requested, scope_cancelled, split_cancellation
+from mellea_like.runtime.event_loops import foreign, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -125,17 +125,13 @@ class CallHooks(Option):
             if self._hooks is not None and HookType.SAMPLING_ITERATION in self._listened:
                 await self._hooks.fire(HookType.SAMPLING_ITERATION, slice_, slice=slice_)
             if self._on_slice is not None:
-                answer = self._on_slice(slice_)
-                if inspect.isawaitable(answer):
-                    await answer
+                with foreign("on_slice"):
+                    answer = self._on_slice(slice_)
+                    if inspect.isawaitable(answer):
+                        await answer
         except BaseException as exc:
-            cancellation, rest = split_cancellation(exc)
-            if cancellation is not None:
-                if cancel_requested():
-                    raise
-                stray = RuntimeError("on_slice raised a cancellation that no one asked for")
-                stray.__cause__ = exc
-                exc = stray if rest is None else rest
+            if split_cancellation(exc)[0] is not None:
+                raise
             # The call raises it, outside its tasks.
             self.call.rule(Ruling(fatal=exc))
 

@@ -31,7 +31,7 @@ from mellea_like.kernel.draw import derive_seed
 from mellea_like.kernel.ports import Option, Ruling, Stop
 from mellea_like.kernel.race import first_in
 from mellea_like.requirements.judge import block, conversation_block, without_duplicates
-from mellea_like.runtime.event_loops import cancel_requested, scope_cancelled, split_cancellation
+from mellea_like.runtime.event_loops import foreign, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
 from mellea_like.selections.base import SelectionState
@@ -205,7 +205,8 @@ class Comparisons(Option):
         passed = self._selection.passed
         for a, b in to_ask:
             try:
-                self._won[a, b] = await self._answer(passed[a], passed[b])
+                with foreign("the judge"):
+                    self._won[a, b] = await self._answer(passed[a], passed[b])
             except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
                 self._failed(exc)
                 if not self._halted:
@@ -217,11 +218,8 @@ class Comparisons(Option):
         """Note what a comparison raised; a cancellation that was asked for is raised again."""
         cancellation, error = split_cancellation(exc)
         if cancellation is not None:
-            if cancel_requested():
-                # A task group would hand a group on inside another, and callers expect none.
-                raise first_in(cancellation) from None
-            error = RuntimeError("the judge raised a cancellation that no one asked for")
-            error.__cause__ = exc
+            # A task group would hand a group on inside another, and callers expect none.
+            raise first_in(cancellation) from None
         if not isinstance(error, Exception):
             self.call.rule(Ruling(fatal=exc))
             if self._scope is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.conversation import Context, is_action
 from mellea_like.core.slice import Outcome
@@ -96,9 +96,9 @@ class Repairs:
         return Ask(turn, chain, memory.action, memory.context, spec, stage, to_repair)
 
     def _repaired(self, repair: Any, failures: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        answer: Any = repair(failures)
-        if isinstance(answer, tuple) and len(answer) == 2:  # noqa: PLR2004
-            action, context = answer
+        answer: object = repair(failures)
+        if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
+            action, context = pair
             first = failures[0].action
             if isinstance(context, Context) and action is first:
                 return first, context  # It was checked when the call began.

@@ -29,6 +29,7 @@ __all__ = [
     "check_loop",
     "clock",
     "context_for_thread",
+    "foreign",
     "loop_runs",
     "native_cancel_requests",
     "new_cancellations",
@@ -156,6 +157,40 @@ def scope_cancelled() -> bool:
 def cancel_requested() -> bool:
     """Tell whether someone asked the running task to stop."""
     return scope_cancelled() or native_cancel_requests() > 0
+
+
+class foreign:  # noqa: N801 (it reads as a function)
+    """Surround someone else's code: a cancellation that no one asked for is an error of theirs.
+
+    What failed along with it is raised instead, if something did. A cancellation that someone did
+    ask for leaves as it is, and so does any other exception.
+
+    Args:
+        who: the code's name, which begins the error's message.
+        error: the type of that error.
+    """
+
+    # Not a `contextmanager`: that sets attributes of exceptions, and some of them refuse.
+
+    __slots__ = ("_error", "_who")
+
+    def __init__(self, who: str, error: type[Exception] = RuntimeError) -> None:
+        self._who = who
+        self._error = error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
+        if exc is None:
+            return
+        cancellation, rest = split_cancellation(exc)
+        if cancellation is None or cancel_requested():
+            return
+        if rest is not None:
+            raise rest from None
+        msg = f"{self._who} raised a cancellation that no one asked for"
+        raise self._error(msg) from exc
 
 
 def cancellation_lost() -> bool:

@@ -23,7 +23,7 @@ from mellea_like.core.format import refuse_repeated_keys
 from mellea_like.core.generation import CALLS, CALLS_NONE
 from mellea_like.core.tools import Tool, as_json
 from mellea_like.errors import LimitExceeded, ToolError
-from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import foreign
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
 
@@ -180,17 +180,12 @@ class Toolbox:
         function: Any = tool.function
         arguments = self._own_arguments(call)
         try:
-            with self.telemetry.tool(tool.name, call.id):
+            with self.telemetry.tool(tool.name, call.id), foreign("it"):
                 if is_async(function):
                     return _text(await function(**arguments))
                 answer = await run_in_thread(partial(function, **arguments))
                 return _text(await answer if isawaitable(answer) else answer)
-        except BaseException as exc:
-            cancellation, rest = split_cancellation(exc)
-            interrupt = cancellation is None and not isinstance(exc, Exception)
-            if interrupt or (cancellation is not None and cancel_requested()):
-                raise
-            raised = rest or exc
+        except Exception as raised:
             what = f"{type(raised).__name__}: {bounded(error_text(raised))}"
             msg = f"the tool {tool.name} raised {what}"
             raise ToolError(msg, tool=tool.name) from raised

@@ -20,7 +20,7 @@ from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.argument_checks import check_plain, real_number, takes
 from mellea_like.core.display import error_text
 from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
-from mellea_like.runtime.event_loops import cancel_requested
+from mellea_like.runtime.event_loops import foreign
 from mellea_like.runtime.logs import warn
 from mellea_like.telemetry.spans import caller_span, shared_span
 
@@ -435,17 +435,12 @@ class RerunGate(BackgroundService, Generic[T]):
             self._tell()
 
     async def _call(self, tick: Tick) -> T:
-        try:
+        with foreign(f"the tick of {self._name}", CoalescingError):
             given = self._tick(tick) if self._wants_tick else self._tick()
             if not isawaitable(given):
                 msg = f"the tick of {self._name} must be an async function; it returned {given!r}"
                 raise TypeError(msg)
             return await given
-        except anyio.get_cancelled_exc_class() as error:
-            if cancel_requested():
-                raise
-            msg = f"the tick of {self._name} was cancelled, though nobody asked for that"
-            raise CoalescingError(msg) from error
 
     @contextmanager
     def _flight(self, run: TickRun[T]) -> Generator[anyio.CancelScope]:
