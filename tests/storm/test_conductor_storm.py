@@ -112,7 +112,8 @@ class Stage:
             most=self.width,
             extra=self.mad.extra,
         )
-        race = Race(plan, lambda ask: Nap(self, ask), clock=anyio.current_time, started=self.began)
+        begun = self.began
+        race = Race(plan, lambda ask, _: Nap(self, ask), clock=anyio.current_time, started=begun)
         with anyio.fail_after(200_000):
             await race.run()
         self.check(race, pool, schedule)
