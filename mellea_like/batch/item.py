@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 from typing_extensions import TypeVar
 
 from mellea_like.batch.journal.identity import differing_part, label_of, row_of
+from mellea_like.core.backend import PATIENT
 from mellea_like.core.conversation import as_action
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.serialization import check_readable, error_from_dict, usage_from_dict
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
-from mellea_like.limits.backoff_gate import PATIENT
 from mellea_like.runtime.event_loops import foreign
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ __all__ = [
     "JUDGE_DEFAULTS",
     "JUDGE_OPTIONS",
     "MAX_SEED",
+    "PATIENT",
     "SPENDS_ON",
     "Backend",
     "BackendWrapper",
@@ -517,6 +518,10 @@ ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", 
 
 SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
 """The meter of the request or slice under way. A call made inside it adds its cost to it."""
+
+PATIENT: ContextVar[bool | None] = ContextVar("mellea_like_patient", default=None)
+"""Whether requests wait for a backend that is down: None as long as their retries may take, True
+for ``max_retry_after``, as those of a batch do, False not at all."""
 
 BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())
 """The budgets of the call, while a selection's scorer looks at one of its candidates."""

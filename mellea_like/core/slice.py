@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 
 
 # On Python 3.11, looking up a member takes ten times as long as a name.
-_PASSED = Outcome.PASSED
+_PASSED, _MET = Outcome.PASSED, ValidationStatus.PASSED
 
 
 @record(frozen=True, slots=True)
@@ -117,6 +117,23 @@ class Slice:
     def passed(self) -> bool:
         """Whether every requirement was met."""
         return self.outcome is _PASSED
+
+    @property
+    def merit(self) -> tuple[float, float]:
+        """How near it came to passing; more is better.
+
+        It is the weight of the requirements that it met, then the mean of the verdicts' scores, or
+        0 if none has one.
+        """
+        met = total = 0.0
+        scored = 0
+        for requirement, verdict in zip(self.requirements, self.verdicts, strict=True):
+            if verdict.status is _MET:
+                met += requirement.weight
+            if verdict.score is not None:
+                total += verdict.score
+                scored += 1
+        return met, total / scored if scored else 0.0
 
     @property
     def may_continue(self) -> bool:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import random
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakValueDictionary, finalize
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
-from mellea_like.core.backend import BackendWrapper, innermost
+from mellea_like.core.backend import PATIENT, BackendWrapper, innermost
 from mellea_like.errors import BackendUnavailable, CircuitOpen, MalformedResponse, RateLimited
 from mellea_like.runtime.logs import inform, warn
 from mellea_like.runtime.timeline import Timeline
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JITTER",
-    "PATIENT",
     "BackoffGate",
     "BackoffGateStatistics",
     "CircuitBreaker",
@@ -80,10 +78,6 @@ EXACT = 100.0
 
 LOOK_AGAIN = 1.0
 """Seconds after which a waiting request notices what another thread's event loop has learnt."""
-
-PATIENT: ContextVar[bool | None] = ContextVar("mellea_like_patient", default=None)
-"""Whether requests wait for a backend that is down: None as long as their retries may take, True
-for ``max_retry_after``, as those of a batch do, False not at all."""
 
 JITTER = random.Random()
 """Chooses the moments of retries. A call's seed has no say in it: it is about replies, and calls

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mellea_like.core.backend import (
+    PATIENT,
     BackendWrapper,
     Options,
     can_coalesce,
@@ -17,7 +18,7 @@ from mellea_like.core.backend import (
 from mellea_like.core.connection_errors import is_of_backend
 from mellea_like.core.display import add_note, error_text
 from mellea_like.core.generation import Generation
-from mellea_like.limits.backoff_gate import PATIENT, gate_before
+from mellea_like.limits.backoff_gate import gate_before
 from mellea_like.limits.retry import Retry, RetryBackend
 from mellea_like.runtime.event_loops import cancellation_lost
 from mellea_like.runtime.logs import inform

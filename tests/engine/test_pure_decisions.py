@@ -24,7 +24,7 @@ from mellea_like.kernel.ending import conclude, first_passed
 from mellea_like.kernel.ports import Facts, Stop, turn_of
 from mellea_like.options.ordered import Ordered
 from mellea_like.options.selected import Selected
-from mellea_like.sampling.best_failure import best_failure, deepest_failure, merit
+from mellea_like.sampling.best_failure import best_failure, deepest_failure
 from mellea_like.sampling.prepare import (
     check_judge,
     check_requirements,
@@ -82,7 +82,7 @@ def test_ranks_go_by_depth_before_subsample():
     ],
 )
 def test_merit_is_the_weight_met_then_the_mean_score(verdicts, expected):
-    assert merit(a_slice(verdicts=verdicts)) == pytest.approx(expected)
+    assert a_slice(verdicts=verdicts).merit == pytest.approx(expected)
 
 
 A_ONE, A_TWO = [(plain, good())], [(plain, good()), (heavy, good())]

@@ -29,7 +29,6 @@ LIBRARY = (
     "web",
 )
 TO_BE_REMOVED = {
-    "batch: limits.backoff_gate.PATIENT",
     "batch: sampling.prepare.ROUNDS",
     "batch: sampling.prepare.prepare_call",
     "batch: sampling.tools.Toolbox",
@@ -38,7 +37,6 @@ TO_BE_REMOVED = {
     "gateway: requirements.checks_json.call_arguments",
     "gateway: requirements.checks_json.watch_of",
     "gateway: requirements.json_arriving.early_schema",
-    "gateway: sampling.best_failure.merit",
     "gateway: telemetry.server_span",
     "requirements/code: requirements.checks_common.check",
 }

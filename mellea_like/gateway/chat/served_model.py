@@ -22,7 +22,6 @@ from mellea_like.gateway.chat.tools import check_calls, tools_of
 from mellea_like.gateway.fields import FieldRules
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema, unless_it_calls
-from mellea_like.sampling.best_failure import merit
 from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.selections import Collect
 from mellea_like.specification.strategy import MAX_ITERATIONS
@@ -89,7 +88,7 @@ class ReplyOutcome:
         if failures and len(chosen) < most:
             failed = [s for s in result.slices if s.outcome is Outcome.FAILED]
             # The strategy's choice first.
-            failed.sort(key=lambda s: (s is result.best, *merit(s)), reverse=True)
+            failed.sort(key=lambda s: (s is result.best, *s.merit), reverse=True)
             chosen += failed[: most - len(chosen)]
         return [Choice(result, slice_) for slice_ in chosen]
 
