@@ -371,7 +371,7 @@ class Meter:
         """
         if self._requests is not None:
             return self.usage
-        usage = _stated(reply)
+        usage = stated(reply)
         self._requests = [_Known(usage)]
         return usage
 
@@ -458,13 +458,13 @@ class _ModelMeter(Meter):
 
 def cost_of(meter: Meter, reply: Generation | None) -> Usage:
     """Return what a request cost, of a backend that keeps the meter and of one that does not."""
-    return meter.usage if meter.started else _stated(reply)
+    return meter.usage if meter.started else stated(reply)
 
 
 _OF_UNKNOWN_COST = Usage(requests=1, unknown=1)
 
 
-def _stated(reply: Generation | None) -> Usage:
+def stated(reply: Generation | None) -> Usage:
     """Return what a reply says that it cost: one request at least, or a hit of a cache."""
     if reply is None or not (reply.usage.requests or reply.usage.cache_hits):
         return _OF_UNKNOWN_COST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from mellea_like.kernel.ports import Ask, Checked, Choice, Plan
 
 __all__ = ["Call", "Rules", "Spec"]
+
+_CANCELLED, _ERRORED = Outcome.CANCELLED, Outcome.ERRORED
 
 
 @dataclass(slots=True)
@@ -136,32 +139,35 @@ class Call:
         self.options += tuple(options)
         for option in options:
             option.call = self
-        self._requests = self._overriding("request")
-        self.checks = self._overriding("check")
-        for option in reversed(self._overriding("draw")):
+        using: defaultdict[str, list[Option]] = defaultdict(list)
+        for option in self.options:
+            for port in option.uses:
+                using[port].append(option)
+        self._requests = using["request"]
+        self.checks = using["check"]
+        for option in reversed(using["draw"]):
             self.around_draw = partial(option.draw, go=self.around_draw or Draw.go)
         self.race = race = Race(
             plan,
             partial(Draw, self),
             clock=self.clock,
             started=self.started,
-            hear=[option.hear for option in self._overriding("hear")],
-            tell=[option.tell for option in self._overriding("tell")],
-            stops=[option.stops for option in self._overriding("stops")],
-            ends=[option.ended for option in self._overriding("ended")],
+            hear=[option.hear for option in using["hear"]],
+            tell=[option.tell for option in using["tell"]],
+            stops=[option.stops for option in using["stops"]],
+            ends=[option.ended for option in using["ended"]],
             deadline=self.deadline,
             grace=self.rules.grace,
             name=self.id,
         )
         race.slices = self.slices
-        for option in reversed(self._overriding("next")):
+        for option in reversed(using["next"]):
             race.next = partial(option.next, go=race.next)
         return race
 
     def _overriding(self, port: str) -> list[Option]:
-        """Return the options that use a port; the others cost nothing."""
-        unused = getattr(Option, port)
-        return [option for option in self.options if getattr(type(option), port) is not unused]
+        """Return the options that use a port."""
+        return [option for option in self.options if port in option.uses]
 
     def rule(self, ruling: Ruling) -> None:
         """Make a ruling happen, at any time."""
@@ -293,11 +299,13 @@ class Call:
         slices, race = self.slices, getattr(self, "race", None)
         if race is None:
             return Facts(slices, False, None, False, False, cancelled)
-        cut = len(slices) < turns or any(s.outcome is Outcome.CANCELLED for s in slices)
+        cut, broken = len(slices) < turns, self.broken
+        for slice_ in slices:
+            if slice_.outcome is _CANCELLED:
+                cut = True
+            elif slice_.outcome is _ERRORED and not slice_.may_continue:
+                broken = True
         timed_out = self.timed_out or (race.late and cut)
-        broken = self.broken or any(
-            s.outcome is Outcome.ERRORED and not s.may_continue for s in slices
-        )
         won = race.won and not self.undecided
         stopped = race.why or (due if timed_out else None)
         return Facts(slices, won, stopped, timed_out, broken, cancelled)

@@ -27,6 +27,7 @@ from mellea_like.core.generation import (
     Meter,
     Usage,
     cost_of,
+    stated,
     why_incomplete,
 )
 from mellea_like.core.slice import Outcome, Slice
@@ -95,11 +96,8 @@ class Draw:
         self.call = call
         self.ask = ask
         self.parts = call.parts_of(ask)
-        turn = ask.turn
         self.started_at = started_at
-        self.meta = RequestMeta(
-            call.id, turn.iteration, turn.subsample, call.started, call.deadline
-        )
+        self.meta = RequestMeta(call.id, ask.iteration, ask.subsample, call.started, call.deadline)
 
     def run(self) -> Awaitable[None]:
         """Run it; it raises a cancellation that was asked for, and what ends the whole call."""
@@ -158,8 +156,18 @@ class Draw:
         It raises a cancellation that was asked for, and what ends the whole call.
         """
         try:
-            reply = await self.parts.backend.generate(self._request())
-            candidate = self.candidate = self.read(checked_reply(self.ask.spec.backend, reply))
+            ask = self.ask
+            spec, messages = ask.spec, self.parts.messages
+            if messages is None or ask.action is not spec.action or ask.context is not spec.context:
+                messages = tuple(ask.action.render(ask.context))
+            options = spec.options
+            if options.seed is not None:
+                options = options.with_seed(derive_seed(options.seed, ask.iteration))
+            self.messages, self.meter = messages, (meter := Meter())
+            SPENDS_ON.set(meter)
+            request = Request(messages, options, spec.format, self.meta, meter)
+            reply = await self.parts.backend.generate(request)
+            candidate = self.candidate = self.read(checked_reply(spec.backend, reply))
             if self.inside is None:
                 self.inside = Meter()
             SPENDS_ON.set(self.inside)
@@ -169,19 +177,6 @@ class Draw:
                 await unchecked
         except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
             self._take(exc)
-
-    def _request(self) -> Request:
-        ask = self.ask
-        spec, messages = ask.spec, self.parts.messages
-        if messages is None or ask.action is not spec.action or ask.context is not spec.context:
-            messages = tuple(ask.action.render(ask.context))
-        self.messages = messages
-        self.meter = meter = Meter()
-        options = spec.options
-        if options.seed is not None:
-            options = options.with_seed(derive_seed(options.seed, ask.turn.iteration))
-        SPENDS_ON.set(meter)
-        return Request(messages, options, spec.format, self.meta, meter)
 
     def read(self, generation: Generation) -> Candidate:
         """Make a candidate of a reply.
@@ -280,7 +275,7 @@ class Draw:
         options, seed = call.rules.judge_options, spec.options.seed
         if seed is not None:
             purpose = f"judge {requirement.name}"
-            options = options.with_seed(derive_seed(seed, self.ask.turn.iteration, purpose))
+            options = options.with_seed(derive_seed(seed, self.ask.iteration, purpose))
         meter = Meter()
         meta = replace(self.meta, purpose="judge")
         # The messages that were sent: an action may render others the next time.
@@ -309,19 +304,21 @@ class Draw:
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
         call, ask, generation, meter = self.call, self.ask, self.generation, self.meter
-        asked = None if meter is None else meter.asked
-        inside = self.inside
-        idle = asked is None and self.judged is None and (inside is None or not inside.started)
-        checks = () if idle else self._check_usage(asked)
-        usage = _NO_USAGE if meter is None else cost_of(meter, generation)
+        usage, asked, inside = _NO_USAGE, None, self.inside
+        checks: tuple[tuple[str | None, Usage], ...] = ()
+        if meter is not None and meter.started:
+            usage, asked = meter.usage, meter.asked
+        elif meter is not None:
+            usage = stated(generation)
+        if asked is not None or self.judged is not None or (inside is not None and inside.started):
+            checks = self._check_usage(asked)
         if checks:
             own = usage if meter is None or asked is None else _split(meter, generation, asked)[0]
             usage = sum((spent for _, spent in checks), own)
-        turn = ask.turn
         return Slice(
-            turn.iteration,
-            turn.subsample,
-            turn.depth,
+            ask.iteration,
+            ask.subsample,
+            ask.depth,
             ask.chain,
             ask.action,
             ask.context,

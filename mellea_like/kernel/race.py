@@ -25,7 +25,7 @@ from mellea_like.runtime.task_stack import stack_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mellea_like.kernel.ports import Body, Plan, Turn
+    from mellea_like.kernel.ports import Body, Plan
 
 __all__ = ["Race", "first_in"]
 
@@ -73,7 +73,7 @@ class Race:
     _parked_for_good = 0
     _watcher: int | None = None
     _ended: anyio.Event | None = None
-    _dropped: tuple[Callable[[Turn], bool], ...] = ()
+    _dropped: tuple[Callable[[Ask], bool], ...] = ()
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Race:
         self._name = name
         # By lane: dicts would take three times the memory.
         self._scopes: list[anyio.CancelScope | None] = [None] * plan.lanes
-        self._running: list[Turn | None] = [None] * plan.lanes
+        self._running: list[Ask | None] = [None] * plan.lanes
         self._parked: dict[int, anyio.Event] = {}
         self._queue: list[int] = []  # A deque takes 0.7 KB, and most calls have one lane.
 
@@ -154,8 +154,8 @@ class Race:
             self.why = why
         if drop is not None:
             self._dropped += (drop,)
-            for turn, scope in zip(self._running, self._scopes, strict=True):
-                if turn is not None and scope is not None and drop(turn):
+            for ask, scope in zip(self._running, self._scopes, strict=True):
+                if ask is not None and scope is not None and drop(ask):
                     scope.cancel()
         if over or stop:
             self._stop()
@@ -428,13 +428,12 @@ class Race:
             if isinstance(ask, Wait):
                 await self._park(lane, ask)
                 continue
-            turn = ask.turn
-            if self._dropped and any(dropped(turn) for dropped in self._dropped):
+            if self._dropped and any(dropped(ask) for dropped in self._dropped):
                 self.plan.unused(ask)
                 continue
             draw = self._body(ask, now)
             if not self._alone:
-                self._running[lane] = turn
+                self._running[lane] = ask
                 if self._watcher is not None or self._queue:
                     self._wake()  # A draw that starts is news to a plan that hedges.
                     self._promote()

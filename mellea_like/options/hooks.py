@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mellea_like.hooks.dispatch import HookRun
     from mellea_like.hooks.payloads import Payload
     from mellea_like.kernel.draw import Draw
-    from mellea_like.kernel.ports import Checked, Sent, Turn
+    from mellea_like.kernel.ports import Ask, Checked, Sent
 
 __all__ = ["CheckHooks", "Hooks", "RepairHooks", "RequestHooks"]
 
@@ -63,7 +63,7 @@ class Hooks:
     async def fire(
         self,
         hook: HookType,
-        at: RequestMeta | Slice | Turn | None,
+        at: RequestMeta | Slice | Ask | None,
         amend: Callable[[Any, Any, str], Any] | None = None,
         **fields: Any,
     ) -> Any:
@@ -75,7 +75,7 @@ class Hooks:
             raise
 
     def payload(
-        self, hook: HookType, at: RequestMeta | Slice | Turn | None, **fields: Any
+        self, hook: HookType, at: RequestMeta | Slice | Ask | None, **fields: Any
     ) -> Payload:
         """Make the payload of a hook."""
         return self._payloads[hook](
@@ -158,7 +158,7 @@ class CheckHooks(Option):
 
         changed = await self._hooks.fire(
             HookType.VALIDATION_PRE_CHECK,
-            draw.ask.turn,
+            draw.ask,
             amend,
             candidate=candidate,
             requirements=wanted,
@@ -183,7 +183,7 @@ class CheckHooks(Option):
 
         await self._hooks.fire(
             HookType.VALIDATION_POST_CHECK,
-            draw.ask.turn,
+            draw.ask,
             amend,
             candidate=candidate,
             validations=tuple(zip(draw.requirements, draw.verdicts, strict=True)),

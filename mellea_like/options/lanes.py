@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mellea_like.kernel.ports import turn_of
 from mellea_like.options.repairs import Chain
 
 if TYPE_CHECKING:
@@ -13,6 +12,8 @@ if TYPE_CHECKING:
     from mellea_like.options.repairs import Repairs
 
 __all__ = ["Lanes"]
+
+_GOES_ON = Chain.GOES_ON
 
 
 class Lanes:
@@ -43,16 +44,18 @@ class Lanes:
                 lane += 1
                 continue
             self._depths[lane] = depth + 1
-            ask = self._repairs.ask(turn_of(lane, depth, self._loop_budget), lane)
+            iteration = lane * self._loop_budget + depth + 1
+            ask = self._repairs.ask(iteration, lane, depth, lane)
             if ask is not None:
                 return ask
 
     def hear(self, slice_: Slice) -> None:
         """Take note of a draw that has ended."""
-        ended = self._repairs.hear(slice_) is not Chain.GOES_ON
-        if ended and slice_.passed and self.lanes == 1:
+        if self._repairs.hear(slice_) is _GOES_ON:
+            return
+        self._ended[slice_.chain] = True
+        if slice_.passed and self.lanes == 1:
             self._ended = [True] * len(self._ended)  # The other lanes would have raced it.
-        self._ended[slice_.chain] = ended
 
     def unused(self, ask: Ask) -> None:
         """End the chain of a turn that can't win: its later turns can't, either."""

@@ -8,7 +8,7 @@ from mellea_like.kernel.ports import Choice, Option, Ruling
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
-    from mellea_like.kernel.ports import Facts, Turn
+    from mellea_like.kernel.ports import Ask, Facts
 
 __all__ = ["Ordered"]
 
@@ -25,8 +25,8 @@ class Ordered(Option):
         self.best = slice_
         rank = slice_.rank
 
-        def later(turn: Turn) -> bool:
-            return turn.rank > rank
+        def later(ask: Ask) -> bool:
+            return ask.rank > rank
 
         return Ruling(drop=later)
 

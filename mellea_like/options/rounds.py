@@ -52,8 +52,8 @@ class Rounds(Option):
         """Let a draw start while there are some left."""
         ask, self._kept = self._kept or go(lane, now), None
         race = self.call.race
-        while isinstance(ask, Ask) and ask.turn.iteration in self._earlier:
-            race.replay(as_drawn(self._earlier.pop(ask.turn.iteration), ask))
+        while isinstance(ask, Ask) and ask.iteration in self._earlier:
+            race.replay(as_drawn(self._earlier.pop(ask.iteration), ask))
             ask = None if race.stopped else go(lane, now)
         if not isinstance(ask, Ask) or self.left is None:
             return ask

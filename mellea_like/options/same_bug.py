@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
-from mellea_like.kernel.ports import SLACK, Option, Ruling, Stop, Turn, Wait
+from mellea_like.kernel.ports import SLACK, Option, Ruling, Stop, Wait
 from mellea_like.schedules.giving_up import FEWEST, bug_of, times_seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mellea_like.core.slice import Slice
-    from mellea_like.kernel.ports import Next
+    from mellea_like.kernel.ports import Ask, Next
 
 __all__ = ["SameBug", "SameBugInOrder"]
 
@@ -66,7 +66,7 @@ class SameBugInOrder(Option):
 
         self.call.broken = True
 
-        def of_this_lane(turn: Turn) -> bool:
-            return turn.subsample == slice_.subsample
+        def of_this_lane(ask: Ask) -> bool:
+            return ask.subsample == slice_.subsample
 
         return Ruling(drop=of_this_lane)

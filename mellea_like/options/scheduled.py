@@ -183,7 +183,7 @@ class Scheduled:
 
     def _ask(self, chain: int, now: float) -> Ask | None:
         while (turn := self._pool.take(chain)) is not None:
-            ask = self._repairs.ask(turn, chain)
+            ask = self._repairs.ask(*turn, chain)
             if ask is not None:
                 self._running[chain] = now
                 self._draws[chain] = self._draws.get(chain, 0) + 1

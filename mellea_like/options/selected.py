@@ -52,7 +52,7 @@ class Selected(Option):
         """Tell the selection of each draw that starts."""
         ask = go(lane, now)
         if isinstance(ask, Ask):
-            self.state.start(ask.turn.iteration)
+            self.state.start(ask.iteration)
         return ask
 
     async def check(
@@ -67,7 +67,7 @@ class Selected(Option):
         if self._mark is None or not all(verdicts):
             return requirements, verdicts
         try:
-            self._marks[draw.ask.turn.iteration] = await self._marked(candidate)
+            self._marks[draw.ask.iteration] = await self._marked(candidate)
         except Exception as exc:  # noqa: BLE001 (a scorer's)
             own = unjudged(self._name)
             return (*requirements, own), (*verdicts, errored(own, exc))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.draw import Draw
-    from mellea_like.kernel.ports import Facts, Sent, Turn
+    from mellea_like.kernel.ports import Ask, Facts, Sent
 
 __all__ = ["Shown"]
 
@@ -43,8 +43,8 @@ class Shown(Option):
             return False
         self.iteration = iteration
 
-        def others(turn: Turn) -> bool:
-            return turn.iteration != iteration
+        def others(ask: Ask) -> bool:
+            return ask.iteration != iteration
 
         self.call.rule(Ruling(stop=True, drop=others))
         return True

@@ -32,7 +32,7 @@ class DrawSpans(Option):
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
         """Surround a draw with its span."""
-        span = self._telemetry.iteration(*draw.ask.turn).open()
+        span = self._telemetry.iteration(*draw.ask[:3]).open()
         try:
             await go(draw)
         finally:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.call import Spec
-    from mellea_like.kernel.ports import Ask, Sent, Turn
+    from mellea_like.kernel.ports import Ask, Sent
     from mellea_like.limits.base import Permit
     from mellea_like.sampling.escalate import Stage, StageCosts
 
@@ -51,10 +51,10 @@ class Stages(Repairs):
         self.over: set[int] = set()
         """The stages that are over for the whole call."""
 
-    def ask(self, turn: Turn, chain: int) -> Ask | None:
+    def ask(self, iteration: int, subsample: int, depth: int, chain: int) -> Ask | None:
         """Return what a chain asks at a turn; None if the turn's stage is over for it."""
         # A plugin may have raised the loop budget: the last stage has the turns beyond.
-        stage = self._by_depth[min(turn.depth, len(self._by_depth) - 1)]
+        stage = self._by_depth[min(depth, len(self._by_depth) - 1)]
         if stage in self.over or (chain, stage) in self._broken:
             return None
         spec, memory = self._specs[stage], self._memory_of(chain)
@@ -66,7 +66,7 @@ class Stages(Repairs):
                 memory = Memory(spec.action, spec.context, tuple(failures), to_repair)
                 self._memory[chain] = memory
         repair = partial(self._stages[stage].repair, spec)
-        return self._asked(turn, chain, memory, spec, repair, stage)
+        return self._asked((iteration, subsample, depth, chain), memory, spec, repair, stage)
 
     def hear(self, slice_: Slice) -> Chain:
         """Take note of a draw; a permanent error ends its stage for the chain."""

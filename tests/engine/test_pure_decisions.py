@@ -8,6 +8,7 @@ from engine_kit import a_slice, by_iteration, says, yes
 from mellea_like import (
     BestOf,
     Collect,
+    Context,
     Instruction,
     Message,
     Outcome,
@@ -21,7 +22,7 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import StopReason
 from mellea_like.errors import Blocked, HookError, LimitExceeded, RateLimited, RequirementError
 from mellea_like.kernel.ending import conclude, first_passed
-from mellea_like.kernel.ports import Facts, Stop, turn_of
+from mellea_like.kernel.ports import Ask, Facts, Stop, turn_of
 from mellea_like.options.ordered import Ordered
 from mellea_like.options.selected import Selected
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
@@ -60,7 +61,8 @@ def bad(score=None):
 
 def test_ranks_go_by_depth_before_subsample():
     turns = [turn_of(s, d, 2) for s in range(2) for d in range(2)]
-    assert [t.iteration for t in sorted(turns, key=lambda t: t.rank)] == [1, 3, 2, 4]
+    asks = [Ask(*turn, turn.subsample, Instruction("do"), Context()) for turn in turns]
+    assert [ask.iteration for ask in sorted(asks, key=lambda ask: ask.rank)] == [1, 3, 2, 4]
 
 
 # --- selection --------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ pytestmark = pytest.mark.anyio
 def test_rule_02_the_id_follows_from_the_turn(subsample, depth, loops, iteration):
     turn = turn_of(subsample, depth, loops)
     assert turn == (iteration, subsample, depth)
-    assert turn.rank == (depth, subsample)
 
 
 async def test_rule_02_ids_start_at_1_and_are_unique_in_the_call(virtual_clock):

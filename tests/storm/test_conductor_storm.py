@@ -57,10 +57,10 @@ class Nap:
     """A draw that sleeps."""
 
     def __init__(self, stage: Stage, ask: Ask) -> None:
-        self.stage, self.chain, self.turn = stage, ask.chain, ask.turn
+        self.stage, self.chain, self.turn = stage, ask.chain, Turn(*ask[:3])
         self.work = stage.works[len(stage.links) % len(stage.works)]
         asked = stage.free.pop(ask.chain, None)
-        stage.links.append(Link(ask.chain, ask.turn, asked, stage.now()))
+        stage.links.append(Link(ask.chain, Turn(*ask[:3]), asked, stage.now()))
         stage.at_work[ask.chain] = stage.now()
         stage.most = max(stage.most, len(stage.at_work))
 
