@@ -20,7 +20,7 @@ from mellea_like.requirements.staged_validation import StagedValidation
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from mellea_like.core.backend import Backend, Options
+    from mellea_like.core.backend import Backend, Options, Request
     from mellea_like.core.conversation import Action, Context
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
@@ -128,8 +128,6 @@ class Call:
         self._assemble = assemble
         self._requests: Sequence[Option] = ()
         self._parts: list[Parts] = []
-        self.draws: dict[int | None, Draw] = {}
-        """The draws under way, by their ids."""
         for option in around:
             option.call = self
 
@@ -143,8 +141,7 @@ class Call:
         for option in self.options:
             for port in option.uses:
                 using[port].append(option)
-        self._requests = using["request"]
-        self.checks = using["check"]
+        self._requests, self.checks = tuple(using["request"]), tuple(using["check"])
         for option in reversed(using["draw"]):
             self.around_draw = partial(option.draw, go=self.around_draw or Draw.go)
         self.race = race = Race(
@@ -152,10 +149,10 @@ class Call:
             partial(Draw, self),
             clock=self.clock,
             started=self.started,
-            hear=[option.hear for option in using["hear"]],
-            tell=[option.tell for option in using["tell"]],
-            stops=[option.stops for option in using["stops"]],
-            ends=[option.ended for option in using["ended"]],
+            hear=tuple([option.hear for option in using["hear"]]),
+            tell=tuple([option.tell for option in using["tell"]]),
+            stops=tuple([option.stops for option in using["stops"]]),
+            ends=tuple([option.ended for option in using["ended"]]),
             deadline=self.deadline,
             grace=self.rules.grace,
             name=self.id,
@@ -199,6 +196,12 @@ class Call:
         )
 
     # For its draws
+
+    def draw_of(self, request: Request) -> Any:
+        """Return the `Draw` under way that a request is for; None if it is for none."""
+        iteration = request.meta.iteration
+        running: list[Any] = self.race.running
+        return next((d for d in running if d is not None and d.ask.iteration == iteration), None)
 
     def parts_of(self, ask: Ask) -> Parts:
         """Return what the draws of an ask's spec share."""

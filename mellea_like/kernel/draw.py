@@ -102,9 +102,8 @@ class Draw:
     def run(self) -> Awaitable[None]:
         """Run it; it raises a cancellation that was asked for, and what ends the whole call."""
         ITERATION.set(self.meta)
-        call = self.call
-        call.draws[self.meta.iteration] = self
-        return self.go() if call.around_draw is None else self._surrounded(call.around_draw)
+        around = self.call.around_draw
+        return self.go() if around is None else self._surrounded(around)
 
     async def _surrounded(self, around: Callable[[Draw], Awaitable[None]]) -> None:
         try:
@@ -299,7 +298,6 @@ class Draw:
 
     def record(self) -> Slice:
         """Return the record of what is known now, when it has ended."""
-        self.call.draws.pop(self.meta.iteration, None)
         self.tried = None  # Its traceback refers to this draw.
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED

@@ -142,6 +142,8 @@ class Plan(Protocol):
 class Body(Protocol):
     """A draw, or anything else that a race runs in its lanes."""
 
+    ask: Ask
+
     def run(self) -> Awaitable[None]:
         """Run it. It raises nothing but a cancellation, or what the call is to raise."""
         ...

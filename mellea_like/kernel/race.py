@@ -96,16 +96,13 @@ class Race:
         self._body = body
         self._clock = clock
         self._started = started
-        self._hear = hear
-        self._tell = tell
-        self._stops = stops
-        self._ends = ends
+        self._hear, self._tell, self._stops, self._ends = hear, tell, stops, ends
         self._deadline = math.inf if deadline is None else deadline
         self._grace = grace
         self._name = name
         # By lane: dicts would take three times the memory.
         self._scopes: list[anyio.CancelScope | None] = [None] * plan.lanes
-        self._running: list[Ask | None] = [None] * plan.lanes
+        self.running: list[Body | None] = [None] * plan.lanes
         self._parked: dict[int, anyio.Event] = {}
         self._queue: list[int] = []  # A deque takes 0.7 KB, and most calls have one lane.
 
@@ -154,8 +151,8 @@ class Race:
             self.why = why
         if drop is not None:
             self._dropped += (drop,)
-            for ask, scope in zip(self._running, self._scopes, strict=True):
-                if ask is not None and scope is not None and drop(ask):
+            for body, scope in zip(self.running, self._scopes, strict=True):
+                if body is not None and scope is not None and drop(body.ask):
                     scope.cancel()
         if over or stop:
             self._stop()
@@ -262,7 +259,15 @@ class Race:
         try:
             with due:
                 try:
-                    await self._lone_lane(due)
+                    self._under_way += 1
+                    try:
+                        # In the deadline's scope, since nothing drops a draw of it.
+                        await self._draws(0, due)
+                    except BaseException as exc:  # noqa: BLE001 (raised, unless the call raises it)
+                        if (cancelled := self._left(exc)) is not None:
+                            raise cancelled from None
+                    finally:
+                        self._end_lane(0)
                 except anyio.get_cancelled_exc_class() as exc:
                     left = self._native_one(exc)
                     # anyio keeps the exception in a cycle, and its frames hold the records.
@@ -279,17 +284,6 @@ class Race:
             if native or not (scope_cancelled() or due.cancel_called):
                 raise
         return left
-
-    async def _lone_lane(self, due: anyio.CancelScope) -> None:
-        """Run the only lane in the deadline's scope, since nothing drops a draw of it."""
-        self._under_way += 1
-        try:
-            await self._draws(0, due)
-        except BaseException as exc:  # noqa: BLE001 (the call raises what isn't a cancellation)
-            if (left := self._left(exc)) is not None:
-                raise left from None
-        finally:
-            self._end_lane(0)
 
     async def _run_lanes(self) -> BaseException | None:
         """Run each lane in its own task."""
@@ -431,16 +425,14 @@ class Race:
             if self._dropped and any(dropped(ask) for dropped in self._dropped):
                 self.plan.unused(ask)
                 continue
-            draw = self._body(ask, now)
-            if not self._alone:
-                self._running[lane] = ask
-                if self._watcher is not None or self._queue:
-                    self._wake()  # A draw that starts is news to a plan that hedges.
-                    self._promote()
+            draw = self.running[lane] = self._body(ask, now)
+            if self._watcher is not None or self._queue:
+                self._wake()  # A draw that starts is news to a plan that hedges.
+                self._promote()
             try:
                 await draw.run()
             finally:
-                self._running[lane] = None
+                self.running[lane] = None
                 self.record(draw.record())
             # A backend may swallow its cancellation; no turn may start after it.
             if scope.cancel_called:

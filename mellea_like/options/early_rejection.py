@@ -51,7 +51,7 @@ class _Taken(BackendWrapper):
         reply = await self.inner.generate(request)
         if isinstance(reply, EarlyRejection):
             if reply.fault is not None:
-                self._option.call.draws[request.meta.iteration].checking = True
+                self._option.call.draw_of(request).checking = True
                 raise reply.fault
             raise NotAnAnswer(reply.unread, reply, reply.verdicts)
         return reply

@@ -32,13 +32,13 @@ class Lanes:
         self._repairs = repairs
         self._loop_budget = loop_budget
         self._depths = [0] * lanes
-        self._ended = [False] * lanes
+        """The place of each lane's next turn; the loop budget once the lane has ended."""
 
     def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (it never waits)
         """Return what a lane asks at its next turn."""
         while True:
             depth = self._depths[lane]
-            if self._ended[lane] or depth == self._loop_budget:
+            if depth == self._loop_budget:
                 if self.lanes > 1 or lane + 1 == len(self._depths):
                     return None
                 lane += 1
@@ -53,10 +53,11 @@ class Lanes:
         """Take note of a draw that has ended."""
         if self._repairs.hear(slice_) is _GOES_ON:
             return
-        self._ended[slice_.chain] = True
         if slice_.passed and self.lanes == 1:
-            self._ended = [True] * len(self._ended)  # The other lanes would have raced it.
+            # The other lanes would have raced it.
+            self._depths = [self._loop_budget] * len(self._depths)
+        self._depths[slice_.chain] = self._loop_budget
 
     def unused(self, ask: Ask) -> None:
         """End the chain of a turn that can't win: its later turns can't, either."""
-        self._ended[ask.chain] = True
+        self._depths[ask.chain] = self._loop_budget

@@ -83,7 +83,7 @@ class _Impatient(BackendWrapper):
             if reply is not None:
                 return reply
             restarts += 1
-            chain = call.draws[request.meta.iteration].ask.chain
+            chain = call.draw_of(request).ask.chain
             option.schedule.restarted(chain, anyio.current_time() - began, self._model)
             option.plan.redrawn(chain, call.clock() - call.started)
             options = request.options

@@ -64,6 +64,6 @@ class _Retried(BackendWrapper):
         except Exception as exc:
             if not is_of_backend(exc):
                 raise
-            if (draw := self._call.draws.get(request.meta.iteration)) is not None:
+            if (draw := self._call.draw_of(request)) is not None:
                 draw.tried = exc  # If the draw's time is up before another try, this is why.
             return await try_again(send, request, exc, self._policy, gate, self._call.refused)

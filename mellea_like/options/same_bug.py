@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Ask, Next
 
-__all__ = ["SameBug", "SameBugInOrder"]
+__all__ = ["SameBug", "SameBugInOrder", "SameBugWaits"]
 
 _ERRORED = Outcome.ERRORED
 
@@ -24,21 +24,10 @@ PATIENCE = 0.05
 
 
 class SameBug(Option):
-    """The call ends once as many draws as there are lanes have had the same bug.
+    """The call ends once as many draws as there are lanes have had the same bug."""
 
-    Before its next draw, a lane gives its siblings as long again as its last draw took: if theirs
-    have the same bug, that draw is not paid for.
-    """
-
-    def __init__(self, lanes: int, *, patient: bool) -> None:
-        self._patient = patient and lanes > 1
+    def __init__(self, lanes: int) -> None:
         self._lanes = lanes
-        self._until: dict[int, float] = {}
-
-    def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
-        """Hold a lane back whose last draw had a bug."""
-        left = self._until.get(lane, 0.0) - now
-        return Wait(left, mine=True) if left > SLACK else go(lane, now)
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Count the draws with this one's bug."""
@@ -48,9 +37,32 @@ class SameBug(Option):
         if times >= max(self._lanes, FEWEST):
             why = f"{bug}, with every reply ({times} so far)"
             return Ruling(over=True, why=Stop(StopReason.HOPELESS, why))
-        if times and self._patient:
-            self._until[slice_.chain] = slice_.ended_at + max(slice_.duration, PATIENCE)
+        if times:
+            self.seen(slice_)
         return None
+
+    def seen(self, slice_: Slice) -> None:
+        """Take note of a draw with a bug."""
+
+
+class SameBugWaits(SameBug):
+    """Before its next draw, a lane with a bug gives its siblings as long again as that draw took.
+
+    If theirs have the same bug, that draw is not paid for.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__(lanes)
+        self._until: dict[int, float] = {}
+
+    def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
+        """Hold a lane back whose last draw had a bug."""
+        left = self._until.get(lane, 0.0) - now
+        return Wait(left, mine=True) if left > SLACK else go(lane, now)
+
+    def seen(self, slice_: Slice) -> None:
+        """Hold its lane back."""
+        self._until[slice_.chain] = slice_.ended_at + max(slice_.duration, PATIENCE)
 
 
 class SameBugInOrder(Option):

@@ -95,7 +95,7 @@ class _ShownReplies(BackendWrapper):
         self, pieces: AsyncIterator[str | Generation], request: Request
     ) -> AsyncGenerator[str | Generation]:
         option, iteration = self._option, request.meta.iteration
-        watch = EarlyWatch(option.call.draws[iteration].ask.spec.requirements)
+        watch = EarlyWatch(option.call.draw_of(request).ask.spec.requirements)
         text, shown = "", False
         try:
             async for piece in pieces:

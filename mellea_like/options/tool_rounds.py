@@ -41,7 +41,7 @@ class _ToolLoop(BackendWrapper):
         """Answer one request; the draw has what there is at any time, for its record."""
         box, meter, rounds = self._box, request.meter, 0
         reply: Generation
-        draw = self._option.call.draws[request.meta.iteration]
+        draw = self._option.call.draw_of(request)
         draw.inside = Meter()
         request = replace(request, tools=box.tools, tool_choice=box.choice)
         messages = request.messages

@@ -19,7 +19,7 @@ from mellea_like.options.logged_errors import LoggedErrors
 from mellea_like.options.ordered import Ordered
 from mellea_like.options.repairs import Repairs
 from mellea_like.options.retries import Retries
-from mellea_like.options.same_bug import SameBug, SameBugInOrder
+from mellea_like.options.same_bug import SameBug, SameBugInOrder, SameBugWaits
 from mellea_like.options.spans import CheckSpans, DrawSpans, RequestSpans
 from mellea_like.options.time_limit import TimeLimit
 from mellea_like.options.tool_rounds import ToolRounds
@@ -198,7 +198,8 @@ def _lazy(module: str, name: str, *arguments: Any) -> Option:
 
 
 def _same_bug(setup: Setup) -> Option:
-    return SameBug(setup.settings.concurrency_budget, patient=not setup.is_scheduled)
+    lanes = setup.settings.concurrency_budget
+    return (SameBugWaits if lanes > 1 and not setup.is_scheduled else SameBug)(lanes)
 
 
 OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (

@@ -57,6 +57,7 @@ class Nap:
     """A draw that sleeps."""
 
     def __init__(self, stage: Stage, ask: Ask) -> None:
+        self.ask = ask
         self.stage, self.chain, self.turn = stage, ask.chain, Turn(*ask[:3])
         self.work = stage.works[len(stage.links) % len(stage.works)]
         asked = stage.free.pop(ask.chain, None)
