@@ -141,14 +141,17 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session
 def storm(session: nox.Session) -> None:
-    """Run what goes on for long: new random calls and limits, cancellations, load; under 5 min."""
+    """Run what takes minutes: many calls, limits and cancellations, and load; under 5 minutes.
+
+    The examples are the same each time; with ``STORM=new`` in the environment they are new.
+    """
     environment = Environment(session, "test")
-    # Random calls, cancellations and limits, others each time, many more than the tests make up;
-    # and ten thousand calls at once, and what they leave behind.
+    # Many more random calls, cancellations and limits than the tests make up; and ten thousand
+    # calls at once, and what they leave behind.
     storms = [*(ROOT / "tests" / name for name in ("storm", "limits", "schedules"))]
     storms += sorted((ROOT / "tests").glob("*/test_*storm*.py"))
     storms += [ROOT / "tests" / "batch" / "test_sample_many_properties.py"]
-    session.env["STORM"] = "1"
+    session.env["STORM"] = os.environ.get("STORM") or "1"
     wanted = ("-m", "(hypothesis or steps or storm) and not (alone or kill)", "--durations=10")
     environment.run("pytest", "--numprocesses=auto", *wanted, *storms)
 
@@ -244,13 +247,14 @@ def package(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, docstrings, the direction of imports, and how large the packages are."""
+    """Check style, docstrings, the direction of imports, import circles and habits of English."""
     environment = Environment(session, "lint")
     environment.run("ruff", "check", ".")
     environment.run("ruff", "format", "--check", ".")
     environment.run("lint-imports", "--no-logo")
     environment.run("python", "tools/check_raises.py", "mellea_like")
     environment.run("python", "tools/house.py", "--check")
+    environment.run("python", "tools/prose.py", "--check")
 
 
 @nox.session

@@ -83,7 +83,6 @@ POOLED = Policy("Eager(pool=True)", schedule=lambda: Eager(pool=True))
 STAGGERED = Policy("Staggered(0.3)", schedule=lambda: Staggered(0.3))
 HEDGED = Policy("Hedged()", schedule=Hedged, extra=1)
 RESTART = Policy("Restart()", schedule=Restart)
-RESTART_SPENDING = Policy("Restart(spend_turns=True)", schedule=lambda: Restart(spend_turns=True))
 RESTART_HEDGED = Policy(
     "Restart(schedule=Hedged())", schedule=lambda: Restart(schedule=Hedged()), extra=1
 )
@@ -100,7 +99,6 @@ POLICIES = {
         STAGGERED,
         HEDGED,
         RESTART,
-        RESTART_SPENDING,
         RESTART_HEDGED,
         EARLY,
         BOTH,

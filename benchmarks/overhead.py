@@ -55,7 +55,7 @@ LOOPS: dict[str, dict[str, Any]] = {
     "uvloop": {"backend": "asyncio", "backend_options": {"use_uvloop": True}},
     "trio": {"backend": "trio"},
 }
-MAX_RATIOS = {"asyncio": 1.25, "uvloop": 1.3, "trio": 1.25}
+MAX_RATIOS = {"asyncio": 1.3, "uvloop": 1.4, "trio": 1.3}
 MAX_BYTES_PER_CALL = 12 * 1024
 PENDING_CALLS = 10_000
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import operator
 import os
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
+from pydantic import BaseModel
+from sphinx.util.inspect import stringify_signature
 from sphinx.util.nodes import make_refnode
 
 if TYPE_CHECKING:
@@ -182,6 +188,67 @@ def _cells(row: str) -> list[str]:
     return [f"    {'* ' if not number else '  '}- {cell}" for number, cell in enumerate(cells)]
 
 
+def show_plain_types(  # noqa: PLR0917 (as autodoc calls it)
+    app: Sphinx,  # noqa: ARG001 (the event's arguments)
+    what: str,  # noqa: ARG001
+    name: str,  # noqa: ARG001
+    obj: object,
+    options: object,  # noqa: ARG001
+    signature: str | None,
+    return_annotation: str | None,
+) -> tuple[str | None, str | None]:
+    """Write the signature of a pydantic model without pydantic's own annotations.
+
+    Args:
+        app: the application.
+        what: the kind of the documented thing.
+        name: its name.
+        obj: the thing itself.
+        options: the directive's options.
+        signature: the signature as autodoc writes it.
+        return_annotation: the type of the result.
+
+    Returns:
+        The signature and the type of the result.
+    """
+    if not (signature and inspect.isclass(obj) and issubclass(obj, BaseModel)):
+        return signature, return_annotation
+    shown = inspect.signature(obj)
+    parameters = [
+        each.replace(annotation=_plain(each.annotation), default=_shorter(each.default))
+        for each in shown.parameters.values()
+    ]
+    plain = inspect.Signature(parameters)
+    return stringify_signature(plain, unqualified_typehints=True), return_annotation
+
+
+def _plain(annotation: Any) -> Any:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _plain(arguments[0])
+    if origin in {None, Literal}:
+        return annotation
+    plain = [_plain(each) for each in arguments]
+    if origin in {Union, UnionType}:
+        return functools.reduce(operator.or_, plain)
+    return origin[tuple(plain)]
+
+
+class _Shorter:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _shorter(default: object) -> object:
+    """Write a default section without its fields, and a default's factory as valid Python."""
+    if isinstance(default, BaseModel):
+        return _Shorter(f"{type(default).__name__}()")
+    return _Shorter("...") if repr(default) == "<factory>" else default
+
+
 def setup(app: Sphinx) -> None:
     """Register what this file adds.
 
@@ -190,3 +257,4 @@ def setup(app: Sphinx) -> None:
     """
     app.connect("missing-reference", resolve_short_name)
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)
+    app.connect("autodoc-process-signature", show_plain_types)

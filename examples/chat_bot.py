@@ -88,11 +88,19 @@ def count(number: int, thing: str) -> str:
 
 async def typed_lines() -> AsyncIterator[str]:
     """Yield the lines that are typed, without a thread that Ctrl-C could not stop."""
+    source = sys.stdin.fileno()
+    if os.isatty(source):
+        # Ctrl-C discards what was typed: a read that blocks would wait for more, and hold the
+        # event loop. The terminal is opened again, since other programs share stdin's mode.
+        source = os.open(os.ttyname(source), os.O_RDONLY | os.O_NONBLOCK)
     rest = b""
     while True:
         with suppress(PermissionError):  # A file, which there is no need to wait for.
-            await anyio.wait_readable(sys.stdin.fileno())
-        data = os.read(sys.stdin.fileno(), 4096)
+            await anyio.wait_readable(source)
+        try:
+            data = os.read(source, 4096)
+        except BlockingIOError:
+            continue
         *lines, rest = (rest + data).split(b"\n")
         if not data and rest:
             lines = [rest]

@@ -17,6 +17,7 @@ from mellea_like.core.display import add_note, bounded, plural
 from mellea_like.core.generation import Meter, Usage
 from mellea_like.errors import UnansweredToolCalls
 from mellea_like.sampling.base import Arguments, BaseSamplingStrategy
+from mellea_like.sampling.exclusions import check_together, features_of
 from mellea_like.sampling.prepare import ROUNDS, backends_of, check_requirements
 from mellea_like.sampling.sync import run_once
 from mellea_like.sampling.tools import check_on_error, checked_tools
@@ -167,10 +168,9 @@ async def run_agent(
 
     Args:
         strategy: how to sample.
-        action: what to do; see `BaseSamplingStrategy.sample`.
-        requirements: what each draw of each round must meet, besides the strategy's and the
-            action's.
-        tools: what the model may call; each has a function.
+        action: the task; see `BaseSamplingStrategy.sample`.
+        requirements: conditions for each draw of each round, with the strategy's and the action's.
+        tools: the tools that the model may call; each has a function.
         max_rounds: how often the winner's tools run at most, at least 1.
         on_error: how an exception in a tool is handled; see `SamplingResult.run_tools`.
         **arguments: see `BaseSamplingStrategy.sample`. A ``budget`` is for all rounds together; the
@@ -188,7 +188,7 @@ async def run_agent(
         TypeError: an argument is of the wrong type.
         ValueError: an argument is wrong, a tool has no function, or the strategy's selection is
             `Collect`, which selects several replies.
-        Exception: what ``sample`` raises. If tools have run by then, a note names them.
+        Exception: the errors of ``sample``. If tools have run by then, a note names them.
     """
     whole_number("max_rounds", max_rounds)
     _check_strategy(strategy)
@@ -289,7 +289,7 @@ def run_agent_sync(
 
     Raises:
         RuntimeError: a limiter or a budget is in use on another event loop.
-        Exception: what `run_agent` raises.
+        Exception: the errors of `run_agent`.
     """
     _check_strategy(strategy)
     if isinstance(requirements, Iterator):
@@ -321,12 +321,7 @@ class _Answers(Generic[T]):
 
 
 def _check_strategy(strategy: object) -> None:
-    # Imported lazily: most programs select one.
-    from mellea_like.selections import Collect  # noqa: PLC0415
-
     if not isinstance(strategy, BaseSamplingStrategy):
         msg = f"run_agent takes a strategy, as in RejectionSamplingStrategy(...), not {strategy!r}"
         raise TypeError(msg)
-    if isinstance(strategy.settings.selection, Collect):
-        msg = "an agent continues from one reply, and Collect selects several: take another one"
-        raise ValueError(msg)  # noqa: TRY004 (the strategy's type is right)
+    check_together(features_of(strategy.settings), {"agent": "run_agent"})

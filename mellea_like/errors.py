@@ -92,7 +92,7 @@ class BackendError(MelleaError):
     """A backend could not answer a request.
 
     Args:
-        message: what failed, where, and what to do about it. It never contains a key.
+        message: the failure, its place, and the remedy. It never contains a key.
         status: the HTTP status, if there was one.
         retryable: whether the same request may succeed later; the default depends on the class.
         retry_after: the seconds to wait first, if the server asked for that.
@@ -170,7 +170,7 @@ class SamplingFailed(MelleaError):
     """No draw passed all its requirements.
 
     Args:
-        message: what failed, and why.
+        message: the failure and its reason.
         result: the unsuccessful result, with every draw.
     """
 
@@ -206,7 +206,7 @@ class ReplyBroken(SamplingFailed):
     """A streamed reply failed after a part of it had been passed on.
 
     Args:
-        message: what failed, and why.
+        message: the failure and its reason.
         result: the unsuccessful result, if there is one.
         text: the text that had been passed on.
     """
@@ -358,7 +358,7 @@ class JournalError(MelleaError):
     """A batch journal can't be read, written or resumed.
 
     Args:
-        message: what is wrong, and what to do.
+        message: the problem and the remedy.
         differences: if the journal belongs to another run, the name, the old value and the new
             value of each part that differs, in short; None is a missing value.
     """

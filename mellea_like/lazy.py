@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["keep_installed", "lazy_exports"]
-
 
 def lazy_exports(
     names: dict[str, Any], places: Mapping[str, str], moved: Mapping[str, str] | None = None

@@ -1,15 +1,15 @@
-"""Pass rates, coverage, and what more draws would bring: statistics over plain numbers.
+"""Pass rates, coverage, and the effect of more draws: statistics over plain numbers.
 
 An item is a prompt with its requirements. Its record is a pair ``(draws, passes)``. A call that
-stops at its first pass is such a pair, too, which is (draws until then, 1).
-Its ratio passes / draws is biased upwards (a pass at once counts as a rate of 1), so nothing here
-uses it: a likelihood is the same whether the number of draws or the first pass ended the drawing
-(Berger and Wolpert, The Likelihood Principle, 1988), and all that follows is made from it.
+stops at its first pass has the pair (draws until then, 1). Its ratio passes / draws is biased
+upwards, because a pass at once counts as a rate of 1. So the coverage is estimated from likelihoods
+instead, which are the same whether a fixed number or the first pass ended the draws (Berger and
+Wolpert, The Likelihood Principle, 1988).
 
-Draws that raced and were cancelled are a third number, ``(draws, passes, cut)``. Those that ended
-first are no random sample. But all that were *started* are one: each was started before anything
-was known of it. So a cancelled draw counts as a failure for the lower end of an interval of the
-coverage, and as a pass for the upper end, whatever passes and failures take.
+Draws that raced and were cancelled are a third number, ``(draws, passes, cut)``. The draws that
+ended first are not a random sample, but all draws that *started* are, because nothing was known of
+them when they started. So a cancelled draw counts as a failure for the lower end of an interval of
+the coverage, and as a pass for the upper end, however long passes and failures take.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = [
 def pass_at_k(draws: int, passes: int, k: int) -> float:
     """Estimate how likely at least one of k draws passes.
 
-    The unbiased estimate 1 - C(n - c, k) / C(n, k) of Chen et al. 2021 (arXiv 2107.03374), for n
-    draws whose number was fixed before.
+    This is the unbiased estimate 1 - C(n - c, k) / C(n, k) of Chen et al. 2021 (arXiv 2107.03374),
+    for a number of draws n that was fixed in advance.
 
     Args:
         draws: the number of draws, n.
@@ -80,12 +80,12 @@ def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tup
     """Return Wilson's interval (1927) of the pass rate of one item.
 
     Args:
-        draws: how many were made, their number fixed before.
-        passes: how many of them passed.
+        draws: the number of draws, fixed in advance.
+        passes: the number of passes among them.
         confidence: the probability that the interval contains the rate, between 0 and 1.
 
     Returns:
-        Its lower and its upper end.
+        The lower and the upper end.
 
     Raises:
         ValueError: not 0 <= passes <= draws, no draw, or a confidence out of range.
@@ -105,13 +105,13 @@ def pass_at_k_interval(
     It is 1 - (1 - p)^k at both ends of the `pass_rate_interval` of p.
 
     Args:
-        draws: how many were made, their number fixed before.
-        passes: how many of them passed.
-        k: how many to draw, at least 1. It may be more than ``draws``.
+        draws: the number of draws, fixed in advance.
+        passes: the number of passes among them.
+        k: the number of draws to estimate for, at least 1. It may be more than ``draws``.
         confidence: the probability that the interval contains the chance, between 0 and 1.
 
     Returns:
-        Its lower and its upper end.
+        The lower and the upper end.
 
     Raises:
         ValueError: not 0 <= passes <= draws, no draw, k below 1, or a confidence out of range.
@@ -129,7 +129,7 @@ def _wilson(rate: float, draws: float, confidence: float = 0.95) -> tuple[float,
     half = (
         z / (1 + z * z / draws) * math.sqrt(rate * (1 - rate) / draws + z * z / (4 * draws * draws))
     )
-    # Rounding apart, the interval holds the rate itself.
+    # Rounding must not exclude the rate itself from the interval.
     return max(0.0, min(middle - half, rate)), min(1.0, max(middle + half, rate))
 
 
@@ -145,28 +145,28 @@ def _check(draws: int, passes: int, k: int) -> None:
 # --- coverage by number of draws ------------------------------------------------------------------
 
 FURTHEST = 4
-"""Forecasts go to so many times the measured draws: as far as `benchmarks/forecasts.py` tried."""
+"""Forecasts extend to this multiple of the measured draws (tried in `benchmarks/forecasts.py`)."""
 
 RATES = tuple(math.sin(math.pi * n / 200) ** 2 for n in range(101))
-"""The pass rates that items may have: closer together where binomial counts tell them apart."""
+"""The pass rates that items may have, closer together where binomial counts distinguish them."""
 
 NEAR = NormalDist().inv_cdf(0.975) ** 2 / 2
-"""A log likelihood so far below the highest is the edge of a 95 % interval (Wilks 1938)."""
+"""The log likelihood at the ends of a 95 % interval, below its maximum (Wilks 1938)."""
 
 _Weights: TypeAlias = "dict[int, float]"
-"""Which share of the items has which of the `RATES`, by its place; the others have none."""
+"""The share of the items with each of the `RATES`, by its place. Rates without items are absent."""
 
 
 class Coverage(NamedTuple):
-    """The share of items of which at least one of so many draws passes.
+    """The share of items that pass, which means that at least one of their draws passes.
 
     Attributes:
-        draws: how many draws each item gets.
-        share: of the items, from 0 to 1. As far as items had so many draws and none were cancelled,
-            it is the most likely share; else the middle of the interval.
+        draws: the number of draws of each item.
+        share: the share of the items, from 0 to 1. If items had this many draws and none were
+            cancelled, it is the most likely share, otherwise the middle of the interval.
         low: the lower end of its 95 % interval.
         high: the upper end.
-        extrapolated: whether no item had so many draws.
+        extrapolated: whether no item had this many draws.
     """
 
     draws: int
@@ -180,13 +180,13 @@ class Coverage(NamedTuple):
 class CoverageCurve:
     """Coverage by number of draws.
 
-    Nothing is assumed of how pass rates are spread over items. An interval holds what all spreads
-    say that fit the draws nearly as well as the best one: whose log likelihood is at most 1.92
-    lower. So where draws can't tell, as with one draw of each item, it is wide.
+    The distribution of pass rates over items may be any. An interval contains the results of all
+    distributions that fit the draws nearly as well as the best one, with a log likelihood that is
+    at most 1.92 lower. So it is wide if the draws say little, as with one draw of each item.
 
     Args:
-        shown: draws, passes and cancelled draws of an item: how many items showed that.
-        reach: the most draws that an item had, cancelled ones included.
+        shown: the number of items for each triple of draws, passes and cancelled draws.
+        reach: the most draws of an item, including cancelled ones.
     """
 
     shown: Mapping[tuple[int, int, int], int]
@@ -198,17 +198,17 @@ class CoverageCurve:
 
     @property
     def cut(self) -> int:
-        """How many draws were cancelled."""
+        """The number of draws that were cancelled."""
         return sum(cut * items for (_, _, cut), items in self.shown.items())
 
     def at(self, draws: int) -> Coverage:
-        """Estimate the coverage, with the interval that holds it with a probability of 95 %.
+        """Estimate the coverage and its 95 % interval.
 
         Args:
-            draws: how many draws each item gets, at least 1.
+            draws: the number of draws of each item, at least 1.
 
         Returns:
-            The coverage. It is that of all items of this kind, not only of those that were seen.
+            The coverage of all items of this kind, not only of those that were seen.
         """
         low, high = self._end(draws, upper=False), self._end(draws, upper=True)
         middle = (low + high) / 2
@@ -221,7 +221,7 @@ class CoverageCurve:
     def hopeless(self) -> float:
         """The upper end of the 95 % interval of the share of items that no draw passes.
 
-        The lower end is 0: no number of draws tells never from hardly ever.
+        The lower end is 0, because no number of draws can tell never from hardly ever.
         """
         if "hopeless" not in self._known:
             never = [float(rate == 0) for rate in RATES]
@@ -233,11 +233,11 @@ class CoverageCurve:
 
         Args:
             target: the share of items, between 0 and 1.
-            surely: whether the lower end of the interval has to reach it.
+            surely: whether the lower end of the interval must reach it.
 
         Returns:
-            The number; None if four times the measured draws are too few: further than that,
-            nothing is forecast.
+            The number; None if four times the measured draws are too few, because forecasts don't
+            extend further.
         """
 
         def reached(draws: int) -> bool:
@@ -254,7 +254,7 @@ class CoverageCurve:
         return enough
 
     def next_passes(self, failures: int) -> float:
-        """Return how likely a draw passes of an item of which so many draws have failed."""
+        """Return the chance that the next draw of an item passes after a number of failures."""
         mixture = self._mixture(upper=False)
         missed = 1 - mixture.mean(_coverage(failures))
         return 1 - (1 - mixture.mean(_coverage(failures + 1))) / missed if missed > 0 else 1.0
@@ -285,12 +285,12 @@ class CoverageCurve:
 
 
 def coverage_curve(seen: Iterable[tuple[int, int] | tuple[int, int, int]]) -> CoverageCurve:
-    """Estimate the coverage by number of draws from what items have shown.
+    """Estimate the coverage by number of draws from the draws of items.
 
     Args:
-        seen: of each item how many draws were judged, how many of them passed and, if draws raced,
-            how many were cancelled. Equal items are one: add up their numbers. Items without a
-            draw that was judged are left out.
+        seen: for each item, the number of draws that were judged, the number that passed and, if
+            draws raced, the number that were cancelled. Add up the numbers of equal items. Items
+            without a judged draw are left out.
 
     Returns:
         The curve.
@@ -312,10 +312,10 @@ def _coverage(draws: int) -> list[float]:
 
 
 class _Mixture:
-    """How pass rates are spread over items: the likelihood of shares of each of the `RATES`.
+    """The distribution of pass rates over items: the likelihood of shares of each of the `RATES`.
 
-    Its maximum is the nonparametric one (Laird, JASA 73, 1978). It is climbed to as Wang does (JRSS
-    B 69, 2007): by Newton's steps among few rates, those of the gradient's peaks and those in use.
+    Its maximum is the nonparametric one (Laird, JASA 73, 1978), found with Wang's method (JRSS B
+    69, 2007): Newton's steps among the rates in use and those at the gradient's peaks.
     """
 
     def __init__(self, counts: Mapping[tuple[int, int], int]) -> None:
@@ -327,11 +327,11 @@ class _Mixture:
         self.best, self._top = self._climb(start, flat, 1e-6 / self._items)
 
     def mean(self, of_rate: Sequence[float]) -> float:
-        """Return what the most likely spread says."""
+        """Return the mean over the most likely distribution."""
         return sum(of_rate[place] * weight for place, weight in self.best.items())
 
     def highest(self, of_rate: Sequence[float]) -> float:
-        """Return the most that a spread says that is nearly as likely as the best one."""
+        """Return the highest mean over a distribution that is nearly as likely as the best one."""
         weights, lack = self.best, NEAR / self._items
         low, high, pull = 0.0, math.inf, 2 * lack
         most = self.mean(of_rate)
@@ -365,7 +365,7 @@ class _Mixture:
                 sum(map(mul, ratios, c)) + t for c, t in zip(self._columns, tilt, strict=True)
             ]
             mean = sum(slopes[place] * weight for place, weight in weights.items())
-            if max(slopes) - mean < lack:  # No spread is higher by more than that.
+            if max(slopes) - mean < lack:  # No distribution is higher by more than that.
                 break
             peaks = (
                 place
@@ -406,7 +406,7 @@ class _Mixture:
     def _newton(
         self, start: _Weights, slopes: Sequence[float], fitted: Sequence[float]
     ) -> _Weights:
-        """Find the maximum of the second-order approximation where no weight is negative."""
+        """Find the maximum of the second-order approximation among non-negative weights."""
         scaled = {
             place: [x / fit for x, fit in zip(self._columns[place], fitted, strict=True)]
             for place in start

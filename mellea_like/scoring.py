@@ -79,7 +79,7 @@ def judge_score(
 
 @dataclass(frozen=True)
 class _JudgeScore:
-    """A scorer; its fields tell it from others in a batch's journal."""
+    """A scorer. Its fields identify it in a batch's journal."""
 
     rubric: str
     judge: Backend
@@ -89,11 +89,11 @@ class _JudgeScore:
         if not self.scale[0] < self.scale[1]:
             msg = f"scale=(lowest, highest) goes upwards, not {self.scale!r}"
             raise ValueError(msg)
-        _ = self._asking  # A judge that is no backend is refused here.
+        _ = self._asking  # This refuses a judge that isn't a backend.
 
     @property
     def scored_by(self) -> Backend:
-        """The judge, for a selection to have its price and its options checked beforehand."""
+        """The judge, so that a selection can check its price and options in advance."""
         return self.judge
 
     @cached_property
@@ -180,7 +180,7 @@ def expected_score(reply: Generation, said: float, low: float, high: float) -> f
 
 
 def _score_of(written: str, rest: str, low: float, high: float) -> float | None:
-    """Return the score that another token would have completed; None if it completes none."""
+    """Return the score that another token would have completed, or None."""
     digits = _digits(rest)
     number = written + digits
     score = _as_float(number)

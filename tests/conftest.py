@@ -43,9 +43,16 @@ settings.register_profile(
     max_examples=50,
 )
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
-settings.register_profile("storm", settings.get_profile("default"), max_examples=250)
+settings.register_profile("storm", settings.get_profile("ci"), max_examples=250)
+settings.register_profile("new storm", settings.get_profile("default"), max_examples=250)
 settings.load_profile(
-    "storm" if os.environ.get("STORM") else "ci" if os.environ.get("CI") else "default"
+    "new storm"
+    if os.environ.get("STORM") == "new"
+    else "storm"
+    if os.environ.get("STORM")
+    else "ci"
+    if os.environ.get("CI")
+    else "default"
 )
 
 

@@ -289,6 +289,7 @@ WITH_EXTRAS = (
     "mellea_like.export.arrow",
     "mellea_like.batch.rows.template",
     "mellea_like.gateway.config.config_file",
+    "mellea_like.gateway.metrics",
     "mellea_like.testing",
 )
 SENTENCE = re.compile(r"ImportError: [^\n]+: pip install 'mellea-like\[[\w-]+\]'")

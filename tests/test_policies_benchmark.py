@@ -35,7 +35,7 @@ def test_no_policy_is_better_than_the_bounds(policy):
 
 
 # Which stop before their turns are spent, or draw anew.
-OTHER_LUCK = (rows.RESTART, rows.RESTART_SPENDING, rows.RESTART_HEDGED)
+OTHER_LUCK = (rows.RESTART, rows.RESTART_HEDGED)
 
 
 @pytest.mark.parametrize(

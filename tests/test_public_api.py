@@ -127,6 +127,7 @@ FUNCTIONS = {
         " run_text"
     ),
     ".requirements.code": ("agrees_with fenced parses passes_tests prints returns runs runs_sql"),
+    ".sampling": "check_together features_of why_not_together",
     ".selections": "majority_confidence tool_key word_overlap",
     ".scoring": "judge_score",
     ".testing": "check_backend run_virtual",
@@ -145,7 +146,8 @@ def test_no_helper_is_public_by_accident(door):
 API_PAGES = sorted((PACKAGE.parent / "docs" / "api").glob("*.md"))
 ONLY_ON_PAGES = """
     adapter_of as_action cached_format can_coalesce cost cost_of demand estimate_input_tokens
-    from_dict gives_itself_away listen logger parse_reply passes price_for problems relaxed_gc
+    from_dict gives_itself_away is_code_check listen logger parse_check parse_reply parse_schedule
+    passes price_for problems relaxed_gc
     scoring serve slice_to_dict texts_only to_dict why_incomplete
 """
 """Names that are imported from the module of their API page."""

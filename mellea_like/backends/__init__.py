@@ -1,6 +1,6 @@
-"""What generates. The parts of a larger backend have modules with its name in front.
+"""Models that generate. The parts of a larger backend have modules with its name in front.
 
-What needs an extra is imported when first named.
+A backend that needs an extra is imported when first named.
 """
 
 from typing import TYPE_CHECKING

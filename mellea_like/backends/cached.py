@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["CacheStatistics", "CachedBackend"]
 
 APPLICATION_ID = 0x4D4C6361
-"""What the file says that it is: ``MLca``, at byte 68 (https://sqlite.org/fileformat2.html)."""
+"""The mark in the file: ``MLca``, at byte 68 (https://sqlite.org/fileformat2.html)."""
 
 FORMAT_VERSION = 1
 """The version of its table, in the file's ``user_version``."""
@@ -53,7 +53,7 @@ HIT = Usage(cache_hits=1)
 
 
 class CacheStatistics(NamedTuple):
-    """What a `CachedBackend` has done so far.
+    """The statistics of a `CachedBackend`.
 
     Attributes:
         hits: requests answered from the file.
@@ -75,9 +75,9 @@ class CachedBackend(BackendWrapper):
     the draws of a call remain different draws, and the next run of the program gets the same ones
     again. A retry is the same draw.
 
-    Two calls that ask the same get the same draws, also within one run. Where they ask at the same
+    Two calls that ask the same get the same draws, also within one run. If they ask at the same
     time, on one event loop, the one waits for the other's reply. (What streams does not wait: then
-    each gets its own, and the one that ends first is kept.) Where they are to differ, as in an
+    each gets its own, and the one that ends first is kept.) If they should differ, as in an
     evaluation that samples each task several times, give each its own ``seed``.
 
     A reply from the file costs nothing: its usage is ``Usage(cache_hits=1)``, and budgets and rate
@@ -90,8 +90,8 @@ class CachedBackend(BackendWrapper):
 
     Args:
         inner: the backend inside.
-        path: the file; it is made where there is none. Only its owner may read it.
-        name: what tells the inner backend from others whose replies are in the file. By default
+        path: the file; it is made if there is none. Only its owner may read it.
+        name: the name of the inner backend, if others have replies in the file, too. By default
             what it says of itself: its provider, its model and its URL. Give functions and models
             without a name one, and change it when they change.
 
@@ -237,7 +237,7 @@ _OPTIONS = tuple(Options.__dataclass_fields__)
 
 
 class _Hit:
-    """What a reply from the file costs."""
+    """The cost of a reply from the file."""
 
     usage = HIT
 
@@ -261,7 +261,7 @@ async def _pieces(reply: Generation) -> AsyncGenerator[str | Generation]:
 
 
 def _written(reply: Generation) -> str | None:
-    """Write a reply as JSON; None where that can't hold it."""
+    """Write a reply as JSON; None if that can't hold it."""
     plain: dict[str, Any] = {
         "text": reply.text,
         "model": reply.model,
@@ -311,7 +311,7 @@ class _UnderWay:
 
     @asynccontextmanager
     async def first(self, key: bytes, request: Request) -> AsyncGenerator[None]:
-        """Wait for one that was first, once: where it got nothing to keep, all others go on."""
+        """Wait for one that was first, once: if it got nothing to keep, all others continue."""
         place = (running_loop(), key)
         ended = self._ended.get(place)
         if ended is not None:

@@ -35,7 +35,7 @@ class FunctionBackend:
     The function is given the `Request`, with its tools and the images in its messages, and returns
     a str, a whole `Generation`, which may call tools, or any other value; a value becomes the
     generation's ``value``, and its text is the value as JSON where it has a JSON form, else its
-    ``repr``. What the function raises passes unchanged. A connection error or a timeout (Python's
+    ``repr``. Exceptions of the function pass unchanged. A connection error or a timeout (Python's
     ``ConnectionError`` and ``TimeoutError``, and those of httpx, httpx2, aiohttp and trio) is tried
     again; so is a `mellea_like.errors.BackendError` that is ``retryable``. Any other exception
     ends the lane.

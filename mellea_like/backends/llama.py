@@ -48,11 +48,15 @@ module = module_from_spec(spec)
 spec.loader.exec_module(module)
 module.main()
 """
-"""What the child runs: that one module, for the package around it takes longer to load."""
+"""The program of the child: that one module, for the package around it takes longer to load."""
 
 POLL_SECONDS = 0.01
-CRASH_SECONDS = 0.5
-"""A broken connection is seen before the process's end; wait so long for the latter."""
+CRASH_SECONDS = 5.0
+"""How long to wait for the process to end after its connection broke.
+
+The kernel closes a killed process's sockets before the process can be reaped, and on a busy machine
+its other threads may take more than a second to exit.
+"""
 
 STOP_SECONDS = 2.0
 """How long the child may take to end by itself; then it is killed."""
@@ -111,7 +115,7 @@ class ServerProcess:
         """Look whether the server is ready; does not wait."""
         ended = self.has_ended()
         self._said += self._output.read() or b""
-        # What llama.cpp might print there comes in other lines.
+        # Output of llama.cpp comes in other lines.
         for line in self._said.splitlines(keepends=True):
             if line.startswith(b"{") and line.endswith(b"\n"):
                 answer = json.loads(line)

@@ -25,7 +25,7 @@ __all__ = ["Closing", "LoopClient", "LoopClients"]
 
 
 class Closing(Protocol):
-    """What has connections to close."""
+    """Anything that has connections to close."""
 
     async def close(self) -> None:
         """Close them."""
@@ -96,7 +96,7 @@ class LoopClients(Generic[T]):
         self._clients: WeakKeyDictionary[object, LoopClient[T]] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(LoopClients, close=self._close), (self._make,)  # Clients are made anew.
+        return partial(LoopClients, close=self._close), (self._make,)  # Clients are made again.
 
     @asynccontextmanager
     async def hold(self) -> AsyncGenerator[LoopClient[T]]:
@@ -126,7 +126,7 @@ class LoopClients(Generic[T]):
 
 
 def _forget_dead_loops(by_loop: WeakKeyDictionary[object, Any]) -> None:
-    # What a loop leaves behind that was closed without running its generators.
+    # The remains of a loop that was closed without running its generators.
     for loop in list(by_loop):
         if getattr(loop, "is_closed", bool)():
             by_loop.pop(loop, None)

@@ -80,7 +80,7 @@ def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
 
 
 def sentences_of(text: str) -> list[str]:
-    """Cut a text into sentences; where it has none, into lines."""
+    """Cut a text into sentences; if it has none, into lines."""
     found: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         line = " ".join(paragraph.split())
@@ -124,7 +124,7 @@ PULL = 6.0
 COMMON = 0.1
 """A word in more than this share of the sentences says nothing about the theme."""
 
-# What instructions consist of, whatever they are about.
+# The words of any instruction, whatever it is about.
 _FILLERS = (
     "about all and any are asked attempt can did does earlier exactly for from generate give has"
     " have how into its least line make most must one paragraph please put reply requirement right"

@@ -67,7 +67,7 @@ REFUSED = -1
 """The error code with which a client says that its user refused."""
 
 EXTRA = ("metadata", "model_preferences", "include_context")
-"""What ``options.extra`` may hold."""
+"""The keys of ``options.extra``."""
 
 FINISH_REASONS = {"endTurn": "stop", "stopSequence": "stop", "maxTokens": "length"}
 
@@ -177,7 +177,7 @@ def error_of(exc: Exception) -> BackendError:
 # --- the backend ----------------------------------------------------------------------------------
 
 DEFAULT_MAX_TOKENS = 1000
-"""The longest reply where nobody says: the protocol wants a number."""
+"""The longest reply by default: the protocol wants a number."""
 
 ROUNDS_VERSION = "2026-07-28"
 """From this revision on, a server asks by returning its requests from the tool."""
@@ -195,11 +195,11 @@ class MCPSamplingBackend:
 
     Make one in the tool, of the tool's context, for each call. On connections before the protocol's
     revision 2026-07-28 each request is sent to the client while the tool runs. From that revision
-    on, a tool returns its requests instead: run its work through `SamplingRounds`. Where a
-    connection offers neither, ``fallback`` answers; without one, each request is an
+    on, a tool returns its requests instead: run its work through `SamplingRounds`. If a connection
+    offers neither, ``fallback`` answers; without one, each request is an
     `InvalidRequest`.
 
-    A client shows each request to a person. What that person refuses (error code -1) is a reply
+    A client shows each request to a person. A request that they refuse (error code -1) is a reply
     whose ``finish_reason`` is ``"refusal"``. Nothing that fails is ``retryable``, so that no one is
     asked the same again. The protocol does not say what a reply cost: usage counts one request of
     unknown cost.
@@ -215,8 +215,8 @@ class MCPSamplingBackend:
     Attributes:
         provider: ``"mcp"``, for telemetry.
         defaults: ``options``, with ``max_tokens``.
-        model: the hint; None where there is none.
-        way: how this connection samples: ``"request"`` or ``"rounds"``; None where the client
+        model: the hint; None if there is none.
+        way: how this connection samples: ``"request"`` or ``"rounds"``; None if the client
             can't, or can't be reached.
 
     Raises:
@@ -466,7 +466,7 @@ class SamplingRounds:
 
 @dataclass
 class _Question:
-    """What a client is asked, and what it answered."""
+    """The requests to a client, and its answers."""
 
     params: types.CreateMessageRequestParams
     given_out: bool = False

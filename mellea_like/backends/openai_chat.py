@@ -1,4 +1,4 @@
-"""What is sent to a server of OpenAI's chat protocol, as plain data."""
+"""Requests of OpenAI's chat protocol, as plain data."""
 
 from __future__ import annotations
 

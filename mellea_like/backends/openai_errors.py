@@ -1,6 +1,6 @@
-"""What goes wrong with a server of OpenAI's, as this library's errors.
+"""Errors of servers with OpenAI's protocols, as this library's errors.
 
-What the errors become:
+The errors become:
 
 | what happened | becomes |
 |---|---|
@@ -95,7 +95,7 @@ class Translator:
     """Turns what went wrong into this library's errors, without keys.
 
     The errors it makes carry no cause: the SDK's hold the request with its headers, and their text
-    is the server's, which may echo the key. What helps from them is in the message.
+    is the server's, which may echo the key. The useful part of them is in the message.
     """
 
     def __init__(

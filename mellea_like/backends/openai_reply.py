@@ -1,4 +1,4 @@
-"""What is known of the streamed replies of OpenAI's chat protocol, as plain data."""
+"""Streamed replies of OpenAI's chat protocol, as plain data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Call:
 
 
 class Gathered(ABC):
-    """What has come of one reply, in whichever protocol."""
+    """One reply so far, in whichever protocol."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Gathered(ABC):
 
 
 class Reply(Gathered):
-    """What is known of one streamed reply of the chat protocol."""
+    """One streamed reply of the chat protocol, so far."""
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ class Reply(Gathered):
 
 
 class Replies:
-    """What is known of several replies to one request, whose chunks come interleaved.
+    """Several replies to one request, whose chunks come interleaved.
 
     A reply is handed over when it ends, but for the last one, which waits for the usage at the end
     of the stream. As long as only one has begun there may be no others: then it waits, too.

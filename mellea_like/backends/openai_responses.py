@@ -135,7 +135,7 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 class Response(Gathered):
-    """What is known of one streamed response."""
+    """One streamed response, so far."""
 
     _summary = 0
     """The part of the summary of the model's reasoning that was heard of last."""

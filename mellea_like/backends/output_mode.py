@@ -3,7 +3,7 @@
 Nothing here waits or knows a wire format. A backend keeps an `OutputModes`, takes an
 `OutputAttempt` from it for each request that has a format, writes its `Demand` in its own way, and
 asks the attempt what a refusal means. A refusal costs no turn: the backend sends the request again
-at once, asking in the next way. What was refused is counted as what it was: a request sent, on
+at once, asking in the next way. A refused request is counted as what it was: a request sent, on
 which nobody worked.
 """
 
@@ -97,7 +97,7 @@ class OutputTool:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a request asks a server for, in one mode.
+    """The demand of a request, in one mode.
 
     Args:
         mode: the way to ask.
@@ -131,7 +131,7 @@ def demand(request: Request, mode: Mode) -> Demand:
         mode: the way to ask.
 
     Returns:
-        What is to be sent.
+        The demand to send.
 
     Raises:
         InvalidRequest: that can't be asked for in this way.
@@ -240,7 +240,7 @@ def reply_text(tool: OutputTool, arguments: str) -> str:
     try:
         value: Any = json.loads(arguments)
     except (ValueError, RecursionError):
-        return arguments  # What is wrong with it, the reading of the reply says.
+        return arguments  # Reading the reply tells what is wrong with it.
     if not isinstance(value, dict) or list(cast("dict[str, Any]", value)) != [WRAPPED]:
         return arguments
     return json.dumps(value[WRAPPED], ensure_ascii=False)
@@ -258,7 +258,7 @@ _SUBJECT: dict[Mode, re.Pattern[str]] = {
         r"response_?format|json.?object|json.mode|text\.format", re.IGNORECASE
     ),
 }
-"""What the refusal of a mode is about; nothing can be about the prompt."""
+"""The subject of a mode's refusal; nothing can be about the prompt."""
 
 _ELSEWHERE = re.compile(
     r"context.{0,10}(length|window|size)|max\w*.tokens|reduce the length"
@@ -266,7 +266,7 @@ _ELSEWHERE = re.compile(
     r"|tool_call_id|tool_calls|messages?\W{1,4}\d|role\W{0,3}tool",
     re.IGNORECASE,
 )
-"""What it is not about, though it may have such words in it: the length, or the conversation."""
+"""Other subjects, though they may have such words in them: the length, or the conversation."""
 
 _UNSUPPORTED = re.compile(
     r"support|requires|unavailable|not available|not allowed|not implement|unknown", re.IGNORECASE
@@ -314,7 +314,7 @@ class OutputModes:
             host: the name of the server, as far as it is known.
 
         Returns:
-            What to send, and what to do when it is refused.
+            The demand to send, and the next one after a refusal.
 
         Raises:
             InvalidRequest: that can't be asked for in the mode that was chosen.
@@ -326,7 +326,7 @@ class OutputAttempt:
     """One request's output, asked for in one mode after the other; see `OutputModes.begin`.
 
     Attributes:
-        demand: what is to be sent.
+        demand: the demand to send.
 
     Raises:
         InvalidRequest: that can't be asked for in the mode that was chosen.
@@ -362,7 +362,7 @@ class OutputAttempt:
         self._choose()
 
     def refused(self, error: BackendError) -> bool:
-        """Take a refusal; tell whether the request is to be sent again, as the demand is now."""
+        """Take a refusal; tell whether to send the request again, as the demand is now."""
         mode = self.demand.mode
         if self._modes.output != "auto":
             return False
@@ -399,7 +399,7 @@ def names(mode: Mode, status: int | None, said: str) -> bool:
     Args:
         mode: how the output was asked for.
         status: the HTTP status of the refusal.
-        said: what the server said.
+        said: the server's answer.
 
     Returns:
         Whether another mode may help.

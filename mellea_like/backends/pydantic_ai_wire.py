@@ -1,6 +1,6 @@
 """Pydantic AI's side of `PydanticAIBackend`: what is sent, how a reply is read, what errors mean.
 
-What the errors become:
+The errors become:
 
 | what happened | becomes |
 |---|---|
@@ -251,7 +251,7 @@ def _profile(model: Model) -> Any:
 
 
 class Reply:
-    """What is known of one reply that is arriving."""
+    """One reply that is arriving, so far."""
 
     def __init__(self, meter: RequestMeter, parameters: ModelRequestParameters) -> None:
         self._meter = meter
@@ -287,7 +287,7 @@ class Reply:
         return piece
 
     def refused(self, response: wire.ModelResponse) -> str:
-        """Take a refusal's words, which come last; return them where there is no text."""
+        """Take a refusal's words, which come last; return them if there is no text."""
         said = str((response.provider_details or {}).get("refusal") or "")
         if not said or self._text:
             return ""

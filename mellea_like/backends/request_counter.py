@@ -1,4 +1,4 @@
-"""Counts a backend's requests, and words in place of tokens where there is no tokeniser."""
+"""Counts a backend's requests, and words in place of tokens if there is no tokeniser."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class ScriptedBackend:
             `Reply` with its timing. A callable is a rule: it is given each request and returns the
             item, or an awaitable of it.
         delay: seconds until each reply; 0 answers after exactly one checkpoint.
-        cycle: start a sequence anew when it is used up, instead of failing.
+        cycle: start a sequence again when it is used up, instead of failing.
         can_judge: whether the backend can decide requirements.
         model: the model's name, for records.
 

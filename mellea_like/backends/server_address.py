@@ -32,7 +32,7 @@ def digest(key: str) -> bytes:
 
 def split_url(url: str, source: str) -> SplitResult:
     """Split a server's URL into its parts."""
-    # What is wrong with it is said without showing it: a key may stand in it.
+    # Its faults are told without showing it, because it may contain a key.
     msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
     try:
         parts = urlsplit(url)

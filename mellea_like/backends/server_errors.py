@@ -1,4 +1,4 @@
-"""What the statuses and the broken connections of any provider's server become."""
+"""Errors for the statuses and broken connections of any provider's server."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _passes(candidate: Candidate) -> tuple[bool, str]:
 passes = Requirement(
     f"the reply starts with the word {PASSING!r}", _passes, name="passes", inline=True
 )
-"""What a `SimulatedBackend`'s reply meets with the probability ``pass_rate``."""
+"""A requirement that a `SimulatedBackend`'s reply meets with the probability ``pass_rate``."""
 
 
 def gives_itself_away(text: str, delta: str) -> tuple[Verdict, str]:  # noqa: ARG001

@@ -10,7 +10,12 @@ from mellea_like.batch.batch_run import BatchRun, Order
 from mellea_like.batch.breadth_first import why_not_in_rounds
 from mellea_like.batch.item import Work
 from mellea_like.batch.journal.identity import identity_of
-from mellea_like.core.argument_checks import is_async, takes, whole_number
+from mellea_like.core.argument_checks import (
+    is_async,
+    renamed_arguments,
+    takes,
+    whole_number,
+)
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import ROUNDS, prepare_call
 
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
 
     class Arguments(TypedDict, total=False):
-        """What `sample_many` takes besides; see there."""
+        """Further arguments of `sample_many`; see there."""
 
         concurrency: Required[int]
         requirements: Sequence[Requirement | str]
@@ -154,6 +159,7 @@ def sample_many(
     format: None = None,
     **arguments: Unpack[Arguments],
 ) -> BatchRun[T, I]: ...
+@renamed_arguments(ordered="in_order")
 def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[Any] | AsyncIterable[Any],
@@ -175,7 +181,6 @@ def sample_many(
     tools: Sequence[ToolSource] = (),
     tool_choice: str | None = None,
     tool_rounds: int = ROUNDS,
-    **kwargs: Any,
 ) -> BatchRun[Any]:
     """Sample every item of a source, many at a time.
 
@@ -185,81 +190,78 @@ def sample_many(
             print(item.id, item.status, item.value)
     ```
 
-    An item that fails is a failed item, and the others go on. Between the source and the consumer
-    there are at most ``2 * concurrency`` items, so that a source of a million, or one
-    without end, needs no more memory than a short one, and a slow consumer slows the source down.
+    An item that fails doesn't stop the others. Between the source and the consumer there are at
+    most ``2 * concurrency`` items, so that a source of a million, or one without end, needs no more
+    memory than a short one, and a slow consumer slows the source down.
 
-    The block may be left at any time: what is under way is then cancelled, and nothing of it runs
-    on. With a journal, a run that ended early or was killed goes on where it was: what it had
-    finished comes again from the journal (``replayed``), the rest is sampled.
+    Leaving the block cancels all items that are being sampled, and waits until nothing runs any
+    more. With a journal, a run that ended early or was killed is resumed: finished items come from
+    the journal (``replayed``), and the rest is sampled.
 
     Args:
-        strategy: what samples.
+        strategy: the strategy that samples the items.
         items: the items: an iterable or an async iterable of texts and actions, or with ``action``
-            of anything. A plain iterable runs on the event loop: give an async one where the next
-            item is waited for.
-        concurrency: how many items are sampled at a time; each may have as many requests in flight
-            as the strategy's ``concurrency_budget`` says.
-        action: makes the text or the action of an item. What it raises is what came of the item.
-        requirements: what each item must meet besides the strategy's.
+            of anything. A plain iterable runs on the event loop: use an async one if the next
+            item must be waited for.
+        concurrency: the number of items that are sampled at a time; each may have as many requests
+            in flight as the strategy's ``concurrency_budget``.
+        action: makes the text or the action of an item. An exception that it raises ends the item.
+        requirements: the requirements of each item, in addition to the strategy's.
         format: the type to parse replies to, as in `BaseSamplingStrategy.sample`.
-        options: how to generate; what they leave open is as the strategy's options say.
-        budget: what all items together may cost. When it is spent, no further item begins; those
-            in flight end, and then the iteration raises `LimitExceeded`. With a journal, the items
-            that were stopped are sampled anew when the run is resumed.
+        options: how to generate; the strategy's options fill in the rest.
+        budget: the budget of all items together. When it is spent, no further item starts; those in
+            flight end, and then the iteration raises `LimitExceeded`. With a journal, the items
+            that were stopped are sampled again when the run is resumed.
         in_order: whether results come in the order of the items. By default they come as they are
             ready, so that a slow item keeps no others waiting.
         order: ``"depth"`` makes all draws of an item before it takes the next; ``"breadth"`` makes
             the first draw of every item before any gets its second, the second before any gets its
             third, and so on: under a budget that can't pay for all, more items pass (Reset and
-            Discard, https://arxiv.org/abs/2601.21522). An item goes on with what it had, repairs
-            included; what waits is in the journal, or in memory where there is none. The items are
-            gone through once for each round; with ``in_order``, results come when the last round is
+            Discard, https://arxiv.org/abs/2601.21522). An item continues from its draws,
+            repairs included; waiting items are in the journal, or in memory without one. Each round
+            goes through all items; with ``in_order``, results come when the last round is
             over. For strategies with a concurrency budget of 1, no schedule or stages, and no
             selection object but `Collect` and `Vote` without weights; and journals that keep all
-            text. A call's time and plugins see each draw as a
-            call that goes on.
+            text. For time limits and plugins, each draw
+            continues the same call.
         fail_fast: whether the first item that fails ends the run: what is in flight is cancelled,
             and the iteration raises what the item's ``unwrap`` does. With a journal, that item is
-            sampled anew when the run is resumed.
-        journal: where the run is kept: a `Journal`, or the path of one that is made or resumed.
+            sampled again when the run is resumed.
+        journal: the journal of the run: a `Journal`, or the path of one that is made or resumed.
         keep_errors: whether an item that an error ended is done with for the journal: its call
             raised, or it failed with the ``stop_reason`` ``"error"``, since a lane did not get its
-            draws. With False it is unfinished, and sampled again when the run is resumed: what a
-            server that was away for an hour made of items says nothing about them.
+            draws. With False it is unfinished, and sampled again when the run is resumed:
+            failures during an hour's outage of a server say nothing about the items.
         unique: whether the replies that win have to differ between the items of the run: one that
-            says the same as another item's has failed, with that item's id as the reason, and the
-            item goes on as after any failure. True compares the values of a ``format`` by ``==``,
+            says the same as another item's fails, with that item's id as the reason, and the item
+            continues as after any failure. True compares the values of a ``format`` by ``==``,
             and texts without regard to case and spaces. A similarity, over 0 and under 1, also
             refuses near-duplicates: texts of whose runs of three words at least that share are
             common to both (their Jaccard index, by MinHash, give or take 0.1; the extra
-            ``dedupe``). A reply is reserved while it is checked further. With a journal, what it
-            has is compared too. Replies that call tools aren't compared.
-        on_progress: is told how far the run has come: at the start, at the end, and between them
-            when something changed, at most every half second. A plain function, on the event loop.
-            If it raises, that is logged, and it is called no more.
-        settings: what else must be the same when the run is resumed, by name; ``"input"`` and
-            ``"prompt"`` are where a digest of the file and a template belong. The strategy, the
-            requirements, the model, the options, the format and the tools are compared in any case.
-        tools: what the model may call, as in `BaseSamplingStrategy.sample`. Only ``read_only`` ones
-            run: what else an item's winner calls is yours to run, by ``item.result.run_tools()``.
+            ``dedupe``). A reply is reserved while it is checked further. With a journal, its
+            replies are compared too. Replies that call tools aren't compared.
+        on_progress: called with the progress of the run: at the start, at the end, and in between
+            when something has changed, at most every half second. A plain function, on the event
+            loop. If it raises, that is logged, and it isn't called again.
+        settings: further parts of the run's identity, which must be the same when it is resumed, by
+            name; use ``"input"`` for a digest of the file and ``"prompt"`` for a template. The
+            strategy, the requirements, the model, the options, the format and the tools are
+            compared in any case.
+        tools: the tools that the model may call, as in `BaseSamplingStrategy.sample`. Only
+            ``read_only`` ones run: run the others that an item's winner calls by
+            ``item.result.run_tools()``.
         tool_choice: see `BaseSamplingStrategy.sample`.
         tool_rounds: see `BaseSamplingStrategy.sample`.
-        **kwargs: no others.
 
     Returns:
         The results, to be entered with ``async with`` and then iterated once.
 
     Raises:
-        TypeError: an argument is of the wrong type, or there is no such argument.
+        TypeError: an argument is of the wrong type, or unknown.
         ValueError: an argument is out of its range, or the strategy has no backend.
         ImportError: a similarity needs datasketch: the extra ``dedupe``.
         RequirementError: a requirement needs a judge, and its judge can't judge.
     """
-    if kwargs:
-        name = next(iter(kwargs))
-        msg = f"sample_many() got an unexpected keyword argument {name!r}"
-        raise TypeError(f"{msg}: it is called in_order now" if name == "ordered" else msg)
     whole_number("sample_many: concurrency", concurrency)
     if not isinstance(strategy, BaseSamplingStrategy):
         msg = f"sample_many takes a strategy first, not {strategy!r}"
@@ -317,10 +319,9 @@ def _check_order(
         return
     why = why_not_in_rounds(strategy.settings)
     if why is None and getattr(journal, "text", "all") != "all":
-        why = "items go on from what the journal keeps: give it text='all'"
+        why = "order='breadth' continues items from what the journal keeps: give it text='all'"
     if why is not None:
-        msg = f"order='breadth' makes one draw of an item at a time: {why}"
-        raise ValueError(msg)
+        raise ValueError(why)
 
 
 def _journal(journal: Journal | str | os.PathLike[str] | None) -> Journal | None:

@@ -31,7 +31,7 @@ from mellea_like.batch.progress import Progress, Reporter
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError, MelleaError
-from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import foreign, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.task_scope import task_scope
 
@@ -450,15 +450,10 @@ class BatchRun(Generic[T, I]):
     async def _next(self, source: AsyncGenerator[Any]) -> Any:
         """Return the next item; none is left where the source raises, which is told at the end."""
         try:
-            return await anext(source, _END)
+            with foreign("the source of the batch", MelleaError):
+                return await anext(source, _END)
         except Exception as exc:  # noqa: BLE001 (raised after what came before it)
             self._error = self._error or exc
-        except anyio.get_cancelled_exc_class() as exc:
-            if cancel_requested():
-                raise
-            msg = "the source of the batch was cancelled, though no one asked for that"
-            self._error = MelleaError(msg)
-            self._error.__cause__ = exc
         return _END
 
     def _send(self, job: Job, send: MemoryObjectSendStream[Job]) -> None:

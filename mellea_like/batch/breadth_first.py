@@ -13,8 +13,7 @@ from mellea_like.core.conversation import Context
 from mellea_like.core.serialization import recorded_requirement, slice_from_dict
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import JournalError
-from mellea_like.schedules.giving_up import may_go_on
-from mellea_like.selections import Collect, Vote
+from mellea_like.sampling import features_of, why_not_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,28 +37,8 @@ _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
 def why_not_in_rounds(settings: Settings) -> str | None:
-    """Say why a call can't be left and gone on with between its draws; None where it can."""
-    if settings.concurrency_budget > 1:
-        return (
-            f"concurrency_budget is {settings.concurrency_budget}, several draws for one item at a"
-            " time: leave it at 1, and have more items at a time"
-        )
-    selection = settings.selection
-    if not (isinstance(selection, str | Collect) or _counts(selection)):
-        return (
-            f"{selection!r} has draws scored or compared, and of those of earlier rounds the scores"
-            " aren't kept: only Collect and Vote(weight=None) go on from round to round"
-        )
-    if settings.schedule is not None:
-        return f"{settings.schedule!r} decides when draws start: leave it out"
-    if settings.stages:
-        return "Escalate decides within a call when a stage is over, so it can't be left there"
-    return None
-
-
-def _counts(selection: object) -> bool:
-    """Tell whether a selection counts the draws that pass, which takes nothing but their words."""
-    return isinstance(selection, Vote) and selection.weight is None
+    """Explain why a call can't be left and continued between its draws; None if it can."""
+    return why_not_together(features_of(settings) | {"rounds": "order='breadth'"})
 
 
 class WaitingItem(NamedTuple):
@@ -92,7 +71,7 @@ def earlier_draws(stored: StoredItem, format: Any, *, several: bool = False) -> 
         raise JournalError(msg) from exc
     while slices and not (
         (several and slices[-1].passed)
-        or (slices[-1].outcome in _TO_GO_ON and may_go_on(slices[-1]))
+        or (slices[-1].outcome in _TO_GO_ON and slices[-1].may_continue)
     ):
         slices.pop()
     # Where the attempt has rows that are left out, those drawn instead are another attempt's.

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 from typing_extensions import TypeVar
 
 from mellea_like.batch.journal.identity import differing_part, label_of, row_of
+from mellea_like.core.backend import PATIENT
 from mellea_like.core.conversation import as_action
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.serialization import check_readable, error_from_dict, usage_from_dict
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
-from mellea_like.limits.backoff_gate import PATIENT
-from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
-from mellea_like.sampling.call import Call
-from mellea_like.sampling.call_state import SliceListener
-from mellea_like.sampling.prepare import prepare_call
+from mellea_like.runtime.event_loops import foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +26,7 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
+    from mellea_like.sampling import CallInRounds
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.tools import Toolbox
 
@@ -51,7 +49,7 @@ I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 ItemStatus = Literal["passed", "failed", "errored"]
 
 BLOCK = 128
-"""How many items of an earlier run are looked up together."""
+"""The number of items of an earlier run that are looked up together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +59,14 @@ class ItemResult(Generic[T, I]):
     Args:
         id: the item's position in the source, from 0.
         item: the item, as the source gave it.
-        result: the record of its call; None where the call raised an error that carries none.
-        error: what the call raised, or what ``action=`` raised; None where the call returned.
-        attempt: which attempt this is, from 1; more than 1 where a run before was broken off while
-            the item was under way.
-        replayed: whether it comes from the journal, and nothing was sampled for it now.
-        usage: what its requests cost, as far as that is known. Of a call that raised, that is what
-            the journal or the error knows: nothing where there is no journal, and the error carries
-            no record. A `Budget` counts what such calls cost, too.
+        result: the record of its call; None if the call raised an error that carries none.
+        error: the exception of the call or of ``action=``; None if the call returned.
+        attempt: the number of this attempt, from 1; more than 1 if an earlier run was interrupted
+            while it sampled the item.
+        replayed: whether it comes from the journal, without any draws in this run.
+        usage: the cost of its requests, as far as that is known. For a call that raised, it is
+            taken from the journal or from the error's record; without both, it is nothing. A
+            `Budget` counts such calls too.
     """
 
     id: int
@@ -83,8 +81,8 @@ class ItemResult(Generic[T, I]):
     def status(self) -> ItemStatus:
         """``"passed"``, ``"failed"`` or ``"errored"``.
 
-        Failed is one of which no slice passed, or fewer than its selection wants; errored one whose
-        call raised.
+        An item failed if no slice passed, or fewer than its selection needs; it errored if its call
+        raised.
         """
         if self.error is not None:
             return "errored"
@@ -105,7 +103,7 @@ class ItemResult(Generic[T, I]):
 
     @property
     def values(self) -> tuple[T, ...]:
-        """The values of all winners; see `SamplingResult.values`. Empty where the call raised."""
+        """The values of all winners; see `SamplingResult.values`. Empty if the call raised."""
         return () if self.error is not None or self.result is None else self.result.values
 
     def unwrap(self) -> T:
@@ -133,12 +131,12 @@ class Job(NamedTuple):
     error: Exception | None = None
     digest: str = ""
     attempt: int = 1
-    earlier: tuple[Slice, ...] = ()  # Where the item goes on.
-    call: Call | None = None  # What it goes on in, if that was kept.
+    earlier: tuple[Slice, ...] = ()  # The draws that the item continues from.
+    call: CallInRounds[Any] | None = None  # The call that it continues, if that was kept.
 
     @property
     def spent(self) -> Usage:
-        """What the draws before have cost."""
+        """The cost of the earlier draws."""
         return sum((s.usage for s in self.earlier), Usage())
 
 
@@ -146,11 +144,11 @@ class Paused(NamedTuple):
     """An item whose draws of this round are made: its result so far, and its call."""
 
     result: SamplingResult[Any]
-    call: Call | None
+    call: CallInRounds[Any] | None
 
 
 class Work(NamedTuple):
-    """What a batch does with each item; the fields are arguments of `sample_many`.
+    """The work of a batch on each item; the fields are arguments of `sample_many`.
 
     In ``given`` are those of ``sample``. With ``draws``, an item is left after so many.
     """
@@ -179,7 +177,7 @@ class Work(NamedTuple):
     async def sample(
         self, job: Job, on_slice: Callable[[Slice], None] | None
     ) -> SamplingResult[Any] | Paused | Exception:
-        """Sample an item, or go on with it; return what its call returned or raised."""
+        """Sample an item, or continue it; return the call's result or exception."""
         if job.action is None:
             assert job.error is not None  # noqa: S101 (there is one or the other)
             return job.error
@@ -194,43 +192,21 @@ class Work(NamedTuple):
     ) -> SamplingResult[Any] | Paused | Exception:
         PATIENT.set(True)  # An outage shall not fail all items at once.
         try:
-            if job.earlier or self.draws is not None:
-                return await self._go_on(job, action, on_slice)
-            given: Any = self.given
-            result: SamplingResult[Any] = await self.strategy.sample(
-                action, self.requirements, on_slice=on_slice, **given
-            )
+            with foreign(f"item {job.id}", MelleaError):
+                call = job.call
+                if call is None:
+                    call = self.strategy.begin(
+                        action, self.requirements, earlier=job.earlier, **self.given
+                    )
+                result = await call.run(self.draws, heard=on_slice)
+            if call.paused:
+                return Paused(result, call)
+            if self.draws is not None and result.stop_reason is StopReason.BUDGET:
+                # A vote would be over with the votes that there are; in breadth, it goes on later.
+                return LimitExceeded(result.stop_detail, result)
             return result  # noqa: TRY300 (the hot path)
-        except BaseException as exc:
-            cancellation, rest = split_cancellation(exc)
-            if cancellation is not None and cancel_requested():
-                raise
-            if isinstance(rest, Exception):
-                return rest
-            if rest is not None:
-                raise
-            msg = f"item {job.id} was cancelled, though no one asked for that"
-            stray = MelleaError(msg)
-            stray.__cause__ = exc
-            return stray
-
-    async def _go_on(
-        self, job: Job, action: Action[Any], on_slice: Callable[[Slice], None] | None
-    ) -> SamplingResult[Any] | Paused:
-        call = job.call
-        if call is None:
-            inputs = prepare_call(self.strategy.settings, action, self.requirements, **self.given)
-            call = Call(self.strategy, inputs, on_slice, job.earlier, self.draws)
-        else:
-            assert self.draws is not None  # noqa: S101 (it was paused)
-            call.again(cast("SliceListener | None", on_slice), self.draws)
-        result = await call.run()
-        if call.paused:
-            return Paused(result, call if call.keeps else None)
-        if self.draws is not None and call.budget_spent:
-            # A vote would be over with the votes that there are; in breadth, it goes on later.
-            raise LimitExceeded(call.budget_spent, result)
-        return result
+        except Exception as exc:  # noqa: BLE001 (the item's)
+            return exc
 
 
 def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | None:
@@ -333,7 +309,7 @@ def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[
     return replace(result, slices=tuple(slices.values()))
 
 
-class ItemRecorder(SliceListener):
+class ItemRecorder:
     """Writes an item that is being sampled into the journal.
 
     ``abort`` ends the batch when the journal has failed; ``usage`` is what the item's slices have

@@ -79,18 +79,19 @@ def sample_in_processes(
     Args:
         make_strategy: makes the strategy, in each process.
         items: the items; can be pickled.
-        processes: how many processes, at least 1.
-        concurrency: how many items are sampled at a time by all of them, at least ``processes``.
-        journal: a folder, in which each process has a journal; None for none. The same call goes
-            on with them, with as many processes.
-        **arguments: what else `sample_many` takes and can be pickled, such as ``action``,
-            ``requirements``, ``format``, ``options``, ``budget`` and ``settings``; but for
+        processes: the number of processes, at least 1.
+        concurrency: the number of items that all of them sample at a time, at least ``processes``.
+        journal: a folder, in which each process has a journal; None for none. The same call with as
+            many processes resumes the run.
+        **arguments: other arguments of `sample_many` that can be pickled, such as ``action``,
+            ``requirements``, ``format``, ``options``, ``budget`` and ``settings``; but not
             ``in_order``, ``order``, ``unique`` and ``on_progress``.
 
     Returns:
         The results, to be entered with ``async with`` and then iterated, in the order in which they
-        come. When a process is killed, the others go on, and then the iteration raises
-        `MelleaError`; and `LimitExceeded` when a budget is spent. Any other error ends the run.
+        come. If a process is killed, the others finish, and then the iteration raises
+        `MelleaError`. It raises `LimitExceeded` when a budget is spent. Any other error ends
+        the run.
 
     Raises:
         TypeError: an argument is of the wrong type, or can't be pickled.

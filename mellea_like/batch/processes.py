@@ -1,8 +1,8 @@
-"""Child processes that each do a part of a run, and send what comes of it to the one they are of.
+"""Child processes that each do a part of a run, and send messages to their parent.
 
-A child is started anew, with a function and its argument, which are pickled. It ends with its
+A child is a new interpreter, which gets a pickled function and its argument. It ends with its
 parent: when its standard input ends, its function is cancelled. Its output reaches the parent as
-lines, and what it sends as messages, in order.
+lines, and its messages in order.
 """
 
 from __future__ import annotations
@@ -65,13 +65,12 @@ class Gone(NamedTuple):
 
 
 class Processes:
-    """Runs parts of a run in processes of their own: to be entered, then iterated for messages.
+    """Runs parts of a run in one process each: enter it, then iterate over messages.
 
     Args:
-        function: what each does: an async function of its part and a `Sender`, which can be
-            imported.
-        parts: what each gets; can be pickled.
-        printed: is given each line that a child prints.
+        function: an async function of a part and a `Sender`, which can be imported.
+        parts: the part of each process; can be pickled.
+        printed: called with each line that a child prints.
     """
 
     def __init__(
@@ -189,7 +188,7 @@ class Sender:
 def main() -> None:
     """Do a part of a run, in a child."""
     out = os.dup(1)
-    os.dup2(2, 1)  # What is printed is no message.
+    os.dup2(2, 1)  # Printed lines must not mix with messages.
     length = int.from_bytes(_read(LENGTH))
     work = _read(length)
     if len(work) < max(1, length):

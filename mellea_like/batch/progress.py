@@ -36,8 +36,8 @@ class Progress:
         replayed: items done that came from the journal.
         in_flight: items that are being sampled.
         waiting: items that wait for their next draw, with ``order="breadth"``.
-        usage: what the items done cost in this run, and the draws of those that wait.
-        replayed_usage: what those that came from the journal cost when they were sampled.
+        usage: the cost of items done in this run, and of the draws of items that wait.
+        replayed_usage: the earlier cost of items that came from the journal.
         elapsed: seconds since the run began.
     """
 
@@ -67,7 +67,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes at this rate; None where that can't be told."""
+        """How long the rest takes at this rate; None if that isn't known."""
         if self.total is None or self.rate <= 0:
             return None
         return max(0, self.total - self.done) / self.rate

@@ -16,15 +16,15 @@ __all__ = ["RowOutcome", "as_json", "describe", "outcome_of"]
 
 
 class RowOutcome(NamedTuple):
-    """The outcome of a row: the columns that the output has besides those of the input.
+    """The outcome of a row: the columns that the output adds to those of the input.
 
     Attributes:
-        output: the winner's text, else that of the best failure; None where there is none.
+        output: the winner's text, else that of the best failure; None if there is none.
         value: the winner's parsed value as JSON, where replies are parsed; else None.
         success: whether a slice passed.
         status: ``passed``; ``failed``, no slice passed; ``errored``, the call raised; or
             ``unfinished``, the cluster's budget was spent before.
-        reasons: what the best failure lacked.
+        reasons: the requirements that the best failure lacked.
         error: the class and the message of what the call raised, or None.
         iterations: iterations of the call.
         elapsed: seconds of the call.

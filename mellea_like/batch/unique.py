@@ -17,11 +17,10 @@ from mellea_like.core.conversation import Context
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import SamplingResult
 from mellea_like.core.serialization import recorded_requirement, slice_from_dict
-from mellea_like.report.trace_figures import winners_of
-from mellea_like.sampling.call_state import SliceListener
+from mellea_like.report.views import ItemView, SliceView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable, Mapping
+    from collections.abc import Callable, Generator, Hashable
 
     from mellea_like.batch.item import Job, Paused
     from mellea_like.batch.journal.journal import OpenJournal
@@ -98,21 +97,21 @@ class UniqueReplies:
         return True, ""
 
     def _reply(self, text: str, value: Any) -> Hashable:
-        """Return what is compared of a reply: equal for replies that are the same."""
+        """Return the part of a reply that is compared, which is equal for equal replies."""
         if self._format is None or not self._index.compares_values:
             return normalised(text)
         return normalised(value) if isinstance(value, str) else _frozen(value)
 
-    def _recorded(self, s: Mapping[str, Any]) -> Hashable:
-        """Return what is compared of a slice's record."""
+    def _recorded(self, s: SliceView) -> Hashable:
+        """Return the part of a recorded reply that is compared."""
         if self._format is None or not self._index.compares_values:
-            return normalised(s["text"] or "")
-        read = slice_from_dict(s, self._format, Context(), (), recorded_requirement)
+            return normalised(s.text or "")
+        read = slice_from_dict(s.plain, self._format, Context(), (), recorded_requirement)
         return self._reply(read.text, read.value)
 
     @contextmanager
     def item(self, job: Job, listener: Callable[[Slice], None] | None) -> Generator[Sampling]:
-        """Have the current task sample an item: what it doesn't win with is released at the end."""
+        """Have the current task sample an item, and release the replies it didn't win with."""
         _ITEM.set(job.id)
         reserved = self._reserved.setdefault(job.id, set())
         for iteration in reserved - {s.iteration for s in job.earlier}:
@@ -127,7 +126,7 @@ class UniqueReplies:
                 kept = {winner.iteration for winner in outcome.winners}
             elif outcome is not None and not isinstance(outcome, Exception):
                 kept = {s.iteration for s in outcome.result.slices if s.passed}
-                waits = bool(kept)  # What has passed has a say in a later round.
+                waits = bool(kept)  # Replies that passed compete in a later round.
             for iteration in reserved - kept:
                 self.release(job.id, iteration)
             if not waits:
@@ -142,10 +141,10 @@ class UniqueReplies:
             self._index.release(item, iteration)
 
     async def load(self, journal: OpenJournal) -> None:
-        """Reserve what items won with in an earlier run, then what they would have but for a kill.
+        """Reserve the replies that items won with earlier, then those of items that were killed.
 
-        Of an item that was killed several times, the last attempt counts. What another item has
-        by now is that one's.
+        If an item was killed several times, its last attempt counts. A reply that another item
+        has reserved by now stays with that item.
         """
         killed: list[tuple[int, int, Hashable]] = []
         first = 0
@@ -153,15 +152,13 @@ class UniqueReplies:
             for stored in found:
                 if stored.result is None:
                     killed += [
-                        (stored.id, s["iteration"], self._recorded(s))
-                        for _, s in stored.slices
-                        if s["outcome"] == "passed"
-                        and s["text"] is not None
-                        and "tool_calls" not in s
+                        (stored.id, s.iteration, self._recorded(s))
+                        for s in (SliceView(plain, prompt=0) for _, plain in stored.slices)
+                        if s.passed and s.text is not None and s.tool_calls is None
                     ]
-                elif (trace := stored.result["trace"]) is not None:
-                    for won in (s for s in winners_of(trace) if "tool_calls" not in s):
-                        self._index.claim(stored.id, won["iteration"], self._recorded(won))
+                elif (trace := ItemView(stored.result).trace) is not None:
+                    for won in (s for s in trace.winners if s.tool_calls is None):
+                        self._index.claim(stored.id, won.iteration, self._recorded(won))
                     self._index.settle(stored.id)
             first = found[-1].id + 1
         for item, iteration, reply in reversed(killed):
@@ -172,7 +169,7 @@ class UniqueReplies:
                 reserved.add(iteration)
 
 
-class Sampling(SliceListener):
+class Sampling:
     """Releases the text of each slice of an item that did not pass, in the step that records it.
 
     ``outcome`` is what came of the item.

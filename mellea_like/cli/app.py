@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.signals import SignalHandler
 
-__all__ = ["app"]
-
-# The options of each command, in the module that has its HELP, EPILOG and run().
+# The options of each command. Their module also has its HELP, EPILOG and run().
 COMMANDS = {
     "sample": (
         "sample.command.SampleOptions",
@@ -47,10 +45,7 @@ COMMANDS = {
         "plan.PlanOptions",
         "Estimate how many draws it takes until a share of the items has passed.",
     ),
-    "serve": (
-        "serve.ServeOptions",
-        "Serve OpenAI's chat API with replies that meet requirements.",
-    ),
+    "serve": ("serve.ServeOptions", "Serve OpenAI's chat API with replies that meet requirements."),
 }
 
 
@@ -63,12 +58,12 @@ class Commands(TyperGroup):
         super().__init__(**settings)
         self.commands = {name: listed(name) for name in COMMANDS}
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: D102 (click's)
         if self.listing or cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         return command(cmd_name)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: D102 (click's)
         self.listing = True
         super().format_help(ctx, formatter)
 

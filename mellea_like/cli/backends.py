@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from mellea_like.limits.store import Store
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["Backends"]
-
 LIMITS = ("price", "requests_per_minute", "tokens_per_minute")
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-__all__ = ["live_view", "make_console"]
-
 UNKNOWN_WIDTH = 120
 """Width of output to a file or a pipe."""
 

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
-from mellea_like.requirements.expressions import (
-    ALLOWED,
-    CODE_FORMS,
-    is_code_check,
-    parse_code_check,
-)
+from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS, is_code_check, parse_check
 from mellea_like.schedules.expressions import SCHEDULES
 from mellea_like.specification.selection_expressions import (
     KEYS,
@@ -29,17 +24,6 @@ from mellea_like.specification.upstream import MOST_MONEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-__all__ = [
-    "BUDGETS",
-    "DRAWS",
-    "OUTPUT",
-    "PANELS",
-    "BackendName",
-    "DrawOptions",
-    "parse_budget",
-    "parse_extra",
-]
 
 CHECKS = "What must hold"
 DRAWS = "How to draw"
@@ -76,188 +60,184 @@ class DrawOptions:
     """Options that ``sample`` and ``batch`` share, named as in the specification."""
 
     requirements: list[str] = option(
-        list,
-        "A requirement in words, which a model judges. Repeatable.",
-        "--require",
-        metavar="TEXT",
-        panel=CHECKS,
+        list, "--require TEXT", "A requirement in words, which a model judges. Repeatable.", CHECKS
     )
     checks: list[str] = option(
         list,
-        f"A check: {'  '.join(ALLOWED)}. Repeatable.\n\nChecks that run code, in a sandbox:"
+        "--check EXPR",
+        f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
         f" {'  '.join(CODE_FORMS)}.",
-        "--check",
-        metavar="EXPR",
-        panel=CHECKS,
+        CHECKS,
     )
     json_schema: Path | None = option(
-        None, "A JSON Schema that the reply must match.", "--schema", metavar="FILE", panel=CHECKS
+        None, "--schema FILE", "A JSON Schema that the reply must match.", CHECKS
     )
     strategy: StrategyName = option(
         "rejection",
+        "--strategy NAME",
         "After a failure, rejection asks again, repair adds the reasons to the instruction, and"
         " multi-turn continues the conversation with a message that lists them.",
-        metavar="NAME",
-        panel=DRAWS,
+        DRAWS,
     )
     select: str = option(
         "first",
+        "--select WHO",
         f"Which reply wins: {'  '.join(SELECTIONS)}.\n\nSCORE is one of {'  '.join(SCORES)}."
         f"\n\nKEY is one of {'  '.join(KEYS)}.",
-        metavar="WHO",
-        panel=DRAWS,
+        DRAWS,
     )
     n: int | None = option(
         None,
+        "--n N",
         "How many replies must pass before best, vote, consensus or tournament decides. Default:"
         " all draws, but at most 16 for vote and 8 for consensus and tournament.",
-        "--n",
-        metavar="N",
-        panel=DRAWS,
+        DRAWS,
     )
     loop: int | None = option(
         None,
+        "--attempts N",
         f"Draws in each lane at most, one after another. Default: {LOOP}, or as many as --n needs.",
-        "--attempts",
-        metavar="N",
-        panel=DRAWS,
+        DRAWS,
     )
-    concurrency: int = option(
-        4, "How many draws run at the same time.", "--lanes", metavar="K", panel=DRAWS
-    )
+    concurrency: int = option(4, "--lanes K", "How many draws run at the same time.", DRAWS)
     escalate: list[str] = option(
         list,
+        "--escalate MODEL,...",
         "A bigger model to try when the previous one has failed, such as"
         " gpt-4.1,attempts=2,carry=best. After the name: attempts in each lane (default 1), carry"
         " (failures that it sees: nothing, best or chat), price (IN,OUT) and base-url. Repeatable.",
-        metavar="MODEL,...",
-        panel=DRAWS,
+        DRAWS,
     )
     escalate_when: Literal["spent", "cheaper"] = option(
         "spent",
+        "--escalate-when WHEN",
         "When to move on to the next model: spent, once the previous one has used its attempts; or"
         " cheaper, once a pass is expected to cost less there, which needs all prices.",
-        metavar="WHEN",
-        panel=DRAWS,
+        DRAWS,
     )
     seed: int | None = option(
-        None, "Seed for repeatable draws, if the model supports it.", metavar="S", panel=DRAWS
+        None, "--seed S", "Seed for repeatable draws, if the model supports it.", DRAWS
     )
     temperature: float | None = option(
         None,
+        "--temperature T",
         "Sampling temperature, from 0 (most likely text) to 2 (most variety). Default: the"
         " server's.",
-        metavar="T",
-        panel=DRAWS,
+        DRAWS,
     )
     top_p: float | None = option(
         None,
+        "--top-p P",
         "Nucleus sampling: draw from this share of the probability, above 0 and at most 1.",
-        metavar="P",
-        panel=DRAWS,
+        DRAWS,
     )
     extra: list[str] = option(
         list,
+        "--extra KEY=VALUE",
         "A field to add to each request: top_k=20, or"
         ' chat_template_kwargs={"enable_thinking": false}. VALUE is JSON, or else text.'
         " Repeatable.",
-        metavar="KEY=VALUE",
-        panel=DRAWS,
+        DRAWS,
     )
     timeout: float | None = option(
-        None, "Stop after this many seconds.", metavar="SECONDS", panel=DRAWS
+        None, "--timeout SECONDS", "Stop after this many seconds.", DRAWS
     )
     schedule: str = option(
         "eager",
+        "--schedule WHEN",
         f"When draws start: {'  '.join(SCHEDULES)}. Eager starts all lanes at once.",
-        metavar="WHEN",
-        panel=DRAWS,
+        DRAWS,
     )
     early: bool = option(
-        False, "Reject a reply as soon as a check fails, while it is still arriving.", panel=DRAWS
+        False,
+        "--early",
+        "Reject a reply as soon as a check fails, while it is still arriving.",
+        DRAWS,
     )
     give_up: bool = option(
         False,
+        "--give-up",
         "Stop when a requirement fails so often that more draws won't help.",
-        panel=DRAWS,
+        DRAWS,
     )
     accept_incomplete: bool = option(
         False,
+        "--accept-incomplete",
         "Accept replies that were cut off, refused or empty, as text completion needs.",
-        panel=DRAWS,
+        DRAWS,
     )
     budget: list[str] = option(
         list,
+        "--budget KIND=N",
         f"Limit for all requests together: {', '.join(BUDGETS)}. Repeatable.",
-        metavar="KIND=N",
-        panel=COSTS,
+        COSTS,
     )
     price: str | None = option(
         None,
+        "--price IN,OUT",
         "Dollars per million tokens of prompts and of replies; 0.15,0.60,EUR for euros.",
-        metavar="IN,OUT",
-        panel=COSTS,
+        COSTS,
     )
-    max_tokens: int | None = option(None, "Maximum tokens of one reply.", metavar="N", panel=COSTS)
+    max_tokens: int | None = option(None, "--max-tokens N", "Maximum tokens of one reply.", COSTS)
     retries: int = option(
         2,
+        "--retries N",
         "How often to retry a request after a transient error; 0 for never.",
-        metavar="N",
-        panel=COSTS,
+        COSTS,
     )
     requests_per_minute: float | None = option(
-        None, "Maximum requests per minute, such as your quota.", "--rpm", metavar="N", panel=COSTS
+        None, "--rpm N", "Maximum requests per minute, such as your quota.", COSTS
     )
     tokens_per_minute: float | None = option(
-        None, "Maximum tokens per minute, such as your quota.", "--tpm", metavar="N", panel=COSTS
+        None, "--tpm N", "Maximum tokens per minute, such as your quota.", COSTS
     )
     backend: BackendName | None = option(
         None,
+        "--backend NAME",
         "openai, any OpenAI-compatible server; llama, a llama.cpp server started for a GGUF file;"
         " pydantic-ai, a provider such as Anthropic (--model anthropic:claude-sonnet-5-5); or"
         " markov, a small text generator in this process. Default: openai if OPENAI_API_KEY or"
         " OPENAI_BASE_URL is set; otherwise sample uses markov.",
-        metavar="NAME",
-        panel=BACKEND,
+        BACKEND,
     )
     model: str | None = option(
-        None, "The model's name (openai, pydantic-ai).", metavar="MODEL", panel=BACKEND
+        None, "--model MODEL", "The model's name (openai, pydantic-ai).", BACKEND
     )
     base_url: str | None = option(
         None,
+        "--base-url URL",
         "The server's URL (openai), such as http://localhost:8000/v1.",
-        metavar="URL",
-        panel=BACKEND,
+        BACKEND,
     )
-    gguf: Path | None = option(None, "The model file (llama).", metavar="FILE", panel=BACKEND)
+    gguf: Path | None = option(None, "--gguf FILE", "The model file (llama).", BACKEND)
     corpus: list[Path] = option(
-        list, "A text to learn from (markov). Repeatable.", metavar="FILE", panel=BACKEND
+        list, "--corpus FILE", "A text to learn from (markov). Repeatable.", BACKEND
     )
     cache: Path | None = option(
         None,
+        "--cache FILE",
         "Store replies in this file and reuse them, for development and tests.",
-        metavar="FILE",
-        panel=BACKEND,
+        BACKEND,
     )
     judge_model: str | None = option(
         None,
+        "--judge-model MODEL",
         "The model that judges --require and --select. Default: the one that generates.",
-        metavar="MODEL",
-        panel=BACKEND,
+        BACKEND,
     )
     judge_base_url: str | None = option(
-        None, "The judge's server. Default: that of --base-url.", metavar="URL", panel=BACKEND
+        None, "--judge-base-url URL", "The judge's server. Default: that of --base-url.", BACKEND
     )
     judge_option: list[str] = option(
         list,
+        "--judge-option NAME=VALUE",
         f"An option of the judge's requests: {', '.join(JUDGING)}, or a field of its server, such"
         " as extra.reasoning_effort=low. Default: temperature=0, if its model allows it;"
         " temperature=none leaves it to the server. Repeatable.",
-        metavar="NAME=VALUE",
-        panel=BACKEND,
+        BACKEND,
     )
-    quiet: bool = option(False, "Don't show progress on stderr.", "--quiet", "-q", panel=OUTPUT)
-    debug: bool = option(False, "Show log records and tracebacks.", panel=OUTPUT)
+    quiet: bool = option(False, "--quiet -q", "Don't show progress on stderr.", OUTPUT)
+    debug: bool = option(False, "--debug", "Show log records and tracebacks.", OUTPUT)
 
     @cached_property
     def spec(self) -> StrategySpec:
@@ -317,7 +297,7 @@ class DrawOptions:
         name = "" if self.json_schema is None else f"schema:{self.json_schema.name}"
         made = self.spec.make_requirements(schema_name=name)
         try:
-            code = [parse_code_check(one) for one in self._fixed_checks if is_code_check(one)]
+            code = [parse_check(c, code=True) for c in self._fixed_checks if is_code_check(c)]
         except ValueError as exc:
             msg = f"--check: {exc}"
             raise Problem(msg, Exit.USAGE) from exc

@@ -14,31 +14,13 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import one_line, warn
 from mellea_like.core.display import with_reason
 from mellea_like.core.generation import REJECTED
-from mellea_like.errors import (
-    BackendError,
-    CircuitOpen,
-    JournalError,
-    LimitExceeded,
-    MelleaError,
-)
+from mellea_like.errors import BackendError, CircuitOpen, JournalError, LimitExceeded, MelleaError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
     from mellea_like.core.slice import Slice
-
-__all__ = [
-    "code_of",
-    "in_options",
-    "logs",
-    "problems_of",
-    "reading",
-    "rejected_early",
-    "report",
-    "sentence",
-]
-
 
 _IN_PYTHON = re.compile(r" \((?:max_retry_after|rate_limit_attempts|attempts)=[^)]*\)")
 
@@ -60,7 +42,7 @@ def sentence(error: Exception, *, debug: bool = False) -> str:
     if isinstance(error, BackendError) and error.retry_after is not None:
         told = isinstance(error, CircuitOpen) or "come back in" in message
         message += "" if told else f"; come back in {error.retry_after:.6g} s"
-    if isinstance(error, BackendError):  # With how often it was asked.
+    if isinstance(error, BackendError):  # Its notes tell how often it was asked.
         notes: list[str] = getattr(error, "__notes__", [])
         tries = [note for note in notes if note.startswith(("tried ", "refused "))]
         return _IN_PYTHON.sub("", "; ".join([message, *tries]))

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
     from mellea_like.export.example_selection import Drop
 
-__all__ = ["EPILOG", "HELP", "ExportOptions", "run"]
-
 HELP = """Make training data, or a table of all draws, from a run's journal.
 
 RUN is a journal of [bold]mellea-like batch[/bold] with its texts, finished or not, or a directory\
@@ -63,91 +61,88 @@ class ExportOptions:
     runs: list[Path] = argument("RUN", "Journals, or directories of journals.")
     format: Format = option(
         REQUIRED,
+        "--format FORMAT",
         "The format of rows. TRL: sft, prompt-completion, dpo, kto, reward. OpenAI: openai,"
         " openai-dpo. All draws: jsonl, csv, parquet.",
-        metavar="FORMAT",
     )
     output: str = option(
         REQUIRED,
+        "--output -o FILE",
         "The file to write; - for standard output. TRL's formats are written as Parquet if it ends"
         " in .parquet, otherwise as JSONL.",
-        "--output",
-        "-o",
-        metavar="FILE",
-        panel=FILE,
+        FILE,
     )
     pairs: Pairs = option(
-        "best-worst",
-        "Pairs of an item: best-worst, all, or a random one.",
-        metavar="WHICH",
-        panel=CHOICE,
+        "best-worst", "--pairs WHICH", "Pairs of an item: best-worst, all, or a random one.", CHOICE
     )
     min_margin: float = option(
         0.0,
+        "--min-margin D",
         "Leave out pairs that differ by less than this in their scores or, without scores, in the"
         " share of requirements that they met (0 to 1).",
-        metavar="D",
+        CHOICE,
         min=0.0,
-        panel=CHOICE,
     )
     max_per_item: int | None = option(
         None,
+        "--max-per-item N",
         "Most rows of one item. Default: its winners, and all pairs and labels.",
-        metavar="N",
+        CHOICE,
         min=1,
-        panel=CHOICE,
     )
     select: Select = option(
         "best",
+        "--select WHICH",
         "Which of the replies that passed come first: best, shortest or random.",
-        metavar="WHICH",
-        panel=CHOICE,
+        CHOICE,
     )
-    seed: int = option(0, "Seed for random choices.", metavar="S", min=0, panel=CHOICE)
+    seed: int = option(0, "--seed S", "Seed for random choices.", CHOICE, min=0)
     keep_repairs: bool = option(
         False,
+        "--keep-repairs",
         "Use the conversation in which a reply was repaired instead of the item's prompt.",
-        panel=CHOICE,
+        CHOICE,
     )
     reasoning: Reasoning | None = option(
         None,
+        "--reasoning WHERE",
         "Where to write the model's reasoning: field, the message's reasoning_content; inline,"
         " <think>"
         " tags before the text; drop, nowhere. Default: field, which OpenAI's formats lack.",
-        metavar="WHERE",
-        panel=CHOICE,
+        CHOICE,
     )
     drop: list[str] = option(
         list,
+        "--drop WHICH",
         "Leave out replies that are incomplete (cut off, filtered or refused) or empty."
         " Repeatable.",
-        metavar="WHICH",
-        panel=CHOICE,
+        CHOICE,
     )
     min_chars: int | None = option(
         None,
+        "--min-chars N",
         "Leave out replies with fewer characters, not counting reasoning.",
-        metavar="N",
+        CHOICE,
         min=0,
-        panel=CHOICE,
     )
     max_chars: int | None = option(
-        None, "Leave out replies with more characters.", metavar="N", min=0, panel=CHOICE
+        None, "--max-chars N", "Leave out replies with more characters.", CHOICE, min=0
     )
     prompt: Prompt = option(
         "sent",
+        "--prompt WHICH",
         "Prompts as they were sent, or bare, without the list of requirements.",
-        metavar="WHICH",
-        panel=CHOICE,
+        CHOICE,
     )
     details: bool = option(
         False,
+        "--details",
         "Add columns for people: items, draws, models, scores, margins, and reasons for rejection.",
-        panel=CHOICE,
+        CHOICE,
     )
-    no_card: bool = option(False, "Don't write a data card, FILE.card.md.", panel=FILE)
-    force: bool = option(False, "Replace FILE if it exists.", panel=FILE)
-    quiet: bool = option(False, "Don't show progress.", "--quiet", "-q", panel=FILE)
+    no_card: bool = option(False, "--no-card", "Don't write a data card, FILE.card.md.", FILE)
+    force: bool = option(False, "--force", "Replace FILE if it exists.", FILE)
+    quiet: bool = option(False, "--quiet -q", "Don't show progress.", FILE)
 
 
 def run(options: ExportOptions, _signals: SignalHandler) -> int:

@@ -12,8 +12,6 @@ from mellea_like.cli.standard_streams import ready_streams, silence, warn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
@@ -60,7 +58,7 @@ def _run(argv: Sequence[str], signals: SignalHandler) -> int:
         if not hasattr(error, "format_message"):
             raise
         return _usage(error)
-    if code == Exit.INTERRUPTED:  # Typer was, or the command.
+    if code == Exit.INTERRUPTED:  # Either in Typer or in the command.
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
@@ -76,7 +74,7 @@ def _usage(error: Any) -> int:
     if now is not None and any(now in one.opts for one in context.command.params):
         warn(f"mellea-like: {was} is called {now} now")
         return Exit.USAGE
-    if message:  # Else help was shown because nothing was asked for.
+    if message:  # Otherwise help was shown because there was no command.
         # Typer's newer versions check values with pydantic, which says so.
         sentence = message.replace("Value error, ", "").replace("\n\t", " ").rstrip(".")
         path = "mellea-like" if context is None else context.command_path

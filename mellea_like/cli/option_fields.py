@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from mellea_like.cli.signals import SignalHandler
 
-__all__ = ["REQUIRED", "add_command", "argument", "option", "option_names", "read_section"]
-
 T = TypeVar("T", bound="DataclassInstance")
 S = TypeVar("S", bound=Section)
 
@@ -34,10 +32,15 @@ FILES = ("json_schema", "gguf", "corpus")
 """Options that name files; an error in a file isn't bad usage."""
 
 
-def option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
-    """Make a field that is an option, named after the field by default; False makes it a flag."""
+def option(default: Any, names: str, about: str, panel: str | None = None, **more: Any) -> Any:
+    """Make a field that is an option: ``"--output -o FILE"``, or ``"--force"`` for a flag."""
     given: Any = ... if default is REQUIRED else [] if default is list else default
-    return _field(default, typer.Option(given, *names, help=about, rich_help_panel=panel, **more))
+    *flags, last = names.split()
+    if last.startswith("-"):
+        flags.append(last)
+    else:
+        more["metavar"] = last
+    return _field(default, typer.Option(given, *flags, help=about, rich_help_panel=panel, **more))
 
 
 def argument(metavar: str, about: str) -> Any:
@@ -75,8 +78,6 @@ def add_command(
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter("context", kind, annotation=typer.Context)]
     for one, info in given.items():
-        if info.default is False and not info.param_decls:
-            info.param_decls = (names[one],)  # Without a --no-... beside it.
         parameters.append(
             inspect.Parameter(
                 one, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=hints[one]
@@ -95,8 +96,7 @@ def option_names(options: type[DataclassInstance]) -> dict[str, str]:
         if isinstance(info, ArgumentInfo):
             names[one.name] = str(info.metavar)
         elif info is not None:
-            own = f"--{one.name.replace('_', '-')}"
-            names[one.name] = next(iter(info.param_decls or ()), own)
+            names[one.name] = info.param_decls[0]
     return names
 
 
@@ -114,6 +114,9 @@ def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str,
         for name, written in names.items():
             told = rf"\b{name}\b" if "_" in name else rf"\b{name}(?= \d| takes)"
             message = re.sub(told, written, message)
+            # The features of a table are called "select: ordered", as in YAML.
+            message = re.sub(rf"(?:^|(?<=go with )){name}(?= doesn't)", written, message)
+            message = re.sub(rf"(?:^|(?<=go with )){name}: (?=\w)", f"{written} ", message)
         if place == "json_schema":
             message = message.removeprefix("json_schema: ")
             file = str(error["input"])

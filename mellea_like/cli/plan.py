@@ -15,8 +15,6 @@ from mellea_like.cli.standard_streams import printable, write_output
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
-__all__ = ["EPILOG", "HELP", "PlanOptions", "run"]
-
 HELP = """Estimate how many draws it takes until a share of the items has passed.
 
 Reads a journal of [bold]mellea-like batch[/bold], finished or not. Shows the coverage by number\
@@ -45,9 +43,9 @@ class PlanOptions:
         "RUN", "A journal. Several journals and directories of journals count as one run."
     )
     target: float = option(
-        0.95, "The share of items that should pass, between 0 and 1.", metavar="SHARE"
+        0.95, "--target SHARE", "The share of items that should pass, between 0 and 1."
     )
-    json: bool = option(False, "Print one JSON object.")
+    json: bool = option(False, "--json", "Print one JSON object.")
 
 
 def run(options: PlanOptions, _signals: SignalHandler) -> int:

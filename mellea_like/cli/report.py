@@ -16,7 +16,7 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.display import plural
 from mellea_like.core.prompts import prompt_at
 from mellea_like.core.result import SamplingResult
-from mellea_like.report.trace_figures import ANY_MODEL
+from mellea_like.report.model_shares import ANY_MODEL
 from mellea_like.runtime.atomic_files import replaced
 from mellea_like.specification.upstream import read_price
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
     from mellea_like.core.prices import Price
     from mellea_like.export.journaled_run import Run
-
-__all__ = ["EPILOG", "HELP", "ReportOptions", "run"]
 
 HELP = """Show what happened in a run of many items, or in a single call.
 
@@ -70,21 +68,23 @@ class ReportOptions:
         " directories of journals count as one run.",
     )
     output: Path | None = option(
-        None, "The HTML file to write; - for standard output.", "--output", "-o", metavar="FILE"
+        None, "--output -o FILE", "The HTML file to write; - for standard output."
     )
     item: int | None = option(
-        None, "Show only this item of a journal, with its whole call.", metavar="N", min=0
+        None, "--item N", "Show only this item of a journal, with its whole call.", min=0
     )
     compare: Path | None = option(
-        None, "Another run to compare with: its journal, or a directory of journals.", metavar="RUN"
+        None,
+        "--compare RUN",
+        "Another run to compare with: its journal, or a directory of journals.",
     )
     price: list[str] = option(
         list,
+        "--price [MODEL=]IN,OUT",
         "Price per million tokens of prompts and of replies, instead of the run's: IN,OUT for any"
         " model, or MODEL=IN,OUT; 0.15,0.60,EUR for euros. Repeatable.",
-        metavar="[MODEL=]IN,OUT",
     )
-    seed: int = option(0, "Seed for the choice of failed items that are listed.", metavar="N")
+    seed: int = option(0, "--seed N", "Seed for the choice of failed items that are listed.")
 
 
 def run(options: ReportOptions, _signals: SignalHandler) -> int:
@@ -132,7 +132,7 @@ def _prices(given: Sequence[str]) -> dict[str, Any]:
 def _made_of(
     options: ReportOptions, source: Path, prices: Mapping[str, Any], *, as_text: bool
 ) -> tuple[str, str]:
-    """Make the report, and say what it is about."""
+    """Make the report and a description of its subject."""
     item = options.item
     with reading(source), _open(source) as file:
         begin = file.read(len(SQLITE))

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mellea_like.gateway.http.worker_processes import Link
     from mellea_like.limits.sqlite_store import SQLiteStore
 
-__all__ = ["EPILOG", "HELP", "ServeOptions", "run"]
-
 HELP = """Serve OpenAI's chat API with replies that meet requirements.
 
 The configuration gives each model name a strategy, requirements and a backend. Any OpenAI client\
@@ -62,23 +60,21 @@ EPILOG = (
 class ServeOptions:
     """The options of ``mellea-like serve``."""
 
-    config: Path = option(
-        REQUIRED, "The configuration file, in YAML.", "--config", "-c", metavar="FILE"
-    )
+    config: Path = option(REQUIRED, "--config -c FILE", "The configuration file, in YAML.")
     host: str | None = option(
-        None, "The address to listen on. Overrides the file's.", metavar="ADDRESS"
+        None, "--host ADDRESS", "The address to listen on. Overrides the file's."
     )
     port: int | None = option(
-        None, "The port; 0 picks a free one. Overrides the file's.", metavar="N", min=0, max=65_535
+        None, "--port N", "The port; 0 picks a free one. Overrides the file's.", min=0, max=65_535
     )
-    check: bool = option(False, "Check the configuration and exit.")
+    check: bool = option(False, "--check", "Check the configuration and exit.")
     workers: int = option(
         1,
+        "--workers N",
         "How many processes serve on the port, to use more than one processor.",
-        metavar="N",
         min=1,
     )
-    quiet: bool = option(False, "Don't log each request on stderr.", "--quiet", "-q")
+    quiet: bool = option(False, "--quiet -q", "Don't log each request on stderr.")
 
     @property
     def server(self) -> dict[str, Any]:
@@ -233,9 +229,9 @@ def _serve_together(
     """Serve in several processes, which this one starts and stops."""
     from mellea_like.gateway.config.config_file import ConfigError  # noqa: PLC0415 (an extra)
     from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415
-    from mellea_like.gateway.http.metrics import forget_worker, share_metrics  # noqa: PLC0415
     from mellea_like.gateway.http.startup import read_again, say_unchanged  # noqa: PLC0415
     from mellea_like.gateway.http.worker_processes import Supervisor  # noqa: PLC0415
+    from mellea_like.gateway.metrics import forget_worker, share_metrics  # noqa: PLC0415
 
     current = [config]
     directory = tempfile.mkdtemp(prefix="mellea-like-")

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
     from types import FrameType
 
-__all__ = ["SignalHandler", "terminable"]
-
 T = TypeVar("T")
 
 SHOW_CURSOR = "\x1b[?25h"

@@ -14,17 +14,6 @@ from mellea_like.cli.exit_codes import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "is_terminal",
-    "one_line",
-    "printable",
-    "ready_streams",
-    "silence",
-    "warn",
-    "write",
-    "write_output",
-]
-
 # Control characters other than tab and newline, DEL and C1, line separators that terminals take for
 # anything, marks that turn the direction of writing, and halves of characters.
 UNSAFE = re.compile(

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.rerun.gate import RerunStatus
     from mellea_like.coalescing.rerun.watch import Changes
 
-__all__ = ["COMMAND", "EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "run"]
-
 HELP = """Run a command again when files change: once for many changes, one run at a time.
 
 The command runs once at the start, and then after each burst of changes. Each run is reported in\
@@ -72,43 +70,44 @@ class WatchOptions:
     command: list[str] = field(default_factory=list[str])
     paths: list[Path] = argument("PATHS", "Files, and directories with everything in them.")
     quiet_seconds: float = option(
-        0.5, "Wait until nothing has changed for this long.", metavar="SECONDS"
+        0.5, "--quiet-seconds SECONDS", "Wait until nothing has changed for this long."
     )
     max_wait: float = option(
-        5.0, "Wait no longer than this after the first change.", metavar="SECONDS"
+        5.0, "--max-wait SECONDS", "Wait no longer than this after the first change."
     )
     on_busy: Literal["queue", "ignore", "restart"] = option(
         "queue",
+        "--on-busy WHAT",
         "What to do about changes during a run: queue one more run, ignore them, or restart.",
-        metavar="WHAT",
     )
     ignore: list[str] = option(
         list,
+        "--ignore PATTERN",
         "Names of files and directories to ignore, such as *.log, in addition to .git, __pycache__,"
         " editors' temporary files and the like. Repeatable.",
-        metavar="PATTERN",
     )
-    postpone: bool = option(False, "Don't run before the first change.")
+    postpone: bool = option(False, "--postpone", "Don't run before the first change.")
     grace: float = option(
         5.0,
+        "--grace SECONDS",
         "How long a run may take to stop after SIGINT, and again after SIGTERM.",
-        metavar="SECONDS",
     )
     min_interval: float = option(
-        0.0, "Shortest time between the starts of two runs.", metavar="SECONDS"
+        0.0, "--min-interval SECONDS", "Shortest time between the starts of two runs."
     )
     state: Path | None = option(
         None,
+        "--state FILE",
         "Save the counts and the time of the last run in this file, so that --min-interval also"
         " applies after a restart. Changes of the file itself are ignored.",
-        metavar="FILE",
     )
     status: bool = option(
         False,
+        "--status",
         "Print a line whenever something changes, or a run starts or ends: what is running, what is"
         " waiting and for how long, the number of runs, and the time of the last change.",
     )
-    quiet: bool = option(False, "Don't report each run.", "--quiet", "-q")
+    quiet: bool = option(False, "--quiet -q", "Don't report each run.")
 
     def __post_init__(self) -> None:
         if not self.command:

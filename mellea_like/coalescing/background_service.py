@@ -1,4 +1,4 @@
-"""What the coalescers have in common: their own tasks, and an end at which everyone is settled."""
+"""The base of the coalescers: they own tasks, and settle every caller when they close."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class BackgroundService(ABC):
             self._shut()
             tasks.cancel_scope.cancel()
             try:
-                # Its tasks raise nothing; what the block raised goes on as it is, in no group.
+                # Its tasks raise nothing; an exception of the block is raised in no group.
                 await tasks.__aexit__(None, None, None)
             finally:
                 self._tasks = None

@@ -20,7 +20,7 @@ from mellea_like.errors import (
     MalformedResponse,
     ShutdownError,
 )
-from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import foreign, split_cancellation
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ __all__ = ["ChoicesBackend", "ChoicesStatistics"]
 
 
 class ChoicesStatistics(NamedTuple):
-    """What a `ChoicesBackend` has done so far.
+    """A snapshot of a `ChoicesBackend`.
 
     Attributes:
         asked: requests that came.
@@ -49,24 +49,25 @@ class ChoicesStatistics(NamedTuple):
 
 
 class ChoicesBackend(BackendWrapper, BackgroundService):
-    """A backend that asks once for several choices (``n``) where the same is asked several times.
+    """A backend that asks once for several choices (``n``) if the same is asked several times.
 
     The subsamples of a call that start together, with `Eager` and no limiter in between, go as one
     request, whose prompt the server reads and bills once. Each choice is the reply of an iteration
     of its own: it streams, is checked early, and ends by itself. When one of them wins, or none is
     wanted any more, the request is closed. One that loses before leaves the others alone; the
-    server goes on with its choice, for nobody can close one of several.
+    server still finishes its choice, because one of several can't be closed.
 
     The prompt's tokens are split evenly between those who share a request, and those of the reply
     as they arrive. The request is counted for the last one to leave, and its exact cost is known
     only then: the usage of those before is of what had arrived. Since the split is an estimate, the
     request counts as one of ``unknown`` cost, though what all of them cost together may be known.
 
-    The joint request has the seed of the first that asked. What another one's reply would have been
-    with its own seed is lost, so that draws are repeatable only as far as timing is.
+    The joint request has the seed of the first that asked. The seeds of the others are not
+    used, so draws are repeatable only as far as timing is.
 
     A server that ignores ``n`` (Ollama, Anthropic) sends one choice, which is noticed: the others
-    are asked for one by one then, as is all that comes later. So it is where the server refuses it.
+    are asked for one by one then, as is all that comes later. The same happens if the server
+    refuses it.
 
     ```python
     async with ChoicesBackend(OpenAIBackend("m", base_url=url), 4) as backend:
@@ -74,9 +75,9 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
     ```
 
     Args:
-        inner: what answers, with ``stream_choices`` as `OpenAIBackend` has it. Limiters and a
+        inner: the backend, with ``stream_choices`` as `OpenAIBackend` has it. Limiters and a
             `CachedBackend` go around this backend.
-        most: choices of a request at most, 2 or more. Servers have limits of their own: llama.cpp's
+        most: choices of a request at most, 2 or more. Servers have limits, too: llama.cpp's
             is the number of its slots.
         window: seconds from the first request until the joint one is sent, unless ``most`` have
             come before.
@@ -153,7 +154,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
         member = _Member(wave, request)
         wave.members.append(member)
         if len(wave.members) == self.most:
-            del self._gathering[key]  # What comes now begins the next one.
+            del self._gathering[key]  # The next request begins another one.
             wave.full.set()
         return member
 
@@ -163,19 +164,15 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
                 with anyio.move_on_after(self.window):
                     await wave.full.wait()
                 self._close_gathering(key, wave)
-                await self._ask(wave)
+                with foreign(type(self.inner).__name__, BackendUnavailable):
+                    await self._ask(wave)
+        except Exception as exc:  # noqa: BLE001 (the backend's; its callers get it)
+            wave.settle(exc)
         except BaseException as exc:
-            cancellation, error = split_cancellation(exc)
-            if cancellation is not None and cancel_requested():
-                wave.settle(ShutdownError("this ChoicesBackend was closed before it answered"))
-                raise
-            if error is None:
-                name = type(self.inner).__name__
-                error = BackendUnavailable(f"{name} raised a cancellation that no one asked for")
-                error.__cause__ = cancellation
-            wave.settle(error)
-            if not isinstance(error, Exception):
-                raise
+            stopped = split_cancellation(exc)[0] is not None
+            closed = ShutdownError("this ChoicesBackend was closed before it answered")
+            wave.settle(closed if stopped else exc)
+            raise
         finally:
             self._close_gathering(key, wave)
             self._waves.discard(wave)
@@ -296,7 +293,7 @@ class _Member:
         self._put.send_nowait(piece)
 
     def fail(self, error: BaseException | None) -> None:
-        """End it without a reply: with an error, or None where it is to ask alone."""
+        """End it without a reply: with an error, or None if it must ask alone."""
         self.done = True
         self._put.send_nowait(error)
 

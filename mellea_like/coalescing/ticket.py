@@ -1,4 +1,4 @@
-"""What a submission gives back: await it for the result, or don't."""
+"""Tickets for submissions: await one for the result, or don't."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Ticket(Generic[T]):
     """One accepted submission. It settles exactly once, with a result or an error.
 
     ``await ticket`` waits for that, and may be done any number of times or not at all. A caller
-    that is cancelled while it waits leaves; what becomes of the submission then is the component's
-    to say.
+    that is cancelled while it waits leaves; the component decides what happens to the
+    submission then.
 
     Args:
         left: called when its last waiter was cancelled, with `Stopped`, and when the deadline
             passed while someone waited, with the `Expired` that it then fails with.
         deadline: until when the result is of use, on ``anyio.current_time``'s clock.
-        late: what that `Expired` says.
+        late: the message of that `Expired`.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Ticket(Generic[T]):
         """Give it an error instead of a result; a second settlement changes nothing.
 
         Args:
-            error: what each of its waiters is to raise.
+            error: the exception that each of its waiters raises.
 
         Returns:
             Whether it was the first.
@@ -107,13 +107,13 @@ class Ticket(Generic[T]):
 
         Raises:
             RuntimeError: it is waited for in another event loop.
-            BaseException: what it failed with.
+            BaseException: the error that it failed with.
         """
         if not self.done:
             check_loop(self._loop, "ticket's component")
             await self._until_done()
         if self._error is not None:
-            # What cancels a component along with its callers leaves as their cancellation.
+            # If callers are cancelled along with the component, they raise their cancellation.
             await checkpoint_if_cancelled()
         try:
             if self._error is not None:

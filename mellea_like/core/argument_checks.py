@@ -1,4 +1,4 @@
-"""The checks of numbers and functions that users give, and what their errors say."""
+"""Checks of the numbers and functions that users pass, and the wording of their errors."""
 
 from __future__ import annotations
 
@@ -10,28 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import ParamSpec
+    from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")
-
-__all__ = [
-    "LARGEST",
-    "check_plain",
-    "is_async",
-    "real_number",
-    "suggests_arguments",
-    "takes",
-    "unknown_argument",
-    "whole_number",
-    "yields",
-]
+    R = TypeVar("R")
 
 LARGEST = sys.float_info.max
 """An int may be larger, and then can't be made a float."""
 
 
 def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
-    """Have an ``__init__`` name the class that was called, and the argument that was mistyped."""
+    """Make an ``__init__`` name its class and suggest the argument that was mistyped."""
     names = list(inspect.signature(init).parameters)
 
     @wraps(init)
@@ -44,6 +33,25 @@ def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
         init(*args, **kwargs)
 
     return checked
+
+
+def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Name the new argument if a function is called with one of an earlier version."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for old in kwargs.keys() & names:
+                msg = (
+                    f"{function.__name__}() got an unexpected keyword argument {old!r}: it is"
+                    f" called {names[old]} now"
+                )
+                raise TypeError(msg)
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def unknown_argument(where: str, name: str, names: Sequence[str]) -> str:
@@ -112,18 +120,18 @@ def _bounds(
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Tell whether calling something gives a coroutine."""
+    """Tell whether a call of the function returns a coroutine."""
     return any(map(inspect.iscoroutinefunction, _bodies(function)))
 
 
 def yields(function: Callable[..., object]) -> bool:
-    """Tell whether calling something gives a generator, and so runs nothing."""
+    """Tell whether a call of the function only makes a generator, and runs nothing."""
     bodies = _bodies(function)
     return any(inspect.isgeneratorfunction(b) or inspect.isasyncgenfunction(b) for b in bodies)
 
 
 def check_plain(name: str, function: Callable[..., object] | None) -> None:
-    """Refuse what does nothing when it is called and not awaited or iterated."""
+    """Refuse a function that must be awaited or iterated."""
     if function is not None and (not callable(function) or is_async(function) or yields(function)):
         msg = f"{name} is a plain function, not {function!r}"
         raise TypeError(msg)
@@ -137,7 +145,7 @@ def _bodies(function: object) -> tuple[Any, Any]:
 
 
 def takes(function: Callable[..., object], number: int) -> bool:
-    """Tell whether something can be called with a number of arguments."""
+    """Tell whether a function can be called with a number of arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -31,6 +31,7 @@ __all__ = [
     "JUDGE_DEFAULTS",
     "JUDGE_OPTIONS",
     "MAX_SEED",
+    "PATIENT",
     "SPENDS_ON",
     "Backend",
     "BackendWrapper",
@@ -210,8 +211,8 @@ class RequestMeta:
         iteration: the iteration's id, 1-based; None outside one.
         subsample: the subsample's index, 0-based; None outside one.
         call_started: when the call began, in seconds on the event loop's clock.
-        deadline: when the call's time is up, on the same clock; None for no limit.
-        purpose: ``"generate"``, or ``"judge"`` where the reply is a verdict.
+        deadline: the end of the call's time, on the same clock; None for no limit.
+        purpose: ``"generate"``, or ``"judge"`` if the reply is a verdict.
         retry: how many times this request has been tried before.
     """
 
@@ -266,7 +267,8 @@ class Request:
     def __post_init__(self) -> None:
         draft: Any = self
         draft.messages = tuple(self.messages)
-        draft.options = Options.of(self.options)
+        if type(self.options) is not Options:  # Each draw makes a request, so this call is avoided.
+            draft.options = Options.of(self.options)
         if self.tools or self.tool_choice is not None:
             self._check_tools()
 
@@ -404,7 +406,7 @@ def is_backend(candidate: object) -> TypeIs[Backend]:
 
 
 def checked_reply(backend: Backend, reply: object) -> Generation:
-    """Make sure that what a backend returned is a reply."""
+    """Make sure that a backend returned a reply."""
     if isinstance(reply, Generation):
         return reply
     msg = (
@@ -516,6 +518,10 @@ ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", 
 
 SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
 """The meter of the request or slice under way. A call made inside it adds its cost to it."""
+
+PATIENT: ContextVar[bool | None] = ContextVar("mellea_like_patient", default=None)
+"""Whether requests wait for a backend that is down: None as long as their retries may take, True
+for ``max_retry_after``, as those of a batch do, False not at all."""
 
 BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())
 """The budgets of the call, while a selection's scorer looks at one of its candidates."""

@@ -9,8 +9,6 @@ from mellea_like.errors import BackendError
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-__all__ = ["connection_failed", "is_of_backend"]
-
 _NAMES = frozenset(
     {
         *(
@@ -29,7 +27,8 @@ def connection_failed(error: BaseException | None) -> bool:
     """Tell whether an exception is a connection error or a timeout, so that it may pass.
 
     That is Python's ``ConnectionError`` and ``TimeoutError``, trio's timeout, and those of httpx,
-    httpx2 and aiohttp. What is wrong with a request or with a reply is none.
+    httpx2 and aiohttp. An error in a request or in a reply is
+    not one of them.
     """
     if isinstance(error, ConnectionError | TimeoutError):
         return True

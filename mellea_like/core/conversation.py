@@ -1,4 +1,4 @@
-"""Messages, the conversation that they make, and actions: what is put to a model."""
+"""Messages, conversations, and actions, which ask a model for a reply."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def joined_text(content: str | Iterable[Part]) -> str:
 
 
 def _content(content: object) -> str | tuple[Part, ...]:
-    """Make a content of parts from what a user gives."""
+    """Make a message's content from a user's argument."""
     kind = type(content).__name__
     if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
         msg = f"a message's content is a str or a sequence of parts, not {kind}"

@@ -1,4 +1,4 @@
-"""The decision of a selection and its grounds."""
+"""The decision of a selection, and the reasons for it."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ class Decision:
             ``"tournament"``, or the name of your own.
         winners: the chosen iterations, best first. Only ``"collect"`` has more than one. Empty if
             nothing passed, or if no answer of a vote reached the share that it needs.
-        reason: why there were no further draws, and what was short where it is not complete.
+        reason: why there were no further draws and, if it isn't complete, what was missing.
         complete: whether there are as many winners as were asked for.
         scores: the score of each passing iteration, if the selection has scores.
-        notes: why a score is what it is, where the scorer said so, by iteration.
+        notes: the scorer's explanations of scores, by iteration.
         answers: the answers that got votes, the one with most first, and of equal ones the one
             whose first draw has the lowest rank.
         share: the first answer's share of all votes, from 0 to 1; None without votes.
-        abstentions: draws that have no say: those that were judged and did not pass, errored, or
+        abstentions: draws without a vote, because they were judged and did not pass, errored, or
             passed with a key of None.
         comparisons: the comparisons of a judge.
         usage: the cost of the comparisons, which no slice has.
         errors: the errors in comparisons; such a pair is a tie.
-        model: the model that compared, where its backend says so.
+        model: the model that compared, if its backend names it.
     """
 
     kind: str

@@ -1,7 +1,8 @@
-"""Short texts of objects for people, which never fail to be made."""
+"""Short texts of objects for people. Making them never fails."""
 
 from __future__ import annotations
 
+import json
 import reprlib
 from dataclasses import fields
 from itertools import islice
@@ -10,28 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "add_note",
-    "attempt_name",
-    "attempt_names",
-    "bounded",
-    "error_text",
-    "excerpt",
-    "fields_shown",
-    "first_few",
-    "plural",
-    "safe_repr",
-    "shown",
-    "with_reason",
-]
-
 CHARACTERS = 200
 
 MOST_CHARACTERS = 2000
-"""Of one reason, where it goes into a prompt or a log."""
+"""The most characters of one reason in a prompt or a log."""
 
 MOST_REASONS = 20
-"""In one prompt or message."""
+"""The most reasons in one prompt or message."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = CHARACTERS
@@ -55,6 +41,19 @@ def excerpt(text: str) -> str:
     return shown if len(shown) <= CHARACTERS else shown[: CHARACTERS - 1] + "…"
 
 
+def clipped(text: str, limit: int = 80) -> str:
+    """Shorten a text by leaving out its middle."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 1) // 2
+    return f"{text[:half]}…{text[-half:]}"
+
+
+def quoted(text: str) -> str:
+    """Put a text into double quotes, on one line and of limited length."""
+    return json.dumps(clipped(text), ensure_ascii=False)
+
+
 def first_few(reasons: Iterable[str]) -> tuple[str, ...]:
     """Shorten reasons for prompts and messages to the first few, each `bounded`."""
     left = iter(reasons)
@@ -64,7 +63,7 @@ def first_few(reasons: Iterable[str]) -> tuple[str, ...]:
 
 
 def fields_shown(self: Any) -> str:
-    """Return the `repr` of a dataclass, with each field shortened; it is used as ``__repr__``."""
+    """Return the `repr` of a dataclass, with each field shortened; for use as ``__repr__``."""
     inside = ", ".join(f"{f.name}={shown(getattr(self, f.name))}" for f in fields(self) if f.repr)
     return f"{type(self).__name__}({inside})"
 

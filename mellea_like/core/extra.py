@@ -1,11 +1,9 @@
-"""Further fields of a protocol's objects, which this library carries and does not read."""
+"""More fields of a protocol's objects, which this library passes on without reading them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
-
-__all__ = ["NO_EXTRA", "Extra", "as_extra", "with_extra"]
 
 
 class Extra(Mapping[str, Any]):
@@ -39,7 +37,7 @@ NO_EXTRA: Mapping[str, Any] = Extra()
 
 
 def as_extra(fields: object, what: str) -> Mapping[str, Any]:
-    """Return further fields as objects keep them; ``what`` has them, for the error."""
+    """Return further fields in the form that objects keep; the error names the object, ``what``."""
     if type(fields) is Extra:
         return fields
     if not isinstance(fields, Mapping):

@@ -186,7 +186,7 @@ _THOUGHT = re.compile(r"\A\s*[^\s{\[`].*?</think>", re.DOTALL)
 """A thought whose beginning was written by the chat template."""
 
 MOST_VALUES = 100
-"""The most repetitions of a value, because each takes time."""
+"""The most repetitions of a value; each takes time."""
 
 _BLOCK = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n(.*)```", re.DOTALL)
 _BRACKET = re.compile(r"[{}\[\]]")
@@ -386,7 +386,7 @@ def _as_many_colons(text: str) -> bool:
 
     try:
         return "\\u003" not in text and to_json(from_json(text)).count(b":") == text.count(":")
-    except ValueError:  # Of halves of surrogate pairs, for one.
+    except ValueError:  # Such as halves of surrogate pairs.
         return False
 
 

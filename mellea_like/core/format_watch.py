@@ -1,11 +1,11 @@
-"""Reading a typed reply while it arrives, for the first field that can't be right any more.
+"""Reads a typed reply while it arrives, up to the first field that can't be right any more.
 
-What it says is certain: a reply that it gives up is one that `parse_reply` would refuse, whatever
-might follow. So it reads only replies that begin with their value (after white space, a ``<think>``
-block, or the line that opens a code fence): of others, it isn't yet known which bracket holds the
-value. And it asks pydantic only about values that are complete and depend on nothing else. What
-runs before an object's fields are read, or sees other fields, waits for that object's end; what
-stands in a union, for the union's.
+A watch never gives up a reply that `parse_reply` would accept, whatever might follow. So it reads
+only replies that begin with their value (after white space, a ``<think>`` block, or the line that
+opens a code fence), because in others it can't know yet which bracket holds the value. It asks
+pydantic only about complete values that depend on nothing else. Validators that run before an
+object's fields are read, or that see other fields, wait for the end of that object, and the members
+of a union wait for the end of the union.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.format import FormatKey
 
-__all__ = ["BrokenError", "FormatWatch", "Node", "Shape"]
-
 _TAG = re.compile(r"<(think|thinking|thought|reasoning)>", re.IGNORECASE)
 _LONGEST_TAG = 12
 _FENCE_LINE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
@@ -45,7 +43,7 @@ _DATA = ("metadata", "serialization", "config")
 
 
 class FormatWatch:
-    """A reply of a type, or of a schema that knows the same of its values, as far as it arrived."""
+    """The part of a typed reply that has arrived. Its type may be given by a schema instead."""
 
     __slots__ = ("_over", "_reading", "_text", "_type")
 
@@ -56,7 +54,7 @@ class FormatWatch:
         self._reading = self._read()
 
     def feed(self, text: str) -> str | None:
-        """Take the text so far; say why it can't become a valid reply, None while it may."""
+        """Take the text so far; return why it can't become a valid reply, or None while it can."""
         if self._over:
             return None
         self._text = text
@@ -67,7 +65,7 @@ class FormatWatch:
         except BrokenError as exc:
             self._over = True
             return str(exc)
-        except Exception:  # noqa: BLE001 (of a user's validator: the end of the reply will tell)
+        except Exception:  # noqa: BLE001 (a user's validator: the whole reply decides)
             self._over = True
         return None
 
@@ -197,16 +195,16 @@ def _key(text: str) -> str:
 
 
 class Node(Protocol):
-    """The knowledge of a value. Methods raise `BrokenError` if the reply can't become valid."""
+    """The rules for a value. Methods raise `BrokenError` if the reply can't become valid."""
 
     def begin(self, character: str, place: tuple[object, ...], title: str, /) -> None:
-        """Look at a value's first character."""
+        """Check a value's first character."""
 
     def check(self, text: str, place: tuple[object, ...], title: str, /) -> None:
-        """Look at a complete value inside another."""
+        """Check a complete value inside another."""
 
     def field(self, key: str, place: tuple[object, ...], title: str, /) -> Node | None:
-        """Return how the value of a key is read; None if that can't be told by itself."""
+        """Return how the value of a key is read; None if it depends on other values."""
         ...
 
     def item(self, index: int, place: tuple[object, ...], title: str, /) -> Node | None:
@@ -225,7 +223,7 @@ class Shape(Protocol):
     def root(self) -> Node: ...  # noqa: D102
 
 
-# --- what is known of a type ----------------------------------------------------------------------
+# --- types ----------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)
@@ -234,7 +232,7 @@ def _type_of(key: type | FormatKey) -> _Type:
 
 
 class _Type:
-    """A format: its title, the brackets that it begins with, and how its parts are read."""
+    """A format with its title, its opening brackets and the rules for its parts."""
 
     def __init__(self, format: Any) -> None:
         adapter: Any = adapter_of(format)
@@ -245,7 +243,7 @@ class _Type:
 
 
 class _Node:
-    """How a value inside a type is read, by pydantic's core schema of it."""
+    """The rules for a value inside a type, from pydantic's core schema."""
 
     def __init__(self, known: _Type, schema: dict[str, Any], config: Any) -> None:
         self._known = known
@@ -267,7 +265,7 @@ class _Node:
             raise BrokenError(why_broken(title, problems(exc, place))) from exc
 
     def field(self, key: str, place: tuple[object, ...], title: str) -> _Node | None:
-        """Return how the value of a key is read; None if that can't be told by itself."""
+        """Return how the value of a key is read; None if it depends on other values."""
         parts = self._parts
         if parts.closed and key not in parts.fields:
             where = ".".join(map(str, (*place, key)))
@@ -307,7 +305,7 @@ class _Node:
         if schema.get("type") == "with-info":
             return True
         if schema.get("type") in ("model-fields", "dataclass-args", "typed-dict"):
-            return False  # What sees other fields in there sees those of the value itself.
+            return False  # Validators in there see only fields of the value itself.
         if schema.get("type") == "definition-ref":
             name = str(schema["schema_ref"])
             if name in seen:
@@ -318,7 +316,7 @@ class _Node:
 
     @cached_property
     def _structure(self) -> tuple[dict[str, Any], Any]:
-        """The schema of the fields or items, where it is certain that they are read by it alone."""
+        """The schema of the fields or items, if nothing else decides how they are read."""
         schema, config = self._schema, self._config
         while True:
             match schema["type"]:
@@ -351,7 +349,7 @@ class _Node:
                 return _Parts(values=_Node(self._known, schema["values_schema"], config))
             case "list" | "set" | "frozenset" if "items_schema" in schema:
                 items = _Node(self._known, schema["items_schema"], config)
-                # Of a set's items, some may be the same.
+                # A set may have repeated items.
                 most = schema.get("max_length") if schema["type"] == "list" else None
                 return _Parts(items=items, longest=most)
             case _:
@@ -369,7 +367,7 @@ class _Node:
             if not isinstance(alias, str):
                 closed = False  # It may be read from places that aren't listed here.
             elif alias != name and (by_name or not by_alias):
-                found |= {name: None, alias: None}  # Which of them counts depends on the other.
+                found |= {name: None, alias: None}  # Each name matters only without the other.
             elif field.get("init") is False:
                 found[alias] = None
             else:
@@ -378,7 +376,7 @@ class _Node:
 
 
 class _Parts(NamedTuple):
-    """How the values inside a value are read: of these, an object has one and an array another."""
+    """The rules for the values inside an object or an array."""
 
     fields: dict[str, _Node | None] = {}  # noqa: RUF012 (never changed)
     closed: bool = False

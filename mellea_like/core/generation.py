@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mellea_like.core.display import bounded, fields_shown, plural
@@ -87,20 +88,12 @@ class Usage:
         )
 
     def __sub__(self, other: Usage) -> Usage:
-        return Usage(
-            max(0, self.requests - other.requests),
-            max(0, self.input_tokens - other.input_tokens),
-            max(0, self.output_tokens - other.output_tokens),
-            max(0, self.unknown - other.unknown),
-            max(0, self.cached_input_tokens - other.cached_input_tokens),
-            max(0, self.reasoning_tokens - other.reasoning_tokens),
-            max(0, self.cache_hits - other.cache_hits),
-        )
+        names = (*USAGE, *USAGE_DETAILS)
+        return Usage(*(max(0, getattr(self, name) - getattr(other, name)) for name in names))
 
     def __repr__(self) -> str:
-        shown = {name: getattr(self, name) for name in USAGE}
-        shown |= {name: n for name in USAGE_DETAILS if (n := getattr(self, name))}
-        return f"Usage({', '.join(f'{name}={n}' for name, n in shown.items())})"
+        names = (*USAGE, *filter(partial(getattr, self), USAGE_DETAILS))
+        return f"Usage({', '.join(f'{name}={getattr(self, name)}' for name in names)})"
 
     def __str__(self) -> str:
         requests = plural(self.requests, "request")
@@ -468,8 +461,11 @@ def cost_of(meter: Meter, reply: Generation | None) -> Usage:
     return meter.usage if meter.started else _stated(reply)
 
 
+_OF_UNKNOWN_COST = Usage(requests=1, unknown=1)
+
+
 def _stated(reply: Generation | None) -> Usage:
     """Return what a reply says that it cost: one request at least, or a hit of a cache."""
     if reply is None or not (reply.usage.requests or reply.usage.cache_hits):
-        return Usage(requests=1, unknown=1)
+        return _OF_UNKNOWN_COST
     return reply.usage

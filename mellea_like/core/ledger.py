@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.display import attempt_names
 from mellea_like.core.generation import REJECTED, USAGE_DETAILS, Usage
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Outcome, Slice
 
 __all__ = ["Ledger", "LedgerRow", "LedgerTotal", "ledger"]
-
-N = TypeVar("N", int, float)
 
 
 class LedgerRow(NamedTuple):
@@ -38,22 +36,23 @@ class LedgerRow(NamedTuple):
             0. A draw that a selection gave a score or a vote, or had compared, was needed for its
             decision; one that failed, came too late or was cancelled was not. ``Collect`` needs
             those that it keeps. With ``"first"`` and ``"ordered"``, only the winner is not wasted.
-        unknown: requests among them whose cost the server did not say.
+        unknown: requests whose cost the server did not report.
         saved_tokens: for a reply that was rejected while it was still arriving, an estimate of the
-            tokens that therefore were not generated: how many the complete replies of the call have
-            on average, less what had arrived, and at least 0. None where there is no complete reply
-            to compare with, and 0 where nothing was rejected early.
+            tokens that therefore were not generated: the mean length of the call's complete
+            replies less the tokens that had arrived, and at least 0. None if no reply is complete,
+            and 0 if nothing was rejected early.
         cost: the cost of the tokens in the currency of the prices; None if it is unknown.
-            With ``unpriced`` or ``unknown`` requests it is a lower bound, and printed with a ``≥``;
-            within a `Budget`, the unknown ones are in it with what that has charged for them.
-        model: the model that generated, as its reply says; where there is none, as all replies of
-            the same stage say, or else the one that was asked. None where that is not known.
-        cached_input_tokens: those of the input tokens that came from the server's prompt cache.
-        reasoning_tokens: those of the output tokens that the model thought with.
+            With ``unpriced`` or ``unknown`` requests, it is a lower bound, printed with a ``≥``;
+            within a `Budget`, it includes the amount that the budget charged for unknown ones.
+        model: the model that generated, from its reply. Without a reply, it is the model that all
+            replies of the same stage name, or else the one that was asked. None if it is unknown.
+        cached_input_tokens: the input tokens that came from the server's prompt cache.
+        reasoning_tokens: the output tokens that the model spent on reasoning.
         cache_hits: replies that came from a `CachedBackend`'s file.
-        stage: the stage of an escalation that it is from, 0-based; else None.
-        unpriced: requests of judges that have no price: ``cost`` is without them. In a record that
-            does not say which model judged, ``cost`` has them at the price of the one that drew.
+        stage: the stage of an escalation, 0-based; None with other strategies.
+        unpriced: requests of judges that have no price, and are not in ``cost``. In a record that
+            does not name the judge's model, ``cost`` includes them at the price of the model that
+            drew.
     """
 
     iteration: int
@@ -83,13 +82,13 @@ class LedgerTotal(NamedTuple):
         input_tokens: tokens of prompts.
         output_tokens: tokens of replies.
         wasted_tokens: tokens of iterations that neither won nor had a say; see `LedgerRow`.
-        unknown: requests whose cost the server did not say.
+        unknown: requests whose cost the server did not report.
         saved_tokens: the estimated savings of early rejection; None if a row has none.
         cost: the cost of the tokens; None if that of a row is unknown.
-        cached_input_tokens: those of the input tokens that came from the server's prompt cache.
-        reasoning_tokens: those of the output tokens that the model thought with.
+        cached_input_tokens: the input tokens that came from the server's prompt cache.
+        reasoning_tokens: the output tokens that the model spent on reasoning.
         cache_hits: replies that came from a `CachedBackend`'s file.
-        unpriced: requests of judges that have no price, or one that is not known; see `LedgerRow`.
+        unpriced: requests of judges whose price is unknown; see `LedgerRow`.
     """
 
     requests: int
@@ -111,12 +110,12 @@ class Ledger:
 
     Args:
         rows: one for each draw, in the order of the slices.
-        winners: the places in ``rows`` of those that won, the best first: k with ``Collect(k)``.
+        winners: the places in ``rows`` of the winners, best first: k with ``Collect(k)``.
         currency: the code of the currency of the costs.
-        comparisons: what comparing candidates cost (a `Tournament`'s judge), which no row has; None
-            where nothing was compared. It is not wasted.
-        shares: the rows in parts, each with the stage and the model that spent it: judges that are
-            another model than the one that drew have parts of their own. Empty: the rows are.
+        comparisons: the cost of comparing candidates (a `Tournament`'s judge), which is in no row
+            and is not wasted. None if nothing was compared.
+        shares: the rows divided by stage and model, because a judge may be another model than the
+            one that drew. If it is empty, the rows count as they are.
         compared_by: the model that compared.
     """
 
@@ -225,11 +224,7 @@ def ledger(
         winners = tuple(place_of[won] for won in decision.winners)
         used = {place_of[heard] for heard in decision.heard if heard in place_of}
         if decision.comparisons or decision.usage != Usage():
-            spent = decision.usage
-            price = _cost(spent, decision.model, prices)
-            tokens = spent.input_tokens, spent.output_tokens
-            details = (getattr(spent, name) for name in USAGE_DETAILS)
-            compared = LedgerTotal(spent.requests, *tokens, 0, spent.unknown, 0, price, *details)
+            compared = _share(decision.usage, decision.model, prices)._replace(wasted_tokens=0)
     rows: list[LedgerRow] = []
     shares: list[tuple[int | None, str | None, LedgerTotal]] = []
     for place, slice_ in enumerate(slices):
@@ -239,7 +234,7 @@ def ledger(
         (_, own), *checks = slice_.usage_by_model
         drawn = _share(own, model, prices)._replace(saved_tokens=_saved(slice_, usual))
         if slice_.check_usage is None and reply is not None and prices is not None:
-            # Which model judged is not known: the price may be another.
+            # The judge may be another model, with another price.
             drawn = drawn._replace(unpriced=max(0, usage.requests - reply.usage.requests))
         parts = [(model, drawn)]
         for judge, spent in checks:
@@ -289,16 +284,11 @@ def _models(slices: Sequence[Slice]) -> dict[int | None, str]:
 
 
 def _total(rows: Sequence[LedgerRow | LedgerTotal]) -> LedgerTotal:
-    return LedgerTotal(
-        sum(row.requests for row in rows),
-        sum(row.input_tokens for row in rows),
-        sum(row.output_tokens for row in rows),
-        sum(row.wasted_tokens for row in rows),
-        sum(row.unknown for row in rows),
-        _sum((row.saved_tokens for row in rows), 0),
-        _sum((row.cost for row in rows), 0.0),
-        *(sum(getattr(row, name) for row in rows) for name in (*USAGE_DETAILS, "unpriced")),
-    )
+    def column(name: str) -> Any:
+        values = [getattr(row, name) for row in rows]
+        return None if None in values else sum(values, 0.0 if name == "cost" else 0)
+
+    return LedgerTotal(*map(column, LedgerTotal._fields))
 
 
 def _alone(row: LedgerRow) -> LedgerTotal:
@@ -329,15 +319,6 @@ def _cost(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) -
     if not usage.total_tokens and not usage.unknown:
         return 0.0
     return None if price_for(model, prices) is None else cost(usage, model, prices)
-
-
-def _sum(values: Iterable[N | None], start: N) -> N | None:
-    """Return the sum, or None if a value is None."""
-    for value in values:
-        if value is None:
-            return None
-        start += value
-    return start
 
 
 def _cells(part: LedgerRow | LedgerTotal, shown: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, cast
 
 from mellea_like.core.display import bounded, fields_shown
@@ -15,7 +15,7 @@ from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 __all__ = ["Audio", "File", "Image", "Part", "Text", "as_parts", "part_from_dict", "shown_size"]
 
 MOST_CHARACTERS = 80
-"""Of an address or a name, in a placeholder."""
+"""The most characters of an address or a name in a placeholder."""
 
 KB, MB = 1000, 1_000_000
 
@@ -25,7 +25,7 @@ _IMAGES = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
 )
-"""How the data of each kind of image begins; a WebP's kind follows its length."""
+"""The first bytes of each kind of image; in a WebP, the kind follows its length."""
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _FILES = {
@@ -44,12 +44,12 @@ _FILES = {
 which takes time and differs from one system to the next.)"""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z\d+.-]+:")
-"""How an address begins; of one letter, it is a drive of Windows."""
+"""The beginning of an address. A single letter would be a Windows drive."""
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _DATA_URL_HEAD = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*)*;base64")
 
 LONGEST_HEAD = 1000
-"""Of a ``data:`` URL, up to its comma."""
+"""The most characters of a ``data:`` URL before its comma."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,7 @@ class Text:
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
-        _check(self.text, str, "a Text's text")
-        _keep_extra(self)
+        _check(self, "a Text")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the part in OpenAI's chat protocol."""
@@ -87,7 +86,7 @@ class Image:
         data: the bytes of its file.
         media_type: the type of the data, such as ``"image/png"``. PNG, JPEG, GIF and WebP are
             recognized by their first bytes. An image with a ``url`` has none.
-        detail: how closely the model should look, where the server can be told: ``"low"``,
+        detail: how closely the model should look, if the server has such an option: ``"low"``,
             ``"high"`` or ``"auto"`` in OpenAI's protocol.
         extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
@@ -106,11 +105,7 @@ class Image:
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
-        _check(self.url, str, "an Image's url", optional=True)
-        _check(self.data, bytes, "an Image's data", optional=True)
-        _check(self.media_type, str, "an Image's media_type", optional=True)
-        _check(self.detail, str, "an Image's detail", optional=True)
-        _keep_extra(self)
+        _check(self, "an Image", optional=True)
         if (self.url is None) == (self.data is None):
             msg = "an Image has a url or data: exactly one of them"
             raise ValueError(msg)
@@ -169,9 +164,7 @@ class Audio:
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
-        _check(self.data, bytes, "an Audio's data")
-        _check(self.format, str, "an Audio's format")
-        _keep_extra(self)
+        _check(self, "an Audio")
         if not self.format:
             msg = 'an Audio\'s format is the kind of its file, such as "wav", not empty'
             raise ValueError(msg)
@@ -195,9 +188,9 @@ class File:
         data: the bytes of the file.
         file_id: the id of a file that was uploaded to the server before.
         filename: the file's name.
-        media_type: what the data is, such as ``"application/pdf"``. Where it isn't said, the
-            ending of the file's name tells (of texts, PDF and Office files), or the first bytes of
-            a PDF. A file with a ``file_id`` has none.
+        media_type: the type of the data, such as ``"application/pdf"``. By default, it follows
+            from the ending of the file's name (for texts, PDF and Office files) or from the first
+            bytes of a PDF. A file with a ``file_id`` has none.
         extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
     Raises:
@@ -214,11 +207,7 @@ class File:
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
-        _check(self.data, bytes, "a File's data", optional=True)
-        _check(self.file_id, str, "a File's file_id", optional=True)
-        _check(self.filename, str, "a File's filename", optional=True)
-        _check(self.media_type, str, "a File's media_type", optional=True)
-        _keep_extra(self)
+        _check(self, "a File", optional=True)
         if (self.data is None) == (self.file_id is None):
             msg = "a File has data or a file_id: exactly one of them"
             raise ValueError(msg)
@@ -317,28 +306,27 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], Part]] = {
 }
 
 
-def _check(value: object, kind: type, what: str, *, optional: bool = False) -> None:
-    if not isinstance(value, kind) and not (optional and value is None):
-        msg = f"{what} is {kind.__name__}, not {type(value).__name__}"
-        raise TypeError(msg)
-
-
-def _keep_extra(part: Part) -> None:
+def _check(part: Part, what: str, *, optional: bool = False) -> None:
+    """Make sure that a part's fields are of their types."""
+    for field_ in fields(part)[:-1]:
+        value, kind = getattr(part, field_.name), bytes if field_.name == "data" else str
+        if not isinstance(value, kind) and not (optional and value is None):
+            msg = f"{what}'s {field_.name} is {kind.__name__}, not {type(value).__name__}"
+            raise TypeError(msg)
     if part.extra is not NO_EXTRA:
-        object.__setattr__(
-            part, "extra", as_extra(part.extra, f"a part of type {type(part).__name__}")
-        )
+        extra = as_extra(part.extra, f"a part of type {type(part).__name__}")
+        object.__setattr__(part, "extra", extra)
 
 
 def _refuse_media_type(media_type: str | None, what: str, source: str) -> None:
     if media_type is not None:
-        msg = f"{what} with a {source} has no media_type: that says what data is"
+        msg = f"{what} with a {source} takes no media_type, which is the type of data"
         raise ValueError(msg)
 
 
 def _checked_type(media_type: str, what: str) -> str:
     if not media_type:
-        msg = f"{what}'s data doesn't tell its type: say it, as in media_type=\"image/png\""
+        msg = f'the type of {what}\'s data is unknown: pass it, as in media_type="image/png"'
         raise ValueError(msg)
     if not _MEDIA_TYPE.fullmatch(media_type):
         msg = f'{what}\'s media_type is like "image/png", not {media_type!r}'
@@ -376,7 +364,7 @@ def _from_base64(written: str) -> bytes:
 
 
 def _from_data_url(url: str) -> tuple[bytes, str | None]:
-    # Only the head is looked at by a pattern: that takes no second for a URL of megabytes.
+    # The pattern sees only the head, because a URL may have megabytes.
     head, comma, data = url[:LONGEST_HEAD].partition(",")
     found = _DATA_URL_HEAD.fullmatch(head.lower())
     if not comma or found is None:

@@ -41,12 +41,12 @@ class Price:
         output: the price of a million tokens of replies.
         currency: the code of the currency (ISO 4217), three capitals. Nothing is converted, so all
             prices of a table are in the same one.
-        cached_input: for a million of those tokens of prompts that the server took from its prompt
-            cache; None where they cost as much as others.
+        cached_input: the price of a million tokens of prompts that the server took from its prompt
+            cache; None if they cost as much as others.
 
     Raises:
         TypeError: a price isn't a number.
-        ValueError: a price is negative or not finite, or the currency no such code.
+        ValueError: a price is negative or not finite, or the currency isn't such a code.
     """
 
     input: float

@@ -1,8 +1,8 @@
-"""The conversations of a record, each written as what follows an earlier one.
+"""The conversations of a record, each written as the continuation of an earlier one.
 
-Among a record's ``prompts``, a list is all messages of a conversation, and
-``{"after": 3, "then": [...]}`` is those of the conversation at place 3, and then these. So a
-long conversation only takes as much room as its messages.
+In a record's ``prompts``, a list has all messages of a conversation, and
+``{"after": 3, "then": [...]}`` has those that follow the conversation at place 3. So each message
+of a long conversation is written only once.
 """
 
 from __future__ import annotations
@@ -14,16 +14,6 @@ from mellea_like.core.conversation import Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-__all__ = [
-    "Prompts",
-    "messages_in",
-    "prompt_at",
-    "prompt_since",
-    "read_prompts",
-    "rewritten",
-    "with_earlier",
-]
-
 Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
 """A conversation as plain data: all its messages, or those after an earlier one."""
 
@@ -31,8 +21,8 @@ Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
 class Prompts:
     """Gives each conversation its place, and finds the longest earlier one that it continues.
 
-    The conversations form a tree, in which each step is a message. The messages must outlive it:
-    one that was met before is known by its identity, and a conversation by its last one's.
+    The conversations form a tree, in which each step is a message. The messages must outlive it,
+    because known messages are recognized by identity, and conversations by their last message.
     """
 
     def __init__(self) -> None:
@@ -44,7 +34,7 @@ class Prompts:
         self._entries: list[tuple[int | None, tuple[Message, ...]]] = []
 
     def place(self, messages: tuple[Message, ...]) -> int:
-        """Return the place of a conversation; equal ones have one."""
+        """Return the place of a conversation; equal ones share it."""
         steps, met, places = self._steps, self._met, self._places
         node, after, known = 0, None, 0
         for at in range(len(messages), 0, -1):
@@ -94,9 +84,9 @@ def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
 def prompt_since(
     prompts: Sequence[Any], place: int, known: Container[int]
 ) -> tuple[int | None, list[Mapping[str, Any]]]:
-    """Find the nearest of some known conversations that one follows, and its messages since then.
+    """Find the nearest known conversation that one follows, and the messages since then.
 
-    Without one, that is None, and all its messages.
+    If it follows none, return None and all its messages.
 
     Raises:
         ValueError: a conversation follows itself, or one after it.
@@ -151,7 +141,7 @@ def rewritten(
     write: Callable[[dict[str, Any]], dict[str, Any]] = lambda message: message,
     further: int = 0,
 ) -> list[Written]:
-    """Write conversations again, each of their messages in another way, or places further on."""
+    """Write conversations again, with other messages or with places shifted by ``further``."""
     again: list[Written] = []
     for entry in prompts:
         then = [write(message) for message in messages_in(entry)]

@@ -1,4 +1,4 @@
-"""Stand-ins for a call's actions, requirements and errors, which a record can only describe."""
+"""Replacements for a call's actions, requirements and errors, which a record only describes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate, ValidatorAnswer
-
-__all__ = [
-    "RecordedAction",
-    "RecordedError",
-    "error_from_dict",
-    "error_to_dict",
-    "picklable",
-    "recorded_requirement",
-]
 
 MOST_CAUSES = 5
 """How many causes of an error are written down."""
@@ -88,13 +79,13 @@ def recorded_requirement(name: str, description: str, weight: float) -> Requirem
 
 @dataclass(frozen=True, slots=True)
 class _Unknown:
-    """Stands for the validator of a recorded requirement."""
+    """The validator of a recorded requirement, which can't be called."""
 
     name: str
 
     def __call__(self, candidate: Candidate) -> ValidatorAnswer:
         del candidate
-        msg = f"requirement {self.name!r} is out of a record, which does not say how to check it"
+        msg = f"requirement {self.name!r} is out of a record, which has no validators"
         raise RequirementError(msg, requirement=self.name)
 
 

@@ -6,9 +6,10 @@ import copy
 import math
 import sys
 from enum import IntEnum
+from functools import partial, wraps
 from importlib import import_module
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, Unpack, overload
 
 from mellea_like.core.argument_checks import is_async, real_number, takes
 from mellea_like.core.display import shown
@@ -20,7 +21,18 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import StreamCheck, Validator
 
-__all__ = ["CheckStage", "OnError", "Operator", "Requirement", "at_least", "or_else", "requirement"]
+__all__ = [
+    "CheckStage",
+    "OnError",
+    "Operator",
+    "Requirement",
+    "at_least",
+    "or_else",
+    "ready_made",
+    "requirement",
+]
+
+P = ParamSpec("P")
 
 OnError = Literal["error", "fail", "raise"]
 Operator = Literal["and", "or", "or else", "not", "at least"]
@@ -58,7 +70,7 @@ class Requirement:
     Requirements combine with ``&``, ``|`` and ``~``. They are immutable and compare by identity.
 
     Args:
-        description: what must hold, in words that a model understands.
+        description: the condition, in words that a model understands.
         validator: takes one `Candidate` and returns a bool, ``(bool, reason)`` or a
             `ValidationResult`, or an awaitable of one. None leaves the decision to a judge.
         name: a short name for records and metrics; by default the validator's name or the
@@ -70,7 +82,7 @@ class Requirement:
             inline validator can't be stopped either; its late verdict is ignored.
         weight: how much the requirement counts when the best failure is chosen; over 0.
         check_only: check it, but leave it out of the prompt.
-        on_error: what an exception in the validator does. With ``"error"``, the draw counts as
+        on_error: the effect of an exception in the validator. With ``"error"``, the draw counts as
             errored and its lane continues; with ``"fail"``, the requirement has failed; with
             ``"raise"``, the whole call raises it.
         judge: the backend that decides this requirement, in place of the strategy's judge.
@@ -278,7 +290,7 @@ def requirement(
     ``requirement("mentions a colour")`` alone is decided by a judge.
 
     Args:
-        description: what must hold, in words that a model understands.
+        description: the condition, in words that a model understands.
         validator: the function that decides it; see `Requirement`.
         **settings: the keyword arguments of `Requirement`.
 
@@ -328,6 +340,18 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
     return _combined("at least", tuple(made), number)
 
 
+def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
+    """Have a requirement pickle as the call that makes it, because its validator is a closure."""
+
+    @wraps(make)
+    def made(*args: P.args, **settings: P.kwargs) -> Requirement:
+        requirement = make(*args, **settings)
+        vars(requirement)["origin"] = partial(made, *args, **settings)
+        return requirement
+
+    return made
+
+
 def _place_of(requirement: Requirement) -> tuple[str, str] | None:
     """Return the module and the name of a requirement that a decorator made of a function there."""
     # Such a validator doesn't pickle as functions do: the function's name is the requirement's.
@@ -347,7 +371,7 @@ def _found(module: str, name: str) -> object:
 
 
 def _check_stream(description: str, stream: object) -> None:
-    """Make sure that something is a stream check, before a reply is paid for."""
+    """Make sure that something is a stream check, before any reply costs money."""
     if stream is None:
         return
     which = f"requirement {description!r}: the stream check"

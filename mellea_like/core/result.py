@@ -211,7 +211,7 @@ class SamplingResult(Generic[T]):
 
         Args:
             tools: the tools by which to look up names; by default those of the call.
-            on_error: what an exception in a tool does. With ``"tell"``, it is logged, the model
+            on_error: the effect of an exception in a tool. With ``"tell"``, it is logged, the model
                 gets a message that begins with ``error:``, and the other tools run. With
                 ``"raise"``, no more tools run, and a `ToolError` is raised whose ``answers`` are
                 the messages so far.
@@ -226,7 +226,7 @@ class SamplingResult(Generic[T]):
             ValueError: a tool has no function, or this result is a copy without its tools and
                 ``tools`` lacks some. No tool has run then.
         """
-        # As for notebooks below, the module that runs functions is above the core.
+        # The module that runs functions is above the core, so it is looked up by its name.
         running = import_module("mellea_like.sampling.tools")
         answers: tuple[Message, ...] = await running.run_tools(self, tools, on_error)
         return answers
@@ -379,9 +379,8 @@ class SamplingResult(Generic[T]):
 
     def _repr_html_(self) -> str:
         """Show a notebook the waterfall of the call."""
-        # A notebook asks the object itself, so nothing above the core can provide this. Hence the
-        # module is looked up by its name.
-        return str(import_module("mellea_like.report.notebook").cell(self.to_dict()))
+        # Notebooks ask the object itself. The module is above the core, so it is looked up by name.
+        return str(import_module("mellea_like.report.call").cell(self.to_dict()))
 
     def __repr__(self) -> str:
         how = "success" if self.success else f"no success ({self.stop_reason})"

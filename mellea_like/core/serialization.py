@@ -1,9 +1,9 @@
-"""A call's record as plain data, for files, databases and pictures, and its reading.
+"""Writes a call's record as plain data, for files, databases and pictures, and reads it.
 
-Conversations are in ``prompts`` (``mellea_like.core.prompts``); a slice has the place there of
-what was sent for it (``prompt``) and of what the conversation was before (``context``). Actions,
+Conversations are in ``prompts`` (``mellea_like.core.prompts``); a slice has the places of the
+messages that were sent for it (``prompt``) and of the conversation before (``context``). Actions,
 requirements and errors are only described, by the name of their type and their text. A parsed value
-that JSON has no words for is a text.
+that JSON can't express is written as a text.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
 def outline(
     result: SamplingResult[Any], write: Callable[[Message], dict[str, Any]] = Message.as_dict
 ) -> tuple[dict[str, Any], list[list[int]]]:
-    """Write a call's record without its slices and what they have cost.
+    """Write a call's record without its slices and their cost.
 
-    Then follows for each slice its iteration, and the places of its context and of its prompt among
-    the ``prompts``. Messages may be written in another way than in a record.
+    The second part of the result has, for each slice, its iteration and the places of its context
+    and its prompt in ``prompts``. ``write`` may write messages differently than a record does.
     """
     prompts = Prompts()
     place = prompts.place
@@ -178,7 +178,7 @@ def check_readable(reply: Generation, format: Any) -> None:
         return
     written = _plain(reply.value)
     again = _value(format, reply.text, written)
-    # A value that differs from itself each time it is read (a NaN in it) can't be compared.
+    # A value with a NaN differs from itself, so it can't be compared.
     if again != reply.value and again == _value(format, reply.text, written):
         msg = (
             f"a {type(reply.value).__name__} comes back as another value: its JSON hides something"
@@ -252,7 +252,7 @@ def _answers(plain: Mapping[str, Any]) -> tuple[Answer, ...]:
 
 
 def usage_to_dict(usage: Usage) -> dict[str, int]:
-    """Write a usage as plain data; its details where they aren't 0."""
+    """Write a usage as plain data, with its details if they aren't 0."""
     written = {name: int(getattr(usage, name)) for name in USAGE}  # A backend's may be numpy's.
     for name in USAGE_DETAILS:
         if n := int(getattr(usage, name)):
@@ -290,12 +290,12 @@ def _plain(value: object) -> Json:
 
     try:
         return _in_json(to_jsonable_python(value, fallback=safe_repr))
-    except ValueError:  # It holds itself, or bytes that are no text.
+    except ValueError:  # It contains itself, or bytes that aren't text.
         return safe_repr(value)
 
 
 def _value(format: Any, text: str, written: Json) -> Any:
-    """Read a value from a reply's text or from its own JSON: whichever is written in that way."""
+    """Read a value from a reply's text or from its JSON, whichever gives the same JSON again."""
     read: list[Any] = []
     problem = None
     for source in (text, json.dumps(written)):
@@ -324,7 +324,7 @@ def _in_json(plain: Json) -> Json:
 
 
 def _fields(data: Mapping[str, Any], format: Any) -> dict[str, Any]:
-    """Read the fields of a result, but for those that are what they were written as."""
+    """Read the fields of a result that aren't plain data."""
     prompts = read_prompts(data["prompts"])
     contexts = [Context(messages) for messages in prompts]
     requirements: dict[tuple[str, str, float], Requirement] = {}

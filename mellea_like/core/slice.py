@@ -5,11 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.core.connection_errors import connection_failed
 from mellea_like.core.conversation import Context, Message, reply_message
 from mellea_like.core.display import attempt_name, first_few, shown, with_reason
 from mellea_like.core.generation import Usage
 from mellea_like.core.records import record
 from mellea_like.core.validation import ValidationStatus
+from mellea_like.errors import BackendError, MissingAnswer, RequirementError, ToolError
 
 if TYPE_CHECKING:
     from mellea_like.core.conversation import Action
@@ -34,8 +36,8 @@ class Outcome(StrEnum):
     """Another draw won, the time was up, or the caller left."""
 
 
-# On Python 3.11, to look a member up takes ten times as long as a name.
-_PASSED = Outcome.PASSED
+# On Python 3.11, looking up a member takes ten times as long as a name.
+_PASSED, _MET = Outcome.PASSED, ValidationStatus.PASSED
 
 
 @record(frozen=True, slots=True)
@@ -117,6 +119,40 @@ class Slice:
         return self.outcome is _PASSED
 
     @property
+    def merit(self) -> tuple[float, float]:
+        """How near it came to passing; more is better.
+
+        It is the weight of the requirements that it met, then the mean of the verdicts' scores, or
+        0 if none has one.
+        """
+        met = total = 0.0
+        scored = 0
+        for requirement, verdict in zip(self.requirements, self.verdicts, strict=True):
+            if verdict.status is _MET:
+                met += requirement.weight
+            if verdict.score is not None:
+                total += verdict.score
+                scored += 1
+        return met, total / scored if scored else 0.0
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether its lane may draw again: it has no error that would come again.
+
+        An error is permanent if it is a backend's that is not retryable, or an exception of no
+        backend, connection, requirement or tool. What a verdict says went wrong is a requirement's,
+        except for a permanent error of its judge. An answer that is missing in a joint reply costs
+        its attempt only.
+        """
+        error = self.error
+        if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):
+            return error.__cause__.retryable
+        passing = RequirementError | MissingAnswer | ToolError
+        if error is None or self.verdicts or isinstance(error, passing):
+            return True
+        return error.retryable if isinstance(error, BackendError) else connection_failed(error)
+
+    @property
     def rounds(self) -> tuple[Message, ...]:
         """The calls of ``read_only`` tools in the draw, with their answers; empty if none ran."""
         sent, before = self.messages, self.context.messages
@@ -126,7 +162,7 @@ class Slice:
             begin = end
             while begin > asked and sent[begin - 1].role == "tool":
                 begin -= 1
-            begin -= 1  # The message that called them; the prompt's first one can't.
+            begin -= 1  # The message with the calls, which can't be the first one of the prompt.
             if begin <= asked or begin == end - 1 or not sent[begin].tool_calls:
                 return sent[end:]
             end = begin

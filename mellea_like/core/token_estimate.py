@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Request
     from mellea_like.core.parts import Part
 
-__all__ = ["estimate_input_tokens", "output_bound"]
-
 BYTES_PER_TOKEN = 4
 """English text has about four characters a token (OpenAI, "What are tokens and how to count them").
 
@@ -29,14 +27,14 @@ TOKENS_PER_IMAGE = 765
 vision", OpenAI's guide). Its size isn't looked up; other models take from a third to twice that."""
 
 TOKENS_PER_SMALL_IMAGE = 85
-"""The same where ``detail`` is ``"low"``."""
+"""The same if ``detail`` is ``"low"``."""
 
 BYTES_PER_AUDIO_TOKEN = {"wav": 4800, "pcm16": 4800}
 """A token is a tenth of a second of speech ("Managing costs", OpenAI's guide to its realtime API):
 so many bytes of 16 bits a sample at 24 kHz."""
 
 BYTES_PER_COMPRESSED_AUDIO_TOKEN = 1600
-"""The same of a sound of 128 kbit/s, as MP3 files often are."""
+"""The same at 128 kbit/s, which is common for MP3 files."""
 
 BYTES_PER_PAGE = 65536
 """A page of a PDF, which is read as an image; an assumption, not a measurement."""

@@ -1,4 +1,4 @@
-"""From a plain function to a tool: its arguments as a JSON Schema, and the reading of a call's."""
+"""Tools made of plain functions: JSON Schemas of their arguments, and the reading of calls."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from mellea_like.core.display import bounded, first_few, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["FunctionTool", "documented", "function_tool", "wrong_arguments"]
-
 
 class FunctionTool(NamedTuple):
     """The tool that a function's signature and docstring describe."""
@@ -32,13 +30,13 @@ class FunctionTool(NamedTuple):
     arguments: Any
 
     def watch(self) -> Callable[[str], str | None]:
-        """Begin to look at a call's arguments while they arrive; see `CallWatch`."""
+        """Begin to check a call's arguments while they arrive; see `CallWatch`."""
         from mellea_like.core.format_watch import FormatWatch  # noqa: PLC0415 (few stream calls)
 
         return FormatWatch(self.arguments).feed
 
     def read(self, arguments: str) -> dict[str, Any]:
-        """Read a call's arguments; a `ValueError` says which is wrong, and why."""
+        """Read a call's arguments; a ``ValueError`` names the wrong ones."""
         try:
             read = self.adapter.validate_json(arguments.strip() or "{}")
         except ValidationError as exc:
@@ -47,7 +45,7 @@ class FunctionTool(NamedTuple):
 
 
 class _Schema(GenerateJsonSchema):
-    """JSON Schemas without what a model has no use for: the titles that pydantic makes of names."""
+    """JSON Schemas without pydantic's titles, which are of no use to a model."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 (theirs)
 
@@ -57,7 +55,7 @@ class _Schema(GenerateJsonSchema):
 
 @lru_cache(maxsize=256)
 def function_tool(function: Callable[..., Any]) -> FunctionTool:
-    """Make a tool of a function; a `TypeError` says why it can't be one."""
+    """Make a tool of a function; raise ``TypeError`` if it can't be one."""
     inner: Any = getattr(function, "func", function)  # A partial's.
     name = getattr(inner, "__name__", None) or type(inner).__name__
     documentation = inspect.getdoc(inner if inspect.isroutine(inner) else inner.__call__)
@@ -92,7 +90,7 @@ def _checked(name: str, parameter: inspect.Parameter) -> Any:
     """Return a parameter's type hint."""
     by_name = {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
     if parameter.kind not in by_name:
-        msg = f"the tool {name}: {parameter} has no name of its own, by which a model could give it"
+        msg = f"the tool {name}: {parameter} has no name by which a model could pass it"
         raise TypeError(msg)
     if parameter.annotation is parameter.empty:
         msg = f"the tool {name}: its parameter {parameter.name!r} has no type hint"
@@ -143,7 +141,7 @@ _ARGUMENT = re.compile(r"^(\*{0,2}\w+)[ \t]*(?:\([^)]*\))?:[ \t]*(.*)$")
 
 
 def documented(docstring: str) -> tuple[str, Mapping[str, str]]:
-    """Return what a docstring says of a function, and of each of its arguments."""
+    """Return a docstring's description of a function, and of each argument."""
     sections = list(_SECTION.finditer(docstring))
     description = docstring[: sections[0].start()] if sections else docstring
     ends = [*(found.start() for found in sections), len(docstring)][1:]

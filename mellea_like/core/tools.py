@@ -23,9 +23,9 @@ __all__ = [
 ]
 
 CallWatch: TypeAlias = "Callable[[], Callable[[str], str | None]]"
-"""Begins to look at the arguments of a call that arrives.
+"""Makes a function that checks the arguments of a call while they arrive.
 
-It makes a function that takes the text so far and says why no call can come of it, or None.
+The function takes the text so far, and returns why it can't become a call, or None if it can.
 """
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -34,15 +34,15 @@ _CHOICES = frozenset({"auto", "required", "none"})
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's wish to have a tool run. Calls compare by what the model wrote.
+    """A model's call of a tool. Calls compare by their texts.
 
     Args:
-        id: its id, by the model or its server; the message with the answer refers to it.
+        id: its id, from the model or its server; the message with the answer refers to it.
         name: the tool's name.
-        arguments: the arguments, as the JSON text that the model wrote. It need not be right.
-        value: the arguments, read and validated, where the call was checked against its `Tool`.
-        extra: further fields of OpenAI's chat protocol, such as a server's ``extra_content``; its
-            servers get them back as they are.
+        arguments: the arguments, as the JSON text that the model wrote. It may be invalid.
+        value: the parsed and validated arguments, if the call was checked against its `Tool`.
+        extra: more fields of OpenAI's chat protocol, such as a server's ``extra_content``, which
+            are sent back unchanged.
 
     Raises:
         TypeError: the id, the name or the arguments aren't a ``str``, or ``extra`` isn't a mapping.
@@ -73,17 +73,17 @@ class ToolCall:
         return f"{self.name}({self.arguments})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the call as OpenAI's chat protocol has it."""
+        """Return the call as plain data in OpenAI's chat protocol."""
         function = {"name": self.name, "arguments": self.arguments}
         written = {"id": self.id, "type": "function", "function": function}
         return with_extra(written, self.extra)
 
     @classmethod
     def from_dict(cls, call: object) -> ToolCall:
-        """Read a call of OpenAI's chat protocol.
+        """Read a call in OpenAI's chat protocol.
 
         Args:
-            call: the call. Its arguments may be read already, as some templates have them.
+            call: the call. Its arguments may already be parsed, as in some chat templates.
 
         Returns:
             The call.
@@ -110,7 +110,7 @@ class Tool:
 
     Args:
         name: its name for the model, of 1 to 64 letters, digits, ``_`` and ``-`` (OpenAI's rule).
-        description: what it does, for the model.
+        description: a description for the model.
         parameters: the JSON Schema of its arguments, which is an object's. Other arguments are
             refused, unless ``"additionalProperties"`` is true or a schema.
         function: the function to run, or None if it runs elsewhere.
@@ -256,7 +256,7 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
     return Tool(called, about, schema, strict=strict)
 
 
-# --- calls in conversations, and to be compared
+# --- calls in conversations, and their comparison
 
 
 def resendable(call: ToolCall) -> ToolCall:
@@ -271,7 +271,7 @@ def resendable(call: ToolCall) -> ToolCall:
 
 
 def read_arguments(call: ToolCall) -> Any:
-    """Return a call's arguments as they were read, or else as their JSON says."""
+    """Return a call's parsed arguments."""
     if call.value is not None:
         return call.value
     try:
@@ -286,7 +286,7 @@ def canonical(call: ToolCall) -> str:
 
 
 def as_json(value: object, *, sort: bool = False) -> str:
-    """Return a value as JSON; what JSON can't hold as its ``repr``."""
+    """Return a value as JSON, with the ``repr`` of objects that JSON can't hold."""
     from pydantic_core import to_jsonable_python  # noqa: PLC0415 (few programs need it)
 
     plain = to_jsonable_python(value, fallback=repr)

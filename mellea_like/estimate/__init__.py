@@ -1,7 +1,7 @@
 """How many draws does it take? Statistics of pass rates, and the plan of the next run.
 
-The statistics are in `mellea_like.pass_rates`. `plan` is imported when it is first used: it reads
-journals, which those who only count draws don't need.
+The statistics are in `mellea_like.pass_rates`. `plan` is imported when it is first used, because it
+reads journals, which programs that only count draws don't need.
 """
 
 from __future__ import annotations

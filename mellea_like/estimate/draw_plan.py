@@ -1,4 +1,4 @@
-"""What `plan` found: the draws that the next run needs, as data and in words."""
+"""The result of `plan`: the draws that the next run needs, as data and in words."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A number of draws as budgets of a strategy, and what an item is expected to take with them.
+    """A number of draws as budgets of a strategy, and the expected cost of an item with them.
 
     Args:
         loop_budget: draws of a chain, one after another.
         concurrency_budget: chains, all at once.
-        draws: draws that are begun until one has passed or all have failed; those that are
-            cancelled when another passes are counted whole, here and below.
+        draws: draws that start until one has passed or all have failed; those that are cancelled
+            when another passes are counted whole, here and below.
         requests: requests for them, judges' and retries included.
         tokens: tokens of prompts and replies.
-        cost: what they cost in the plan's currency; None without prices.
-        seconds: how long it takes, every draw as long as the measured ones on average.
+        cost: their cost in the plan's currency; None without prices.
+        seconds: the expected time, if every draw takes as long as the measured ones on average.
     """
 
     loop_budget: int
@@ -51,10 +51,10 @@ class Bottleneck:
 
     Args:
         requirement: its description.
-        judged: how many replies it was decided for.
-        failed: how many of them failed it.
-        alone: how many of them met all others, and would have passed without it. Where checks stop
-            at the first failure, those that were skipped aren't known to be met.
+        judged: the number of replies that passed or failed it.
+        failed: the number of those that failed it.
+        alone: the number of those that met all others, and would have passed without it. If checks
+            stop at the first failure, the skipped ones don't count as met.
     """
 
     requirement: str
@@ -65,19 +65,19 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What repairs did, beside what as many further draws would have done.
+    """The success of repairs compared with fresh draws.
 
-    The draws, and so the budgets, of a plan are those of a strategy that draws anew: for one that
-    repairs, the turns of a chain after its first are likelier to pass where ``passed`` is more than
-    ``expected``, and the plan asks for more than it takes; or the other way round.
+    A plan's draws and budgets assume a strategy that makes fresh draws. If ``passed`` is more than
+    ``expected``, repairs are likelier to pass than that, and the plan asks for more draws than
+    needed; if it is less, for fewer.
 
     Args:
-        judged: how many repairs were judged.
-        passed: how many of them passed.
-        expected: how many draws made anew would have passed in their place: each of an item of
-            which as many draws have failed as the chain had failures before the repair.
-        low: the lower end of what chance makes of ``expected``, 95 times in a hundred.
-        high: the upper end. If ``passed`` is between them, no difference is shown.
+        judged: the number of repairs that were judged.
+        passed: the number of those that passed.
+        expected: how many fresh draws would have passed in their place, each of an item with as
+            many failed draws as the chain had before the repair.
+        low: the lower end of the 95 % interval of ``expected``.
+        high: the upper end. If ``passed`` is between them, there is no evidence of a difference.
     """
 
     judged: int
@@ -93,8 +93,9 @@ class UnsolvedItem:
 
     Args:
         id: its position in the run, from 0.
-        label: what it is about, shortened.
-        draws: how many draws of it failed. The more, the likelier it never passes.
+        label: its text, shortened.
+        draws: the number of its draws, which all failed. The more there are, the likelier it is
+            that it never passes.
     """
 
     id: int
@@ -104,34 +105,34 @@ class UnsolvedItem:
 
 @dataclass(frozen=True, slots=True)
 class DrawPlan:
-    """How many draws it takes, and what they cost. ``print`` shows it as a table.
+    """The number of draws that a target takes, and their cost. ``print`` shows it as a table.
 
     Args:
-        target: the share of items of which something should pass.
-        items: how many different items had a draw that was judged.
-        passed: how many of them passed, be it by a repair.
-        draws: how many draws the figures rest on.
-        left_out: iterations that are no such draws: repairs, errors, what was cancelled.
+        target: the share of items that should pass.
+        items: the number of different items with a draw that was judged.
+        passed: the number of those that passed, by a repair or not.
+        draws: the number of draws that the figures are based on.
+        left_out: the number of other iterations: repairs, errors, cancelled draws.
         curve: the coverage by number of draws.
         needed: the smallest number of draws with which the coverage reaches the target; None if
             four times the measured draws are too few, or may be.
         needed_surely: the same for the lower end of the coverage's 95 % interval.
-        splits: ways to make so many draws, from one after another to all at once; empty where
+        splits: ways to make so many draws, from one after another to all at once; empty if
             ``needed`` is None.
-        suggestion: the one of them with the least product of requests and seconds: a per cent more
-            of the one for a per cent less of the other.
-        bottleneck: the requirement that failed most often; None where none did.
-        unsolved: items of which nothing passed, those with the most draws first.
-        complete: whether all that the draws cost is known; if not, tokens and cost are at least
-            those of the splits.
-        currency: of ``cost``.
-        repairs: what repairs did, which are no such draws; None where none was judged, and where
-            the first draws can't tell what draws made anew would have done: items need two or more
-            of them, none of which was cancelled.
-        others: judged draws of other models or stages than the first, as of an escalation or a
-            fallback, which are left out, too.
-        passed_by_others: how many of ``passed`` did so only by the draws in ``others``.
-        selects: whether the run had a selection that goes on after a first pass, such as a vote:
+        suggestion: the split with the least product of requests and seconds: it accepts a per cent
+            more of the one for a per cent less of the other.
+        bottleneck: the requirement that failed most often; None if none failed.
+        unsolved: items that never passed, those with the most draws first.
+        complete: whether the whole cost of the draws is known; if not, tokens and cost are lower
+            bounds.
+        currency: the currency of ``cost``.
+        repairs: a comparison of repairs with fresh draws; None if no repair was judged, or if the
+            first draws can't predict fresh ones: items need two or more of them, none of which was
+            cancelled.
+        others: the number of judged draws by other models or stages than the first, as in an
+            escalation or a fallback, which are left out too.
+        passed_by_others: the number of items in ``passed`` that passed only by such draws.
+        selects: whether the run had a selection that continues after a first pass, such as a vote:
             the plan is for one draw that passes.
     """
 
@@ -158,7 +159,7 @@ class DrawPlan:
     def coverage(self) -> tuple[Coverage, ...]:
         """The coverage with 1, 2, 4, ... draws, and with ``needed`` and the measured ones.
 
-        It goes to twice what was measured, or is needed.
+        It extends to twice the measured draws, or twice the needed ones.
         """
         furthest = 2 * max(self.curve.reach, self.needed or 0)
         draws = {2**power for power in range(furthest.bit_length())}
@@ -169,8 +170,8 @@ class DrawPlan:
         """Write the plan as plain data.
 
         Returns:
-            What `json.dumps` takes: the fields, with ``coverage``, ``measured`` (the most draws of
-            an item) and ``hopeless_at_most`` in place of ``curve``.
+            A dict that `json.dumps` takes: the fields, with ``coverage``, ``measured`` (the most
+            draws of an item) and ``hopeless_at_most`` in place of ``curve``.
         """
         return {
             "target": self.target,
@@ -213,18 +214,18 @@ class DrawPlan:
             )
         if self.selects:
             yield (
-                "The run's selection goes on after a first pass: all below is for one reply that"
+                "The run's selection continues after a first pass: all below is for one reply that"
                 " passes."
             )
-        if (mended := self.repairs) is not None:
-            low, high = (f"{100 * n / mended.judged:.0f}" for n in (mended.low, mended.high))
+        if (repairs := self.repairs) is not None:
+            low, high = (f"{100 * n / repairs.judged:.0f}" for n in (repairs.low, repairs.high))
             shown = (
-                "" if not mended.low <= mended.passed <= mended.high else " No difference shown."
+                "" if not repairs.low <= repairs.passed <= repairs.high else " No difference shown."
             )
-            share = percent(mended.passed, mended.judged)
+            share = percent(repairs.passed, repairs.judged)
             yield (
-                f"{plural(mended.judged, 'repair')} left out: {share} passed, of draws made anew"
-                f" it would have been {low} to {high} %.{shown} All below is for draws made anew."
+                f"{plural(repairs.judged, 'repair')} left out: {share} passed, of fresh draws it"
+                f" would have been {low} to {high} %.{shown} All below is for fresh draws."
             )
         if cut := self.curve.cut:
             yield (
@@ -254,8 +255,7 @@ class DrawPlan:
         else:
             yield (
                 f"How many draws {wanted} takes can't be known from this run: {count(most.draws)}"
-                f" would reach {_between(most.low, most.high)}, and further than that nothing is"
-                " forecast."
+                f" would reach {_between(most.low, most.high)}, and no more can be forecast."
             )
         yield f"No item had more than {measured}: draw the unsolved ones {count(most.draws)} times."
 

@@ -1,4 +1,4 @@
-"""`plan`: what a run says about the draws that the next one needs."""
+"""`plan`: an estimate from a run of the draws that the next one needs."""
 
 from __future__ import annotations
 
@@ -17,29 +17,20 @@ from mellea_like.core.result import SamplingResult
 from mellea_like.estimate.draw_plan import Bottleneck, DrawPlan, Repairs, Split, UnsolvedItem
 from mellea_like.pass_rates import coverage_curve
 from mellea_like.report.markup import clip
-from mellea_like.report.model_shares import money_of
-from mellea_like.report.trace_figures import (
-    Money,
-    Prices,
-    damage,
-    independent_draws,
-    kind_of,
-    prices_of,
-    shown_by,
-    trace_so_far,
-    usage_of,
-)
+from mellea_like.report.model_shares import Money, Prices, money_of, prices_of
+from mellea_like.report.views import ItemView, RunView, TraceView, damage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.pass_rates import CoverageCurve
+    from mellea_like.report.views import SliceView
 
 __all__ = ["plan"]
 
 NO_ANSWER = "a whole answer of its format"
-"""Stands among the requirements for what makes a reply one that can be checked."""
+"""The entry among the requirements for replies that could be checked at all."""
 
 _LABEL = 100
 
@@ -54,38 +45,37 @@ def plan(
     *,
     prices: Mapping[str, Price] | None = None,
 ) -> DrawPlan:
-    """Say how many draws of each item reach a coverage, and what they cost, from what a run showed.
+    """Estimate from a run how many draws of each item reach a coverage, and their cost.
 
-    It is assumed that
+    It assumes that
 
     - the items are a sample of those to come. Equal items, as in an evaluation that lists each
       example eight times, are one item with the draws of all of them;
-    - draws of an item are independent, with a pass rate of its own. So a repair is no draw: what
-      counts is judged, and was sent the same as the first draw of its chain, to the same model.
-      With ``RejectionSamplingStrategy`` that is every judged iteration, with the strategies that
-      repair the first of each chain, with `Escalate` those of the first stage;
-    - whether a draw ends in an error has nothing to do with whether it would have passed: these are
-      left out;
+    - draws of an item are independent, and each item has its own pass rate. So only draws count
+      that were judged, and sent the same as the first draw of their chain, to the same model. With
+      ``RejectionSamplingStrategy`` those are all judged iterations, with strategies that repair the
+      first of each chain, with `Escalate` those of the first stage;
+    - an error has nothing to do with whether the draw would have passed: errors are left out;
     - an item is done when one draw passes, as with the selection ``"first"``.
 
-    Nothing is assumed of how pass rates are spread over items, nor of what passes and failures
-    take: a draw that was cancelled may have passed or failed, and the interval allows for both
-    (`CoverageCurve`). So draws that raced say less than those made one after another.
+    It makes no assumption about the distribution of pass rates, or about how long draws that pass
+    and draws that fail take: a cancelled draw may have passed or failed, and the interval allows
+    for both (`CoverageCurve`). So draws that raced tell less than those made one after another.
 
-    Of a journal, items that aren't finished count with the draws that they have had.
+    Items of a journal that aren't finished count with the draws that they have had.
 
-    Times and requests of the splits are those of lanes in step: every draw takes the mean time of
-    the measured ones (what was cancelled would have taken longer, and counts as that), waiting for
-    rate limits and retries included. They hold while the server takes ``concurrency_budget`` times
-    as many requests without getting slower.
+    Times and requests of the splits assume lanes in step: every draw takes the mean time of the
+    measured ones, including waits for rate limits and retries, and a cancelled one counts as
+    longer than it ran. They hold as long as the server takes ``concurrency_budget`` times as many
+    requests without getting slower.
 
-    It reads the whole journal before it returns; in async code, run it in a thread
+    The whole journal is read before it returns; in async code, run it in a thread
     (`anyio.to_thread.run_sync`).
 
     Args:
         run: a journal or its path, which may be in use; a directory of journals, or several of
             these, which are read as one run, its items counted through; or results of calls.
-        target: the share of items of which something should pass, between 0 and 1.
+        target: the share of items that should pass, between 0 and 1.
         prices: the price of each model by its name; those of the journal by default.
 
     Returns:
@@ -133,7 +123,7 @@ def plan(
 
 @dataclass(slots=True)
 class _Item:
-    """What the draws of equal items have shown, all together."""
+    """Sums over the draws of equal items."""
 
     id: int
     label: str
@@ -148,7 +138,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Findings:
-    """What the items of a run have shown: sums, and of items that come again what they have so far.
+    """Sums over the items of a run, and the sums so far of items that come again.
 
     Only items with a draw that was judged are in ``shown`` and the sums that follow it.
     """
@@ -173,7 +163,7 @@ class _Findings:
     failed: Counter[str] = field(default_factory=Counter[str])
     alone: Counter[str] = field(default_factory=Counter[str])
     repairs: Counter[tuple[int, bool]] = field(default_factory=Counter[tuple[int, bool]])
-    """How many repairs came after so many failures of their chain, and passed or not."""
+    """Repairs, by the number of failures of their chain before and whether they passed."""
 
     def read(self, run: object) -> None:
         """Read all of a run."""
@@ -184,8 +174,8 @@ class _Findings:
             results: Iterable[Any] = cast("Any", run)
             for position, one in enumerate(results):
                 if isinstance(one, SamplingResult):
-                    trace = one.to_dict()
-                    self._add(self._item(kind_of(trace), position), "", trace)
+                    trace = TraceView(one.to_dict())
+                    self._add(self._item(trace.kind, position), "", trace)
                 elif isinstance(one, str) or hasattr(one, "path") or hasattr(one, "__fspath__"):
                     journals.append(one)
                 else:
@@ -207,29 +197,32 @@ class _Findings:
 
         paths = journal_paths(*journals)
         runs = [read_run(path, check=False) for path in paths]
-        if self.prices is None and (given := [run["prices"] for run in runs if run["prices"]]):
-            self.prices = prices_of({"prices": ChainMap(*given)})
+        if self.prices is None and (
+            given := [run.prices for run in map(RunView, runs) if run.prices]
+        ):
+            self.prices = prices_of(ChainMap(*given))
         facts = dict(zip(paths, runs, strict=True))
         comes_again = repeated(paths)
-        for position, (path, item) in enumerate(JournalsTogether(paths, runs).items()):
-            number, label = item["id"], item["label"]
-            if len(paths) > 1:
-                number, label = position, f"{path.name} #{number}: {label}"
+        for position, (path, record) in enumerate(JournalsTogether(paths, runs).items()):
             with damage("record of a run"):
-                if (trace := trace_so_far(item, facts[path])) is None:
+                item = ItemView(record)
+                number, label = item.id, item.label
+                if len(paths) > 1:
+                    number, label = position, f"{path.name} #{number}: {label}"
+                if (trace := item.so_far(facts[path])) is None:
                     continue
-                if comes_again(item["digest"]):
-                    self._add(self._item(kind_of(trace, item), number), label, trace)
+                if comes_again(item.digest):
+                    self._add(self._item(item.digest or trace.kind, number), label, trace)
                 else:
                     self._add(alone := _Item(number, ""), label, trace)
                     self._settle(alone)
 
     def _item(self, kind: Hashable, position: int) -> _Item:
-        """Return what equal items have shown so far, which is counted as that of the first."""
+        """Return the sums of equal items so far, which are counted as the first one."""
         return self.kinds.setdefault(kind, _Item(position, ""))
 
     def _settle(self, item: _Item) -> None:
-        """Count what all draws of an item have shown."""
+        """Count an item after all of its draws."""
         if not item.draws:
             return
         self.shown[item.draws, item.passes, item.cut] += 1
@@ -241,56 +234,55 @@ class _Findings:
         if not item.solved:
             self.unsolved.append(UnsolvedItem(item.id, item.label, item.draws))
 
-    def _add(self, item: _Item, label: str, trace: Mapping[str, Any]) -> None:
+    def _add(self, item: _Item, label: str, trace: TraceView) -> None:
         """Count the draws of an item."""
-        self.selects |= trace.get("decision") is not None
-        draws = independent_draws(trace)
-        self.left_out += len(trace["slices"]) - len(draws)
-        for s in trace["slices"]:
-            if s["outcome"] == "cancelled":
-                self.cancelled.append(s["ended_at"] - s["started_at"])
+        self.selects |= trace.decides
+        draws = trace.independent_draws
+        self.left_out += len(trace.slices) - len(draws)
+        for s in trace.slices:
+            if s.outcome == "cancelled":
+                self.cancelled.append(s.seconds)
         for s in draws:
-            usage = usage_of(s["usage"])
-            self.usage += usage
-            self.durations.append(s["ended_at"] - s["started_at"])
+            self.usage += s.usage
+            self.durations.append(s.seconds)
             if self.prices is not None:
-                self.money = self.money.plus(money_of(s, s["model"], self.prices))
+                self.money = self.money.plus(money_of(s, s.model, self.prices))
         if draws and not item.label:
-            about = label or trace["slices"][0]["action"]["text"]
+            about = label or trace.slices[0].action
             item.label = clip(" ".join(about.split()), _LABEL)
-        shown = shown_by(trace)
+        shown = trace.shown
         item.draws, item.passes = item.draws + shown[0], item.passes + shown[1]
         item.cut += shown[2]
-        item.firsts += sum(s["depth"] == 0 for s in draws)
+        item.firsts += sum(s.depth == 0 for s in draws)
         solved = self._count_judged(trace, draws)
-        passed = any(s["outcome"] == "passed" for s in trace["slices"])
+        passed = any(s.passed for s in trace.slices)
         item.by_others = (item.by_others or (passed and not item.solved)) and not solved
         item.solved |= passed
 
-    def _count_judged(self, trace: Mapping[str, Any], draws: Sequence[Mapping[str, Any]]) -> bool:
-        """Count verdicts of the draws' model, its repairs and what others did; is it solved?"""
-        asked = {s["iteration"] for s in draws}
-        firsts = [s for s in trace["slices"] if s["depth"] == 0]
-        models = {s["model"] for s in draws}
-        stages = {s.get("stage") for s in firsts}
+    def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
+        """Count verdicts, repairs and draws of other models; tell if the first model passed."""
+        asked = {s.iteration for s in draws}
+        firsts = [s for s in trace.slices if s.depth == 0]
+        models = {s.model for s in draws}
+        stages = {s.stage for s in firsts}
         failures: Counter[int] = Counter()
         solved = False
-        for s in trace["slices"]:
-            if s["outcome"] in {"passed", "failed"}:
-                passed = s["outcome"] == "passed"
-                first = s["model"] in models and s.get("stage") in stages
+        for s in trace.slices:
+            if s.judged:
+                passed = s.passed
+                first = s.model in models and s.stage in stages
                 self.others += not first
                 solved |= first and passed
                 if first:
                     self._judge(s)
-                if s["iteration"] not in asked and first:
-                    self.repairs[failures[s["chain"]], passed] += 1
-                # After a pass, a chain draws anew.
-                failures[s["chain"]] = 0 if passed else failures[s["chain"]] + 1
+                if s.iteration not in asked and first:
+                    self.repairs[failures[s.chain], passed] += 1
+                # After a pass, a chain starts again.
+                failures[s.chain] = 0 if passed else failures[s.chain] + 1
         return solved
 
     def repairs_beside(self, curve: CoverageCurve) -> Repairs | None:
-        """Set what repairs did beside what draws made anew would have done, where that is known."""
+        """Compare repairs with fresh draws, as far as these can be predicted."""
         most = self.most_firsts
         if most < 2 or curve.cut:  # noqa: PLR2004 (one draw can't tell a hard item from bad luck)
             return None
@@ -300,16 +292,16 @@ class _Findings:
             return None
         passed = sum(n for (_, passed), n in known.items() if passed)
         expected = sum(n * curve.next_passes(failed) for (failed, _), n in known.items())
-        # Both the passes and the rate that is expected of them are counts that vary.
+        # Both the passes and the expected rate are subject to chance.
         share = expected / judged
         half = 1.96 * sqrt(judged * share * (1 - share) * (1 + judged / self.firsts))
         return Repairs(
             judged, passed, expected, max(0.0, expected - half), min(judged, expected + half)
         )
 
-    def _judge(self, s: Mapping[str, Any]) -> None:
-        verdicts = {v["description"]: v["status"] for v in s["validations"]}
-        verdicts[NO_ANSWER] = "failed" if s["reason"] else "passed"
+    def _judge(self, s: SliceView) -> None:
+        verdicts = {v.description: v.status for v in s.verdicts}
+        verdicts[NO_ANSWER] = "failed" if s.reason else "passed"
         for what, status in verdicts.items():
             self.judged[what] += status in {"passed", "failed"}
             self.failed[what] += status == "failed"
@@ -325,7 +317,7 @@ class _Findings:
         return Bottleneck(worst, self.judged[worst], self.failed[worst], self.alone[worst])
 
     def splits(self, curve: CoverageCurve, needed: int) -> Iterator[Split]:
-        """Say what so many draws take, in a few ways from one after another to all at once."""
+        """Split so many draws in a few ways, from one after another to all at once."""
         widths = {min(2**power, needed) for power in range(needed.bit_length() + 1)}
         steps = [0, 1]
         while steps[-1] < needed:
@@ -341,10 +333,10 @@ class _Findings:
             return shares[after - 1] + part * (shares[after] - shares[after - 1])
 
         mean = _mean_length(self.durations, self.cancelled)
-        # As few chains as do with that many turns.
+        # Use the fewest chains that make so many draws in that many turns.
         for turns in sorted({-(-needed // width) for width in widths}, reverse=True):
             chains = -(-needed // turns)
-            # A round begins if all draws before it have failed.
+            # A round starts only if all draws before it have failed.
             rounds = sum(1 - share(min(needed, turn * chains)) for turn in range(turns))
             per_draw = rounds * chains / len(self.durations)
             cost = None if self.prices is None else self.money.known * per_draw
@@ -353,7 +345,7 @@ class _Findings:
 
 
 def _mean_length(ended: Sequence[float], cancelled: Sequence[float]) -> float:
-    """Return what a draw takes on average (Kaplan and Meier); a cancelled one is known to last."""
+    """Return the mean time of a draw (Kaplan and Meier): cancelled ones lasted longer than seen."""
     if not cancelled:
         return sum(ended) / len(ended)
     lengths, cut = sorted(ended), sorted(cancelled)

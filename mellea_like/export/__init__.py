@@ -1,4 +1,4 @@
-"""Exports: training data, and tables, made of what runs have kept in their journals.
+"""Exports: training data and tables, made from the journals of runs.
 
 ```python
 from mellea_like.export import export

@@ -1,4 +1,4 @@
-"""`export`: a file for training, or a table, made of what a run has kept."""
+"""`export`: a file for training, or a table, made from a run's journals."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from mellea_like.export.formats import (
     words_needed,
 )
 from mellea_like.export.journaled_run import Run
+from mellea_like.report.views import ItemView
 from mellea_like.runtime.atomic_files import replaced
 
 if TYPE_CHECKING:
@@ -56,17 +57,17 @@ PAIRED = ("dpo", "reward", "openai-dpo")
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What came of an export; as text, a sentence.
+    """The result of an export; as text, a sentence.
 
     Args:
-        output: the file; None where a stream was written to.
-        card: its data card; None where there is none.
-        rows: how many rows were written.
-        items: how many items there are in the run.
-        left_out: how many items nothing was made of, by the reason.
-        notes: how many replies or rows were left out or changed otherwise, by what it was: replies
-            under one prompt that both passed and failed, thoughts that the format has no field
-            for, rows with halves of characters.
+        output: the file; None if a stream was written.
+        card: its data card; None if there is none.
+        rows: the number of rows that were written.
+        items: the number of items in the run.
+        left_out: the number of items without rows, by the reason.
+        notes: the number of replies or rows that were left out or changed for other reasons:
+            replies under one prompt that both passed and failed, thoughts that the format has no
+            field for, rows with halves of characters.
     """
 
     output: Path | None
@@ -104,73 +105,71 @@ def export(
     card: bool = True,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> Exported:
-    """Make a file for training, or a table, of what a run has kept.
+    """Make a file for training, or a table, from a run's journals.
 
     Items are read one by one, so that a run of a million takes no more memory than a short one.
-    The file is written beside its place and put there when it is whole. The run may be under way:
-    what is finished is exported.
+    The file replaces an earlier one only when it is complete. The run may still be running: the
+    items that are finished are exported.
 
-    A reply stands under the prompt of its item, also where it is a repair, which was sent another
-    one; so all replies to an item share their prompt, as preference training needs it. Replies
-    that were closed while they arrived (early rejection) are never used: their model would have
-    gone on. Equal replies to one item count once. A reply that passed and, equal and under the same
-    prompt, also failed (a check that isn't deterministic) is in no row of a format with labels or
-    pairs. Halves of characters (lone surrogates), for which many readers refuse a whole file, are
-    replaced by U+FFFD.
+    All replies to an item are written under the item's prompt, as preference training needs it,
+    even repairs, which were sent another one. Replies that were closed while they arrived (early
+    rejection) are never used, because their model would have continued. Equal replies to one item
+    count once. If equal replies to the same prompt passed and failed (a check isn't deterministic),
+    formats with labels or pairs have neither. Halves of characters (lone surrogates), for which
+    many readers refuse a whole file, are replaced by U+FFFD.
 
-    A **margin** is by how much the chosen reply of a pair is better: the difference of the scores
-    that the run's selection gave them (of a vote, of the weights of their answers), where both have
-    one; else of the shares of the requirements that they met, by weight, from 0 to 1.
+    The **margin** of a pair measures how much better the chosen reply is: the difference of the
+    scores that the run's selection gave them (in a vote, of the weights of their answers) if both
+    have one, or else of the shares of the requirements that they met, by weight, from 0 to 1.
 
     Args:
-        run: a `Run`, or what one is made of: the path of a journal, a `Journal`, a directory of
+        run: a `Run`, or the journals of one: the path of a journal, a `Journal`, a directory of
             journals, or several of these.
-        output: the file, which is replaced if it is there; or a binary file that is open. One whose
-            name ends in ``.parquet`` is Parquet in any format that isn't OpenAI's.
-        format: what a row is. TRL's: ``"sft"`` (``messages``), ``"prompt-completion"``, ``"dpo"``
-            (``prompt``, ``chosen``, ``rejected``), ``"kto"`` (``prompt``, ``completion``,
-            ``label``) and ``"reward"`` (``chosen``, ``rejected``, each the whole conversation).
-            OpenAI's: ``"openai"`` (``messages``) and ``"openai-dpo"`` (``input``,
-            ``preferred_output``, ``non_preferred_output``). Or all draws with what is known of
-            them, passed or not, a row each: ``"jsonl"``, ``"csv"``, ``"parquet"``.
-        pairs: which pairs of an item: ``"best-worst"``, the best reply that passed with the worst
-            that failed, or, where none failed, with the one of the lowest score; ``"one"``, the
-            best with any that is worse, by chance; ``"all"``, every reply that passed with every
-            one that failed, and with those of a lower score, the widest margins first.
+        output: the file, which is replaced if it exists, or an open binary file. A name that ends
+            in ``.parquet`` makes it Parquet in any format that isn't OpenAI's.
+        format: the contents of a row. TRL's: ``"sft"`` (``messages``), ``"prompt-completion"``,
+            ``"dpo"`` (``prompt``, ``chosen``, ``rejected``), ``"kto"`` (``prompt``,
+            ``completion``, ``label``) and ``"reward"`` (``chosen``, ``rejected``, each the whole
+            conversation). OpenAI's: ``"openai"`` (``messages``) and ``"openai-dpo"``
+            (``input``, ``preferred_output``, ``non_preferred_output``). Or a row with all details
+            for each draw, passed or not: ``"jsonl"``, ``"csv"``, ``"parquet"``.
+        pairs: the pairs of an item: ``"best-worst"``, the best reply that passed with the worst
+            that failed, or with the one of the lowest score if none failed; ``"one"``, the best
+            with a random one that is worse; ``"all"``, every reply that passed with every one that
+            failed, and with those of a lower score, the widest margins first.
         min_margin: leave out pairs of a smaller margin.
-        max_per_item: how many rows an item has at most; for ``"kto"``, of each label. By default a
-            format of single replies takes an item's winners (one, or all that `Collect` kept), and
-            the others all that there are.
-        select: which of several replies that passed come first: the ``"best"`` (the winners, then
-            by score), the ``"shortest"``, or any (``"random"``). Of ``pairs="all"``, which pairs.
-        seed: makes what is random repeatable: an item's choice depends on it and the item alone.
-        keep_repairs: keep the conversation in which a reply was repaired as its prompt, in place of
+        max_per_item: the most rows of an item; for ``"kto"``, of each label. By default a format of
+            single replies takes an item's winners (one, or all that `Collect` kept), and the others
+            take all.
+        select: the order of replies that passed: the ``"best"`` first (the winners, then by score),
+            the ``"shortest"`` first, or a ``"random"`` one. With ``pairs="all"``, that of pairs.
+        seed: makes random choices repeatable: an item's depend only on the seed and the item.
+        keep_repairs: keep the conversation in which a reply was repaired as its prompt, instead of
             the item's. Only replies to the same prompt are paired, so repairs then have few pairs.
-        reasoning: where the thoughts of a reply go: ``"field"``, into ``reasoning_content`` of its
+        reasoning: the place of a reply's thoughts: ``"field"``, into ``reasoning_content`` of its
             message, as Qwen's, DeepSeek's and others' chat templates read it; ``"inline"``, before
             its text in ``<think>`` tags; ``"drop"``, nowhere. By default into the field, or with
             OpenAI's formats, which have none, nowhere. Tables have a column ``reasoning`` always.
-        drop: replies to leave out: ``"incomplete"`` ones, which were cut off, filtered or refused,
-            and ``"empty"`` ones, without text or tool calls.
+        drop: the replies to leave out: ``"incomplete"`` ones, which were cut off, filtered or
+            refused, and ``"empty"`` ones, without text or tool calls.
         min_chars: leave out replies with fewer characters than this, thoughts not counted.
         max_chars: leave out replies with more.
         prompt: the item's prompt as it was ``"sent"``, or ``"bare"``: without the list of
             requirements below it.
-        details: whether columns for people go along: the item, the draws, their models, scores and
-            margins, and why the rejected reply was rejected (``reasons``). OpenAI takes none.
-        card: whether to write a data card beside the file, ``FILE.card.md``: what was drawn, kept,
-            and rejected by which requirement, with which model, prompts, seeds and versions.
-        on_progress: is told after each item how many are done, and of how many.
+        details: add columns for people: the item, the draws, their models, scores and margins, and
+            why the rejected reply was rejected (``reasons``). OpenAI takes none.
+        card: write a data card beside the file, ``FILE.card.md``: the numbers of draws, of rows and
+            of rejections by requirement, and the models, prompts, seeds and versions.
+        on_progress: called after each item with the number of items done, and of all.
 
     Returns:
-        How many rows were written, and why nothing was made of some items.
+        The number of rows, and the reasons why items have none.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range, or two don't go together: an ``output`` named
-            as another kind of file than ``format``, or a choice of which it has none.
-        JournalError: a journal can't be read, or doesn't keep the texts that this format is made
-            of.
+        ValueError: an argument is out of its range, or two contradict each other: the name of
+            ``output`` and ``format``, or an option that ``format`` doesn't have.
+        JournalError: a journal can't be read, or doesn't keep the texts that this format needs.
         ImportError: Parquet needs pyarrow: the extra ``arrow``.
         OSError: the file can't be written.
     """
@@ -211,8 +210,9 @@ def export(
         disputed: AbstractSet[int] = frozenset()
         if has_labels(format):
             disputed = _disputed_replies(source, how)
-        for item in source.items():
-            with _damage(item):
+        for record in source.items():
+            with _damage(record):
+                item = ItemView(record)
                 found = rows_of(item, format, how, details=details, disputed=disputed, notes=notes)
             if isinstance(found, str):
                 counts[found] += 1
@@ -274,7 +274,7 @@ def _check(format: Format, how: ExampleRules) -> None:
 def _container(
     format: Format, path: Path | None, *, details: bool, reasoning: Reasoning | None
 ) -> _Container:
-    """Say how rows are stored; what OpenAI doesn't take is refused."""
+    """Return how rows are stored; refuse what OpenAI doesn't take."""
     parquet = path is not None and path.suffix.lower() == ".parquet"
     if format in OPENAI and reasoning == "field":
         msg = f"export: {format} has no field for reasoning: have it inline, or drop it"
@@ -316,18 +316,18 @@ def _check_words(run: Run, format: Format) -> None:
 
 
 def _settings(format: Format, how: ExampleRules) -> dict[str, Any]:
-    """Say what shaped the file."""
+    """Return the settings that shaped the file."""
     if format in PLAIN:
         return {}
     return {**how._asdict(), "drop": ", ".join(how.drop) or None}
 
 
 def _disputed_replies(run: Run, how: ExampleRules) -> AbstractSet[int]:
-    """Find the replies that passed and also failed under the same prompt, in whichever items."""
+    """Find the replies that both passed and failed under the same prompt, in any items."""
     labelled: tuple[set[int], set[int]] = set(), set()
     for item in run.items():
         with _damage(item):
-            examples = ItemExamples(item, how)
+            examples = ItemExamples(ItemView(item), how)
             for draw in examples.draws:
                 labelled[draw.passed].add(examples.key_of(draw))
     return labelled[False] & labelled[True]
@@ -356,11 +356,11 @@ class _Writer(Protocol):
         """Write a row."""
 
     def close(self) -> None:
-        """Write what is to stand at the end."""
+        """Write the end of the file."""
 
 
 def _writer_of(file: BinaryIO, container: _Container, columns: Mapping[str, str]) -> _Writer:
-    """Make what writes rows; the columns are those of all of them, with their kinds."""
+    """Make a writer of rows; the columns are those of all rows, with their kinds."""
     if container == "parquet":
         from mellea_like.export.arrow import ParquetRows  # noqa: PLC0415 (an extra)
 
@@ -380,7 +380,7 @@ class _Jsonl:
 
 
 class _Csv:
-    """Writes RFC 4180: lists and objects are JSON in their cells, and what is missing is empty."""
+    """Writes RFC 4180: lists and objects are JSON in their cells, and missing values are empty."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
         self._file = file

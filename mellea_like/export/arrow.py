@@ -10,6 +10,7 @@ from mellea_like.batch.rows.formats import HALVES, as_json, whole
 from mellea_like.batch.rows.parquet import GroupWriter, pa
 from mellea_like.core.conversation import Message
 from mellea_like.export.formats import COLUMNS, draw_rows
+from mellea_like.report.views import ItemView
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class ParquetRows(GroupWriter):
         try:
             made = {name: fit(row[name], kind) for name, kind in self._columns.items()}
         except ValueError:
-            self.close()  # Else it would write its end when it is collected, and the file is shut.
+            self.close()  # Otherwise the collector would close it, when the file is already closed.
             raise
         self.add(made)
 
@@ -59,7 +60,7 @@ def reader_of(items: Iterable[Mapping[str, Any]]) -> Any:
 
 
 def _batches(items: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
-    rows, halves = chain.from_iterable(map(draw_rows, items)), 0
+    rows, halves = chain.from_iterable(map(draw_rows, map(ItemView, items))), 0
     while block := list(islice(rows, ROWS)):
         written = [whole(row) for row in block]
         halves += sum(map(ne, block, written))

@@ -1,4 +1,4 @@
-"""The data card of an export: where its rows come from, as Markdown."""
+"""The data card of an export: the origin of its rows, as Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from mellea_like.report.markup import clip, visible
 from mellea_like.report.numbers import count, moment, percent
 from mellea_like.report.run_figures import RunFigures
 from mellea_like.report.run_summary import headline, identity_of
-from mellea_like.report.trace_figures import trace_so_far
 from mellea_like.version import __version__
 
 if TYPE_CHECKING:
@@ -20,18 +19,19 @@ if TYPE_CHECKING:
 
     from mellea_like.export.api import Exported
     from mellea_like.export.journaled_run import Run
+    from mellea_like.report.views import ItemView
 
 __all__ = ["Card"]
 
 JOURNALS, MODELS, REQUIREMENTS = 20, 20, 100
-"""How many of each are named."""
+"""The numbers of each that are named."""
 
 _CELL = 300
 _MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#"})
 
 
 class Card:
-    """Gathers what a card says while the items of a run come by, one at a time."""
+    """Gathers the figures of a card from the items of a run, one at a time."""
 
     def __init__(self, run: Run, settings: Mapping[str, Any]) -> None:
         self._run = run
@@ -40,23 +40,20 @@ class Card:
         self._models: Counter[str] = Counter()
         self._used = 0
 
-    def add(self, item: Mapping[str, Any], rows: Sequence[object]) -> None:
-        """Count an item, and that rows were made of it."""
-        self._figures.add(item)
+    def add(self, item: ItemView, rows: Sequence[object]) -> None:
+        """Count an item and the rows that were made of it."""
+        self._figures.count(item)
         self._used += bool(rows)
-        trace = trace_so_far(item)
-        for s in () if trace is None else trace["slices"]:
-            if s["model"] is not None and (
-                s["model"] in self._models or len(self._models) < MODELS
-            ):
-                self._models[s["model"]] += 1
+        trace = item.so_far()
+        for s in () if trace is None else trace.slices:
+            if s.model is not None and (s.model in self._models or len(self._models) < MODELS):
+                self._models[s.model] += 1
 
     def written(self, name: str, digest: str, exported: Exported) -> str:
         """Write the card of a file that has its rows and this digest."""
-        figures, facts, journals = self._figures, self._run.facts, self._run.journals
+        figures, facts, journals = self._figures, self._figures.facts, self._run.journals
         outcomes = figures.outcomes
         drawn = outcomes.total()
-        versions: Mapping[str, str] = facts.get("versions") or {}
         named = ", ".join(path.name for path in journals[:JOURNALS])
         named += f" and {len(journals) - JOURNALS} more" if len(journals) > JOURNALS else ""
         made = {
@@ -66,13 +63,13 @@ class Card:
             "SHA-256": digest,
             **{n: str(v) for n, v in self._settings.items() if v is not None and v is not False},
         }
-        resumed = len(facts.get("sittings") or ()) - len(journals)
+        resumed = len(facts.sittings) - len(journals)
         sampled = {
             "From": named,
-            "Begun": moment(facts["started"]),
-            "Ended": moment(facts["ended"]) if facts["ended"] else "not finished",
+            "Begun": moment(facts.started),
+            "Ended": moment(facts.ended) if facts.ended else "not finished",
             **({"Resumed": plural(resumed, "time")} if resumed > 0 else {}),
-            "By": ", ".join(f"{n} {v}" for n, v in versions.items()) or "not recorded",
+            "By": ", ".join(f"{n} {v}" for n, v in facts.versions.items()) or "not recorded",
             "Models": ", ".join(f"{m} ({plural(n, 'draw')})" for m, n in self._models.most_common())
             or "their names are not recorded",
             **dict(identity_of(figures)),

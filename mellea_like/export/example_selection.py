@@ -1,4 +1,4 @@
-"""Which replies of an item are kept, and which are paired: pure decisions over its record."""
+"""Which replies of an item are kept, and which are paired: pure decisions on its record."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mellea_like.batch.unique import UNIQUE
 from mellea_like.core.generation import CUT, REJECTED
-from mellea_like.core.prompts import prompt_at
-from mellea_like.report.trace_figures import decision_of, problems_of, share_met, winners_of
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Collection, Mapping, Sequence
     from collections.abc import Set as AbstractSet
+
+    from mellea_like.report.views import ItemView, SliceView, TraceView
 
 __all__ = [
     "DISPUTED",
@@ -43,7 +43,7 @@ Prompt: TypeAlias = Literal["sent", "bare"]
 
 DISPUTED = "replies that both passed and failed"
 UNFINISHED = CUT | {"content_filter", "refusal"}
-"""The finish reasons of replies that are no whole answer."""
+"""The finish reasons of incomplete replies."""
 
 LeftOut: TypeAlias = Literal[
     "not finished",
@@ -54,7 +54,7 @@ LeftOut: TypeAlias = Literal[
     "the replies that passed also failed",
     "the filters leave no reply",
 ]
-"""Why nothing is made of an item."""
+"""Reasons why nothing is made of an item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ class Draw:
 
     @property
     def said(self) -> str:
-        """What tells replies apart: the text, or with tool calls all of it; never the thoughts."""
+        """The reply without its thoughts, to compare: its text, or all of it if it calls tools."""
         [*rounds, last] = self.reply
         if not rounds and "tool_calls" not in last:
             return self.text
         return repr([{**message, "reasoning_content": None} for message in self.reply])
 
     def margin(self, other: Draw) -> float:
-        """Say by how much this one is better: by their scores, else by the share that they met."""
+        """Return how much better this one is: by the scores, else by the shares met."""
         if self.score is not None and other.score is not None:
             return self.score - other.score
         return self.met - other.met
@@ -102,7 +102,7 @@ class Pair(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """By how much the chosen one is better."""
+        """How much better the chosen one is."""
         return self.chosen.margin(self.rejected)
 
 
@@ -133,17 +133,17 @@ class ExampleRules(NamedTuple):
 
 
 class ItemExamples:
-    """The replies of one item, and what an export takes of them."""
+    """The replies of one item, and the examples that an export makes of them."""
 
     def __init__(
         self,
-        item: Mapping[str, Any],
+        item: ItemView,
         how: ExampleRules,
         disputed: AbstractSet[int] = frozenset(),
         notes: Counter[str] | None = None,
     ) -> None:
         self._how = how
-        trace: Mapping[str, Any] | None = item["trace"]
+        trace = item.trace
         self.finished = trace is not None
         drawn = [] if trace is None else draws_of(trace)
         self.draws = [
@@ -161,9 +161,9 @@ class ItemExamples:
             self.draws = agreed
         else:
             self._disputed = False
-        self._winners = 1 if trace is None else max(1, len(winners_of(trace)))
-        # The same for an item, whatever comes before it.
-        self._random = random.Random(f"{how.seed} {item['id']} {item['label']}")
+        self._winners = 1 if trace is None else max(1, len(trace.winners))
+        # An item's choices don't depend on the items before it.
+        self._random = random.Random(f"{how.seed} {item.id} {item.label}")
 
     def kept(self) -> list[tuple[Draw, Messages]] | LeftOut:
         """Choose replies that passed, each with its prompt."""
@@ -174,7 +174,7 @@ class ItemExamples:
         return self._with_prompts(self._selected(good)[:most])
 
     def labelled(self) -> list[tuple[Draw, Messages]] | LeftOut:
-        """Choose replies that passed and replies that failed: up to so many of each."""
+        """Choose replies that passed and replies that failed: up to ``max_per_item`` of each."""
         good, bad = self._passed(), self._failed()
         if not good and not bad:
             return self._why_none()
@@ -209,7 +209,7 @@ class ItemExamples:
         return wide[: self._how.max_per_item]
 
     def key_of(self, draw: Draw) -> int:
-        """Make a number of a reply and its prompt, the same for equal ones in this process."""
+        """Hash a reply and its prompt; equal ones have the same number in this process."""
         return hash((repr(self._prompt_of(draw)), draw.said))
 
     # --- parts -----------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class ItemExamples:
         return (draw.prompt or None) if self._how.keep_repairs else self._prompt
 
     def _groups(self) -> list[tuple[Messages | None, list[Draw], list[Draw]]]:
-        """Put together what answers the same prompt: all of the item, or with repairs apart."""
+        """Group replies to the same prompt: all of the item, or repairs apart."""
         good, bad = self._passed(), self._failed()
         if not self._how.keep_repairs:
             return [(self._prompt, good, bad)]
@@ -273,7 +273,7 @@ class ItemExamples:
         return found
 
     def _single(self, pairs: list[Pair]) -> list[Pair]:
-        """Choose one pair: the two ends, or the chosen reply with any that is worse."""
+        """Choose one pair: the best with the worst, or the best with a random worse one."""
         chosen = self._selected(_different([pair.chosen for pair in pairs]))[0]
         its = [pair for pair in pairs if pair.chosen is chosen]
         if self._how.pairs == "one":
@@ -281,57 +281,56 @@ class ItemExamples:
         return [min(its, key=lambda p: (p.rejected.passed, -p.margin, p.rejected.iteration))]
 
 
-def draws_of(trace: Mapping[str, Any]) -> list[Draw]:
-    """Read the replies of a call that were judged and whose words are kept.
+def draws_of(trace: TraceView) -> list[Draw]:
+    """Read the replies of a call that were judged and whose texts are kept.
 
-    One that was closed while it arrived is left out: its model would have gone on. So is one that
-    failed only because another item's reply was like it.
+    Replies that were closed while they arrived are left out, because their models would have
+    continued, and those that failed only because they were like another item's reply.
     """
-    winners = {s["iteration"]: rank for rank, s in enumerate(winners_of(trace))}
+    winners = {s.iteration: rank for rank, s in enumerate(trace.winners)}
     scores = scores_of(trace)
     return [
         Draw(
-            iteration=s["iteration"],
-            depth=s["depth"],
-            passed=s["outcome"] == "passed",
+            iteration=s.iteration,
+            depth=s.depth,
+            passed=s.passed,
             prompt=sent,
-            text=s["text"],
+            text=s.text or "",
             reply=_reply(rounds, s),
-            ended=s["finish_reason"],
-            model=s["model"],
-            met=share_met(s),
-            score=scores.get(s["iteration"]),
-            rank=winners.get(s["iteration"]),
-            reasons=problems_of(s),
+            ended=s.finish_reason,
+            model=s.model,
+            met=s.share_met,
+            score=scores.get(s.iteration),
+            rank=winners.get(s.iteration),
+            reasons=s.problems,
         )
-        for s in trace["slices"]
-        if s["outcome"] in {"passed", "failed"}
-        and ((s["text"] or "").strip() or s.get("tool_calls"))
-        and s["finish_reason"] != REJECTED
+        for s in trace.slices
+        if s.judged
+        and ((s.text or "").strip() or s.tool_calls)
+        and s.finish_reason != REJECTED
         and not _only_a_duplicate(s)
         for sent, rounds in [_conversation(trace, s)]
     ]
 
 
-def _only_a_duplicate(s: Mapping[str, Any]) -> bool:
-    """Tell of a reply that failed whether all that is wrong with it is another item's reply."""
-    failed = [v["description"] for v in s["validations"] if v["status"] == "failed"]
-    return bool(failed) and all(description.startswith(UNIQUE) for description in failed)
+def _only_a_duplicate(s: SliceView) -> bool:
+    """Tell whether a reply failed only because it was like another item's."""
+    return bool(s.unmet) and all(description.startswith(UNIQUE) for description in s.unmet)
 
 
-def prompt_of(trace: Mapping[str, Any]) -> Messages | None:
-    """Find what was sent for an item before anything was repaired; None where it isn't kept."""
-    for s in sorted(trace["slices"], key=lambda s: (s["depth"], s["iteration"])):
-        if s["depth"] > 0:
+def prompt_of(trace: TraceView) -> Messages | None:
+    """Return the messages sent for an item before any repair; None if they aren't kept."""
+    for s in sorted(trace.slices, key=lambda s: (s.depth, s.iteration)):
+        if s.depth > 0:
             return None
         if sent := sent_for(trace, s):
             return sent
     return None
 
 
-def _without_list(prompt: Messages | None, trace: Mapping[str, Any]) -> Messages | None:
-    """Leave out the list of requirements below the words of the action."""
-    action: str = next((s["action"]["text"] for s in trace["slices"] if not s["depth"]), "")
+def _without_list(prompt: Messages | None, trace: TraceView) -> Messages | None:
+    """Leave out the list of requirements below the text of the action."""
+    action = next((s.action for s in trace.slices if not s.depth), "")
     listed = f"{action}\n\nRequirements:\n"
     return prompt and [
         {**m, "content": action}
@@ -341,34 +340,34 @@ def _without_list(prompt: Messages | None, trace: Mapping[str, Any]) -> Messages
     ]
 
 
-def sent_for(trace: Mapping[str, Any], s: Mapping[str, Any]) -> Messages:
-    """Find what was sent for a draw, without what it then said to tools and what they answered."""
+def sent_for(trace: TraceView, s: SliceView) -> Messages:
+    """Return the messages sent for a draw, without its rounds of tool calls."""
     return _conversation(trace, s)[0]
 
 
-def _conversation(trace: Mapping[str, Any], s: Mapping[str, Any]) -> tuple[Messages, Messages]:
-    """Return what was sent for a draw, and its rounds of tool calls with their answers."""
-    sent = [dict(message) for message in prompt_at(trace["prompts"], s["prompt"])]
-    # At least one message was asked in the conversation before.
-    for place in range(len(prompt_at(trace["prompts"], s["context"])) + 1, len(sent)):
+def _conversation(trace: TraceView, s: SliceView) -> tuple[Messages, Messages]:
+    """Return the messages sent for a draw, and its rounds of tool calls with their answers."""
+    sent = [dict(message) for message in trace.sent(s.prompt)]
+    # The first message after the earlier conversation is never a tool call of this draw.
+    for place in range(len(trace.sent(s.context)) + 1, len(sent)):
         if sent[place]["role"] == "assistant" and sent[place].get("tool_calls"):
             return sent[:place], sent[place:]
     return sent, []
 
 
-def _reply(rounds: Messages, s: Mapping[str, Any]) -> Messages:
-    """Return all that a draw said: its rounds of tool calls with the answers, and its reply."""
-    last: dict[str, Any] = {"role": "assistant", "content": s["text"]}
-    if calls := s.get("tool_calls"):
+def _reply(rounds: Messages, s: SliceView) -> Messages:
+    """Return all messages of a draw: its rounds of tool calls with the answers, and its reply."""
+    last: dict[str, Any] = {"role": "assistant", "content": s.text}
+    if calls := s.tool_calls:
         last["tool_calls"] = calls
-    if thoughts := s.get("reasoning"):
+    if thoughts := s.reasoning:
         last["reasoning_content"] = thoughts
     return [*rounds, last]
 
 
-def scores_of(trace: Mapping[str, Any]) -> Mapping[int, float]:
-    """Read what a selection thought of each reply: its score, or the weight of its answer."""
-    decision = decision_of(trace)
+def scores_of(trace: TraceView) -> Mapping[int, float]:
+    """Return the score that a selection gave each reply, or the weight of its answer."""
+    decision = trace.decision
     if decision is None or decision.scores:
         return {} if decision is None else decision.scores
     return {iteration: a.votes for a in decision.answers for iteration in a.draws}
@@ -381,7 +380,7 @@ def _merit(draw: Draw) -> tuple[bool, int, float, int]:
 
 
 def _different(draws: Sequence[Draw]) -> list[Draw]:
-    """Leave out what says the same as one before."""
+    """Leave out replies equal to an earlier one."""
     found: dict[str, Draw] = {}
     for draw in draws:
         found.setdefault(draw.said, draw)

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from mellea_like.export.example_selection import ItemExamples, prompt_of, scores_of, sent_for
-from mellea_like.report.trace_figures import problems_of, share_met, trace_so_far, winners_of
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         Pair,
         Reasoning,
     )
+    from mellea_like.report.views import ItemView
 
 __all__ = [
     "COLUMNS",
@@ -115,7 +115,7 @@ THOUGHTS = "replies whose thoughts were left out, as the format has no field for
 
 
 class _Kind(NamedTuple):
-    """What a format is made of: one reply a row, one with a label, or two."""
+    """The contents of a row: one reply, one with a label, or two."""
 
     replies: Literal["kept", "labelled", "paired"]
     openai: bool = False
@@ -133,7 +133,7 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def words_needed(format: Format) -> tuple[str, ...]:
-    """Say with which texts a journal can be exported: any, all, or those of winners."""
+    """Return the values of a journal's ``text`` that the format can be made from."""
     if format not in _KINDS:
         return "all", "best", "none"
     return ("all", "best") if _KINDS[format].replies == "kept" else ("all",)
@@ -160,12 +160,12 @@ def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str,
 
 
 def _reasoning(format: Format, how: ExampleRules) -> Reasoning:
-    """Say where thoughts go: by default into their own field, which OpenAI's formats lack."""
+    """Return the place of thoughts: by default their own field, which OpenAI's formats lack."""
     return how.reasoning or ("drop" if _KINDS[format].openai else "field")
 
 
 def rows_of(
-    item: Mapping[str, Any],
+    item: ItemView,
     format: Format,
     how: ExampleRules,
     *,
@@ -173,14 +173,14 @@ def rows_of(
     disputed: AbstractSet[int],
     notes: Counter[str],
 ) -> list[dict[str, Any]] | LeftOut:
-    """Make the rows of an item, or say why there are none; ``notes`` counts what was changed."""
+    """Make the rows of an item, or return why there are none; ``notes`` counts changes."""
     if format not in _KINDS:
         return list(draw_rows(item))
     kind, examples = _KINDS[format], ItemExamples(item, how, disputed, notes)
     reasoning = _reasoning(format, how)
 
     def thoughtful(draw: Draw) -> Messages:
-        """Give what a draw said, its thoughts where they belong."""
+        """Return the messages of a draw, its thoughts in their place."""
         if how.reasoning is None and reasoning == "drop":
             notes[THOUGHTS] += any("reasoning_content" in message for message in draw.reply)
         return [_with_thoughts(message, reasoning) for message in draw.reply]
@@ -209,50 +209,58 @@ def rows_of(
     ]
 
 
-def draw_rows(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Make a row of each draw of an item; one that has none has a row, too."""
-    about = {"journal": item.get("journal"), "item": item["id"]}
-    about |= {name: item[name] for name in ("label", "data", "status")}
-    trace: Mapping[str, Any] = trace_so_far(item) or {}
-    if not (slices := trace.get("slices")):
-        error = item["error"]
-        told = [] if error is None else [f"{error['type']}: {error['message']}"]
+def draw_rows(item: ItemView) -> Iterator[dict[str, Any]]:
+    """Make a row of each draw of an item, or one row if it has no draws."""
+    about = {
+        "journal": item.journal,
+        "item": item.id,
+        "label": item.label,
+        "data": item.data,
+        "status": item.status,
+    }
+    trace = item.so_far()
+    if trace is None or not trace.slices:
+        told = [] if item.error is None else [str(item.error)]
         yield {**dict.fromkeys(COLUMNS), **about, "reasons": told}
         return
     prompt = prompt_of(trace)
-    won = {s["iteration"] for s in winners_of(trace)}
+    won = {s.iteration for s in trace.winners}
     scores = scores_of(trace)
-    for s in slices:
-        own: Messages = sent_for(trace, s) if s["depth"] else []
-        judged = s["outcome"] in {"passed", "failed"}
+    for s in trace.slices:
+        own: Messages = sent_for(trace, s) if s.depth else []
         yield {
             **about,
-            **{name: s[name] for name in ("iteration", "subsample", "depth", "outcome")},
-            "winner": s["iteration"] in won,
+            "iteration": s.iteration,
+            "subsample": s.subsample,
+            "depth": s.depth,
+            "outcome": s.outcome,
+            "winner": s.iteration in won,
             "prompt": prompt,
             "repair_prompt": own if own and own != prompt else None,
-            "text": s["text"],
-            "reasoning": s.get("reasoning"),
-            "value": s.get("value"),
-            "tool_calls": s.get("tool_calls"),
-            "model": s["model"],
-            "finish_reason": s["finish_reason"],
-            "score": scores.get(s["iteration"]),
-            "met": share_met(s) if judged else None,
-            "reasons": problems_of(s),
-            **{name: s["usage"][name] for name in ("requests", "input_tokens", "output_tokens")},
-            "seconds": s["ended_at"] - s["started_at"],
+            "text": s.text,
+            "reasoning": s.reasoning,
+            "value": s.value,
+            "tool_calls": s.tool_calls,
+            "model": s.model,
+            "finish_reason": s.finish_reason,
+            "score": scores.get(s.iteration),
+            "met": s.share_met if s.judged else None,
+            "reasons": s.problems,
+            "requests": s.usage.requests,
+            "input_tokens": s.usage.input_tokens,
+            "output_tokens": s.usage.output_tokens,
+            "seconds": s.seconds,
         }
 
 
 def _prompt(messages: Messages, reasoning: Reasoning) -> Messages:
-    """Keep thoughts of earlier turns only as fields: templates leave them out of the text."""
+    """Keep thoughts of earlier turns only as fields, as templates leave them out of the text."""
     own: Reasoning = "field" if reasoning == "field" else "drop"
     return [_with_thoughts(message, own) for message in messages]
 
 
 def with_thoughts(text: str, thoughts: str) -> str:
-    """Put thoughts before a text, in the tags that most models that think write."""
+    """Put thoughts before a text, in the tags that most reasoning models write."""
     return f"<think>\n{thoughts}\n</think>\n\n{text}"
 
 
@@ -299,9 +307,9 @@ def _pair(prompt: Messages, chosen: Messages, rejected: Messages, format: Format
 
 
 def _for_templates(messages: Messages) -> Messages:
-    """Write messages as chat templates take them: by roles, and calls with their arguments read.
+    """Write messages as chat templates take them: arguments of calls parsed, and names left out.
 
-    Who spoke is left out, but for tools: a template knows their answers by their names.
+    Only the messages of tools keep their names, which templates need.
     """
     names: dict[object, str] = {}
     made: Messages = []
@@ -320,15 +328,15 @@ def _for_templates(messages: Messages) -> Messages:
 
 def _call(function: Mapping[str, Any]) -> dict[str, Any]:
     arguments: Any = function["arguments"]
-    with suppress(ValueError):  # Else it is as the model wrote it.
+    with suppress(ValueError):  # Arguments that aren't JSON stay as the model wrote them.
         arguments = json.loads(arguments)
     return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
-def _details_of_one(item: Mapping[str, Any], draw: Draw, format: Format) -> dict[str, Any]:
+def _details_of_one(item: ItemView, draw: Draw, format: Format) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "item": item["id"],
-        "journal": item.get("journal"),
+        "item": item.id,
+        "journal": item.journal,
         "iteration": draw.iteration,
         "depth": draw.depth,
         "model": draw.model,
@@ -337,10 +345,10 @@ def _details_of_one(item: Mapping[str, Any], draw: Draw, format: Format) -> dict
     return {**found, "reasons": draw.reasons} if format == "kto" else found
 
 
-def _details_of_two(item: Mapping[str, Any], pair: Pair) -> dict[str, Any]:
+def _details_of_two(item: ItemView, pair: Pair) -> dict[str, Any]:
     return {
-        "item": item["id"],
-        "journal": item.get("journal"),
+        "item": item.id,
+        "journal": item.journal,
         "chosen_iteration": pair.chosen.iteration,
         "rejected_iteration": pair.rejected.iteration,
         "chosen_model": pair.chosen.model,

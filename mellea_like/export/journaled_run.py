@@ -1,4 +1,4 @@
-"""A run as its journals have it: one file, or several that are read as one."""
+"""A run as it is in its journals: one file, or several that are read as one."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Run"]
 
 
 class Run:
-    """What is known of a run, read from its journal, or from several as if they were one.
+    """A run read from its journal, or from several as if they were one.
 
     It can be read while it is being written. Tools that know Arrow's C stream interface read it as
     it is, a row for each draw: ``polars.DataFrame(run)``, ``pandas.DataFrame.from_arrow(run)``,
     ``duckdb.sql("SELECT * FROM run")``.
 
     Args:
-        journals: paths of journals, a `Journal` itself, or directories, which stand for all files
-            in them that end in ``.db``, as runs on Ray leave them. One that is named twice is read
+        journals: paths of journals, a `Journal` itself, or directories, of which all files that
+            end in ``.db`` are read, as runs on Ray leave them. One that is named twice is read
             once.
 
     Raises:
@@ -50,9 +50,9 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `read_run` says; of several journals, with all items counted together.
+        """The result of `read_run`; of several journals, with all items counted together.
 
-        What differs between them, such as the input of the shards of a run on Ray, is said to.
+        Parts that differ between them, such as the input of the shards of a run on Ray, say so.
         """
         if len(self._facts) == 1:
             return self._facts[0]
@@ -79,7 +79,7 @@ class Run:
 
     @property
     def text(self) -> str:
-        """Whose words are kept, as `Journal` has it; of several journals, the least of them."""
+        """The ``text`` of the `Journal`; of several journals, the one that keeps the least."""
         kept = [str(facts.get("text", "all")) for facts in self._facts]
         return next((text for text in ("none", "best") if text in kept), "all")
 
@@ -93,7 +93,7 @@ class Run:
             parts: whether to read the data of large images, as `read_items` has it.
 
         Yields:
-            The items of each journal, with its name besides, as ``journal``.
+            The items of each journal, with its name added as ``journal``.
 
         Raises:
             JournalError: a journal is damaged, or isn't there any more.
@@ -105,9 +105,9 @@ class Run:
         """Read all draws into a table, which `polars.from_arrow` and others take.
 
         Each draw is a row, with the columns that an export of the format ``"parquet"`` has; an
-        item without draws has one row too. The table is as large as the run: where that is too
+        item without draws has one row too. The table is as large as the run: if that is too
         much, have the tool read the run itself, or export it to a file. Halves of characters (lone
-        surrogates) are replaced by U+FFFD, and the log tells in how many rows.
+        surrogates) are replaced by U+FFFD, and the number of such rows is logged.
 
         Returns:
             A `pyarrow.Table`.
@@ -121,7 +121,7 @@ class Run:
         return table_of(self.items())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Give all draws, a thousand rows at a time (Arrow's PyCapsule interface)."""
+        """Return all draws, a thousand rows at a time (Arrow's PyCapsule interface)."""
         from mellea_like.export.arrow import reader_of  # noqa: PLC0415 (an extra)
 
         return reader_of(self.items()).__arrow_c_stream__(requested_schema)

@@ -1,4 +1,4 @@
-"""The request that the running code works for: its id, whose it is, and the calls made for it."""
+"""The request being answered: its id, its caller's key and limits, and the calls made for it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,31 @@ import re
 import secrets
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["CURRENT", "REQUEST_ID", "CurrentRequest", "request_id_of"]
+    from mellea_like.gateway.config.gateway_config import KeyLimits
+    from mellea_like.limits import Budget
+
+__all__ = [
+    "CURRENT",
+    "IN_SCOPE",
+    "REQUEST_ID",
+    "Admitted",
+    "CurrentRequest",
+    "admitted",
+    "request_id_of",
+]
+
+IN_SCOPE = "mellea_like.gateway"
+"""Key of the ASGI scope under which the guard leaves an `Admitted`."""
 
 REQUEST_ID = b"x-request-id"
 
 SANE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{7,63}")
-"""What a caller's id may be: it gets into logs and headers, so it has no room for much else."""
+"""Ids that callers may choose. They appear in logs and headers, so the alphabet is small."""
 
 
 @dataclass(slots=True)
@@ -27,17 +41,37 @@ class CurrentRequest:
     key: str | None = None
     model: object = None
     tokens: int = 0
-    """What it has cost so far, in tokens of upstreams."""
+    """Upstream tokens spent on it so far."""
     sampling_ids: list[str] = field(default_factory=list[str])
 
 
 CURRENT: ContextVar[CurrentRequest | None] = ContextVar("mellea_like_gateway_request", default=None)
-"""What a request's own task and all that it starts see."""
+"""Seen by the request's own task and by all tasks started from it."""
 
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the caller's ``x-request-id`` where it is a plain one, else a new id."""
+    """Return the caller's ``x-request-id`` if it is a plain one, else a new id."""
     given = [value for name, value in headers if name == REQUEST_ID]
     if len(given) == 1 and SANE_ID.fullmatch(given[0]):
         return given[0].decode("ascii")
     return secrets.token_hex(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that the guard let through: its key, its limits and the parsed body of a POST."""
+
+    key: str
+    limits: KeyLimits
+    budget: Budget | None = None
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+    def may_use(self, model: str) -> bool:
+        """Tell whether it may ask for a model."""
+        return self.limits.allows(model)
+
+
+def admitted(scope: Mapping[str, Any]) -> Admitted:
+    """Return the guard's record of a request."""
+    found: Admitted = scope[IN_SCOPE]
+    return found

@@ -1,6 +1,6 @@
-"""What leaves the gateway: no prompt, reply or key in a log or in someone else's error.
+"""Redaction: no prompt, reply or key appears in a log or in another caller's error.
 
-What the gateway itself logs is made of names from its configuration, numbers and classes. Here is
+The gateway's own log lines consist of names from its configuration, numbers and classes. Here is
 what upstreams say when they fail, and what others log in its process.
 """
 
@@ -39,7 +39,7 @@ LONGEST_SAID = 2000
 
 
 class Disclosure(NamedTuple):
-    """What may be said about an upstream's error: in words, and by a status and a code."""
+    """The words, status and code that describe an upstream's error to callers."""
 
     words: str
     status: int
@@ -75,7 +75,7 @@ def disclosure_of(error: BackendError) -> Disclosure:
 
 def redacted(error: Exception, name: str) -> Exception:
     """Make an error of the same class and numbers as an upstream's, without its text."""
-    # What this library raised on its own account, such as a spent budget, stays as it is.
+    # Errors that this library raised by itself, such as a spent budget, are left unchanged.
     if not isinstance(error, BackendError):
         if isinstance(error, MelleaError):
             return error
@@ -176,7 +176,7 @@ ID = re.compile(r"[0-9a-f-]{8,36}(/\d+)?")
 _lock = threading.Lock()
 _blocks = 0
 _plain: Callable[..., logging.LogRecord] = logging.LogRecord
-"""What makes records where no block runs."""
+"""The factory of log records outside of any block."""
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def _make_record(*given: Any, **more: Any) -> logging.LogRecord:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
         record.msg, record.args = HIDDEN, ()
     elif library:
-        # What nobody caught, asyncio logs with the callback and what it was called with.
+        # asyncio logs uncaught exceptions with the callback and its arguments.
         first = str(record.msg).partition("\n")[0].partition("<")[0].rstrip()
         if first != record.msg:
             record.msg, record.args = first, ()
@@ -216,7 +216,7 @@ def _make_record(*given: Any, **more: Any) -> logging.LogRecord:
     # The engine logs errors, and those of a check may quote what it checked. Those of upstreams
     # are in the gateway's own words, so they stay, as do numbers, ids and classes.
     record.args = tuple(a if _is_harmless(a) else HIDDEN for a in record.args or ())
-    record.exc_info = record.exc_text = record.stack_info = None  # Errors' texts stand in it.
+    record.exc_info = record.exc_text = record.stack_info = None  # It contains errors' texts.
     return record
 
 

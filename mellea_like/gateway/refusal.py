@@ -1,4 +1,4 @@
-"""What the gateway answers when it doesn't do what was asked: an error in OpenAI's format."""
+"""Refusals: the gateway's errors in OpenAI's format."""
 
 from __future__ import annotations
 

@@ -88,13 +88,13 @@ _TOO_LONG = re.compile(
     r"|prompt is too long|input token count .{0,40}exceeds",
     re.IGNORECASE,
 )
-"""What servers without a code for it say of a prompt that is too long."""
+"""Messages about a prompt that is too long, from servers without a code for it."""
 
 _PLACE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,199}", re.ASCII)
 
 
 class Known(NamedTuple):
-    """What a caller may get of an upstream's error; None for what is no known word."""
+    """The parts of an upstream's error that a caller may see; None for unknown words."""
 
     code: str | None = None
     param: str | None = None

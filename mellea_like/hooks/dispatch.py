@@ -9,7 +9,7 @@ import anyio
 from mellea_like.core.display import error_text
 from mellea_like.errors import Blocked, HookError
 from mellea_like.hooks.types import HookMode, HookType
-from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import foreign, split_cancellation
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class HookRun:
         return payload
 
     async def announce(self, payload: Payload) -> None:
-        """Run the handlers of a payload's hook where nothing can be changed any more."""
+        """Run the handlers of a payload's hook when nothing can be changed any more."""
         try:
             for handler in self._by_hook[payload.hook].sequential:
                 try:
@@ -197,16 +197,11 @@ def _identity(handler: Handler) -> int:
 
 async def _run(handler: Handler, payload: Payload) -> Any:
     """Run one handler within its time; a cancellation that no one asked for is its failure."""
-    try:
+    with foreign("it"):
         if not handler.may_wait:
             return await handler.function(payload)
         with anyio.move_on_after(handler.timeout) as scope:
             return await handler.function(payload)
-    except anyio.get_cancelled_exc_class() as exc:
-        if cancel_requested():
-            raise
-        msg = "it raised a cancellation that no one asked for"
-        raise RuntimeError(msg) from exc
     if scope.cancelled_caught:
         msg = f"it took longer than {handler.timeout:g} s"
         raise TimeoutError(msg)

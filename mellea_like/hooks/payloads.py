@@ -1,4 +1,4 @@
-"""What hooks are handed: one frozen model for each hook type."""
+"""Payloads of hooks: one frozen model for each hook type."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Is = Annotated[T, _Instance]
 
 
 class Payload(BaseModel):
-    """What every payload has.
+    """The fields that every payload has.
 
     A sequential handler may return ``payload.model_copy(update={...})`` with new values for the
     fields that the class names in ``writable``; a change of any other field is an error.
@@ -87,9 +87,9 @@ class SamplingLoopStartPayload(Payload):
     """Before the first turn.
 
     Attributes:
-        action: what is to be generated.
+        action: the request.
         context: the conversation so far.
-        requirements: what each slice must meet, in order.
+        requirements: the conditions that each slice must meet, in order.
         loop_budget: turns of each subsample; may be changed, to an int of at least 1 with
             ``loop_budget * concurrency_budget`` within the strategy's ``max_iterations``.
         concurrency_budget: number of subsamples.
@@ -133,7 +133,7 @@ class GenerationPostCallPayload(Payload):
         purpose: ``"generate"`` or ``"judge"``.
         retry: how often this request was tried before.
         generation: the reply.
-        usage: what the request cost.
+        usage: the cost of the request.
         duration: how long it took, in seconds.
     """
 
@@ -152,8 +152,8 @@ class GenerationErrorPayload(Payload):
     Attributes:
         purpose: ``"generate"`` or ``"judge"``.
         retry: how often this request was tried before.
-        error: what went wrong.
-        usage: what the request cost, as far as it is known.
+        error: the error.
+        usage: the cost of the request, as far as it is known.
         duration: how long it took, in seconds.
     """
 
@@ -170,7 +170,7 @@ class ValidationPreCheckPayload(Payload):
     """Before a slice is validated.
 
     Attributes:
-        candidate: what is to be validated.
+        candidate: the reply to validate.
         requirements: what it must meet; more may be added, none is ever dropped.
     """
 
@@ -185,7 +185,7 @@ class ValidationPostCheckPayload(Payload):
     """After a slice was validated.
 
     Attributes:
-        candidate: what was validated.
+        candidate: the reply that was validated.
         validations: each requirement with the verdict on it.
         passed: whether the slice passes; a pass may be turned into a failure, not the reverse.
         reason: why it was turned into a failure; goes into the next attempt's prompt.
@@ -204,8 +204,8 @@ class SamplingRepairPayload(Payload):
     """After the strategy chose what to ask next.
 
     Attributes:
-        failed: the slice that is to be repaired.
-        action: what is asked next.
+        failed: the slice to repair.
+        action: the next request.
         context: the conversation that it is asked in.
     """
 
@@ -235,11 +235,11 @@ class SamplingLoopEndPayload(Payload):
         slices: the record of each iteration that started.
         success: whether there is an answer: a slice has won; with ``Collect(k)``, k did. False if
             the call raises, or its caller left before that.
-        best: the winner, else the best failure; None where no slice was judged.
-        error: what the call raises, or None.
+        best: the winner, else the best failure; None if no slice was judged.
+        error: the error that the call raises, or None.
         iterations_used: slices that finished validation.
         stop_reason: why the call stopped.
-        decision: what the selection decided, as in the result; or None.
+        decision: the decision of the selection, as in the result; or None.
         started: when the call began (UTC).
         elapsed: how long it took, in seconds.
     """

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 DEFAULT_PRIORITY = 50
-"""A handler's priority where none is given; lower runs earlier."""
+"""A handler's priority by default; lower runs earlier."""
 
 DEFAULT_TIMEOUT = 5.0
 """Seconds that a handler may take where it says nothing."""
@@ -61,7 +61,7 @@ class Handler:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What `hook` leaves on a function."""
+    """The mark that `hook` leaves on a function."""
 
     hook: HookType
     mode: HookMode
@@ -113,7 +113,7 @@ class Plugin:
     """Base class of plugins whose handlers share state: async methods marked with `hook`.
 
     A subclass that overrides a handler need not mark it again: it runs at the same hooks, in the
-    same way. Marked anew, it runs as the new mark says; set to None, it doesn't run.
+    same way. Marked again, it runs as the new mark says; set to None, it doesn't run.
 
     Attributes:
         name: how errors and logs call it; by default the class's name.
@@ -136,7 +136,7 @@ class PluginSet:
     Args:
         name: how errors call the set.
         plugins: plugins, marked functions, and further sets.
-        priority: if given, the priority of all handlers in the set, instead of their own.
+        priority: if given, the priority of all handlers in the set, instead of each handler's.
 
     Raises:
         TypeError: an item is none of these, or a handler does not take exactly one argument. No
@@ -170,7 +170,7 @@ class PluginSet:
 
 
 Pluggable: TypeAlias = "Plugin | PluginSet | Callable[[Any], Awaitable[Any]]"
-"""What can be registered: a plugin, a set, or a function marked with `hook`."""
+"""Anything that can be registered: a plugin, a set, or a function marked with `hook`."""
 
 _scoped: ContextVar[tuple[PluginSet, ...]] = ContextVar("mellea_like_plugins", default=())
 _process_wide: list[tuple[Pluggable, tuple[Handler, ...]]] = []

@@ -1,4 +1,4 @@
-"""Limits, retries and fallbacks: what keeps concurrent sampling affordable and alive.
+"""Limits, retries and fallbacks, which keep concurrent sampling affordable and alive.
 
 Each makes a backend of a backend.
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.backoff_gate import BackoffGate, BackoffGateStatistics, gate_of
     from mellea_like.limits.base import Limit, LimitedBackend, Permit, RequestEnd
     from mellea_like.limits.budget import Budget, BudgetLimits, Budgets, BudgetStatistics
-    from mellea_like.limits.concurrency import AdaptiveLimiter, ConcurrencyLimiter
+    from mellea_like.limits.concurrency import AdaptiveLimiter, ConcurrencyLimiter, StoreConcurrency
     from mellea_like.limits.fair_queue import LimiterStatistics
     from mellea_like.limits.fallback import FallbackBackend
     from mellea_like.limits.memory_store import MemoryStore
@@ -50,6 +50,7 @@ __all__ = [
     "RetryBackend",
     "SQLiteStore",
     "Store",
+    "StoreConcurrency",
     "gate_of",
 ]
 
@@ -60,7 +61,7 @@ __getattr__, __dir__ = lazy_exports(
         "mellea_like.limits.backoff_gate": "BackoffGate BackoffGateStatistics gate_of",
         "mellea_like.limits.base": "Limit LimitedBackend Permit RequestEnd",
         "mellea_like.limits.budget": "Budget BudgetLimits BudgetStatistics Budgets",
-        "mellea_like.limits.concurrency": "AdaptiveLimiter ConcurrencyLimiter",
+        "mellea_like.limits.concurrency": "AdaptiveLimiter ConcurrencyLimiter StoreConcurrency",
         "mellea_like.limits.fair_queue": "LimiterStatistics",
         "mellea_like.limits.fallback": "FallbackBackend",
         "mellea_like.limits.memory_store": "MemoryStore",

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import random
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakValueDictionary, finalize
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
-from mellea_like.core.backend import BackendWrapper, innermost
+from mellea_like.core.backend import PATIENT, BackendWrapper, innermost
 from mellea_like.errors import BackendUnavailable, CircuitOpen, MalformedResponse, RateLimited
 from mellea_like.runtime.logs import inform, warn
 from mellea_like.runtime.timeline import Timeline
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JITTER",
-    "PATIENT",
     "BackoffGate",
     "BackoffGateStatistics",
     "CircuitBreaker",
@@ -81,10 +79,6 @@ EXACT = 100.0
 LOOK_AGAIN = 1.0
 """Seconds after which a waiting request notices what another thread's event loop has learnt."""
 
-PATIENT: ContextVar[bool | None] = ContextVar("mellea_like_patient", default=None)
-"""Whether requests wait for a backend that is down: None as long as their retries may take, True
-for ``max_retry_after``, as those of a batch do, False not at all."""
-
 JITTER = random.Random()
 """Chooses the moments of retries. A call's seed has no say in it: it is about replies, and calls
 with the same one are not to retry at the same time. A virtual clock seeds it."""
@@ -108,7 +102,7 @@ class BackoffGateStatistics(NamedTuple):
 
 
 class BackoffGate:
-    """Stands before a backend, and is closed while its server wants to be left alone or is down.
+    """A gate before a backend, closed while its server wants to be left alone or is down.
 
     A gate outlives event loops. Requests that waited for it do not arrive all at once: each adds a
     random part of a tenth of the time that the gate was closed, at most of a second.
@@ -169,26 +163,26 @@ class BackoffGate:
 
         Args:
             send: sends it.
-            request: what is sent.
+            request: the request to send.
             policy: how long it may wait; None for as long as it takes.
             patience: how long it may still wait for a backend that is down; the policy's if None.
 
         Returns:
-            What ``send`` returned.
+            The result of ``send``.
         """
         probe = self.closed and await self.wait(request, policy, patience)
         try:
             reply = await send(request)
-            self.answered()
+            self.answered(anyio.current_time())
             return reply
         finally:
             if probe:
                 self._breaker.ended(self._timeline.now())
                 self._tell_the_waiting()
 
-    def answered(self) -> None:
-        """Hear that the backend has answered a request."""
-        self._answered_at = anyio.current_time()
+    def answered(self, now: float) -> None:
+        """Hear that the backend has answered a request, at a time of the event loop's clock."""
+        self._answered_at = now
         breaker = self._breaker
         if breaker.failures:
             if breaker.next_probe is not None:
@@ -202,7 +196,7 @@ class BackoffGate:
         most = TRIP_AFTER if policy is None else policy.trip_after
         answer = is_answer(error)
         if answer:
-            self.answered()
+            self.answered(anyio.current_time())
             return
         self._reached = self._reached or error.status is not None
         if answer is None or most is None:
@@ -215,7 +209,7 @@ class BackoffGate:
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate for some seconds from now; never for less than it is already closed.
 
-        ``told`` is how long the server wants to be left alone, where that is longer: requests that
+        ``told`` is how long the server wants to be left alone, if that is longer: requests that
         come meanwhile obey it, or fail if they may not wait so long. When the gate opens, the
         server is asked again.
         """
@@ -236,7 +230,7 @@ class BackoffGate:
         server told others.
 
         Args:
-            request: what is to be sent.
+            request: the request to send.
             policy: how long it may wait.
             patience: how long it may still wait for a backend that is down; the policy's if None.
 
@@ -425,7 +419,7 @@ class CircuitBreaker:
 def is_answer(error: BackendError) -> bool | None:
     """Tell whether an error shows that a backend is up, such as a 429; None if it says neither.
 
-    False where the backend can't be reached or answers with a 5xx. Neither: a reply that takes too
+    False if the backend can't be reached or answers with a 5xx. Neither: a reply that takes too
     long may only be a long one, a gate's refusal was never sent, and a backend that has given up by
     itself isn't waited for.
     """
@@ -442,19 +436,19 @@ def spread_after(seconds: float) -> float:
 
 
 def too_long(cap: float) -> str:
-    """Say why a request does not wait, for a message."""
+    """Return the part of a message that explains why a request does not wait."""
     return f"that is longer than this request may wait (max_retry_after={cap:g})"
 
 
 def come_back_in(seconds: float) -> str:
-    """Say when to come back, for a message."""
+    """Return the part of a message that tells when to come back."""
     return f"come back in {seconds:.0f} s" if seconds >= EXACT else f"come back in {seconds:.3g} s"
 
 
 def told_to_wait(error: BackendError) -> float | None:
     """Return for how many seconds the server wants to be left alone, a day at most.
 
-    None where it did not say, or said something that makes no sense.
+    None if it did not say, or said something that makes no sense.
     """
     seconds: object = error.retry_after
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
@@ -509,7 +503,7 @@ def _where(backend: Backend) -> str:
 
 
 def gate_before(backend: Backend) -> BackoffGate | None:
-    """Return the gate before a backend; None where the backend retries by itself."""
+    """Return the gate before a backend; None if the backend retries by itself."""
     outermost = backend
     while not getattr(backend, "retries", False):
         if not isinstance(backend, BackendWrapper):

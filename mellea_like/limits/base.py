@@ -1,4 +1,4 @@
-"""What a limit is, and the backend that keeps to limits."""
+"""The protocol of limits, and the backend that obeys them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class RequestEnd(NamedTuple):
     """How a request ended, for the limits that had admitted it.
 
     Attributes:
-        usage: what it cost, as far as it is known; ``usage.requests`` is 0 where none was sent.
+        usage: its cost, as far as known; ``usage.requests`` is 0 if none was sent.
         generation: the reply, or None.
-        error: what was raised instead of a reply, cancellations included; None with a reply, and
-            where a stream was left early.
-        model: the model that was asked, the last one where a backend asked several; None where the
-            backend has one only.
+        error: the exception raised instead of a reply, cancellations included; None with a reply,
+            and if a stream was left early.
+        model: the model that was asked, the last one if a backend asked several; None if the
+            backend has only one.
     """
 
     usage: Usage
@@ -47,7 +47,7 @@ class Permit(Protocol):
             end: how the request ended.
 
         Returns:
-            What it was charged, where its cost is not known and was estimated; else None.
+            The usage charged if the cost is unknown and was estimated, else None.
         """
         ...
 
@@ -61,7 +61,7 @@ class Limit(Protocol):
 
         Args:
             request: the request.
-            backend: what will answer it.
+            backend: the backend that will answer it.
 
         Returns:
             The permit. A caller that is cancelled while it waits holds none.
@@ -201,7 +201,7 @@ class _Admission:
         end = RequestEnd(usage, generation, error, self.meter.asked)
         charged = [permit.release(end) or usage for permit in reversed(self._permits)]
         self._permits.clear()
-        # What a budget assumes of an unknown cost is in the usage, too: ledgers agree with it.
+        # The usage includes the cost that a budget assumed, so that ledgers agree with it.
         sent = max((one.input_tokens for one in charged), default=0)
         received = max((one.output_tokens for one in charged), default=0)
         assumed = Usage(0, sent, received) - Usage(0, usage.input_tokens, usage.output_tokens)

@@ -14,8 +14,8 @@ class Bucket:
 
     Pure: the time is passed in. (J. Turner, "New directions in communications (or which way to the
     information age?)", 1986; RFC 2697 describes the same meter.) Unlike in those, it may be in
-    debt: what was taken can turn out to have been too little, and what is larger than the bucket
-    goes when the bucket is full.
+    debt: a request may turn out to have cost more than it took, and an amount larger than the
+    bucket is let through when the bucket is full.
     """
 
     __slots__ = ("at", "capacity", "held", "per_minute")
@@ -33,12 +33,12 @@ class Bucket:
         self.at = at
 
     def level(self, now: float) -> float:
-        """Return what is in it; negative is debt."""
+        """Return the level; negative is debt."""
         passed = max(0.0, now - self.at)
         return min(self.capacity, self.held + passed * self.per_minute / MINUTE)
 
     def delay(self, now: float, amount: float) -> float:
-        """Return in how many seconds it holds an amount, or is full where the amount is larger."""
+        """Return in how many seconds it holds an amount, or is full if the amount is larger."""
         missing = min(amount, self.capacity) - self.level(now)
         return max(0.0, missing * MINUTE / self.per_minute)
 

@@ -58,7 +58,7 @@ TICK = 1e-9
 
 
 class BudgetLimits(NamedTuple):
-    """How much of each thing there is; None where there is no limit.
+    """How much of each thing there is; None if there is no limit.
 
     Attributes:
         requests: requests.
@@ -76,11 +76,11 @@ class BudgetLimits(NamedTuple):
 
 
 class BudgetStatistics(NamedTuple):
-    """A snapshot of a budget. What is spent through the budgets within it counts.
+    """A snapshot of a budget, which includes amounts spent through budgets within it.
 
     Attributes:
-        spent: what requests that have ended were charged.
-        reserved: what requests under way may cost.
+        spent: amounts charged for requests that have ended.
+        reserved: amounts that requests under way may cost.
         unknown: requests that have ended and whose cost is not known; they were charged estimates.
         denied: requests that this budget has denied.
         waiting: requests that wait for room in this budget until others have ended; those of this
@@ -102,10 +102,11 @@ class Budget:
     and the price of both. When it has ended, what it did cost is charged instead. So requests made
     together can't spend more than there is.
 
-    - What does not fit beside what is spent is denied with `LimitExceeded`.
-    - What does not fit only beside what is reserved waits, in the order of arrival, until requests
-      under way have ended. That goes for the number of requests, too: one that waits for a limiter
-      has a reservation, and is never sent if its call ends before.
+    - A request that does not fit in addition to the amounts spent is denied with
+      `LimitExceeded`.
+    - A request that fits only without the amounts reserved waits, in the order of arrival, until
+      requests under way have ended. That holds for the number of requests, too: one that waits
+      for a limiter has a reservation, and is never sent if its call ends before.
     - Each try of a request is admitted by itself, those of a `RetryBackend` or `FallbackBackend`
       inside too.
     - A backend that makes calls inside for each request needs another budget for them: in this one
@@ -113,14 +114,14 @@ class Budget:
     - A request of unknown cost (cancelled, timed out, broken off) is charged its prompt, as it was
       estimated if need be, and what ``cancelled`` says of its reply; one that the server refused is
       charged no more than it said. A reply whose cost the backend does not say is charged by its
-      length. The usage of the request says the same, marked as ``unknown``. What was never sent
-      costs nothing.
-    - What a request costs beyond its reservation is charged too, and can overshoot: a prompt longer
-      than estimated, a server that exceeds ``max_tokens``.
+      length. The usage of the request says the same, marked as ``unknown``. A request
+      that was never sent costs nothing.
+    - Costs beyond a reservation are charged too, and can overshoot the limits: of a prompt longer
+      than estimated, or a server that exceeds ``max_tokens``.
 
     A budget outlives calls and event loops; use it in one event loop at a time. Its limits are for
     good, and so is what it is ``within``. Requests that need two budgets which are not within each
-    other are to ask for both at once, as strategies do: `Budgets`.
+    other must ask for both at once, as strategies do: `Budgets`.
 
     Args:
         requests: the most requests, judges' and retries included.
@@ -131,9 +132,9 @@ class Budget:
         prices: the price of each model by its name, as `price_for` finds it; by default those of
             the budget around this one. A request is priced by the model that it asks for; each try
             of a `FallbackBackend` by the one that was asked.
-        assume_output_tokens: the longest reply to reserve for where the options have no
+        assume_output_tokens: the longest reply to reserve for if the options have no
             ``max_tokens``; by default that of the budget around this one.
-        cancelled: what the output of a request costs that ended without a reply and may have been
+        cancelled: the cost of the output of a request that ended without a reply and may have been
             worked on: ``"reserved"`` as much as was reserved for it, which is the most that it can;
             ``"estimate"`` as much as replies to finished requests of its call (or else of all that
             this budget has seen) for the same purpose and model did on average, at least what has
@@ -144,10 +145,10 @@ class Budget:
         within: the budget around this one: each request needs room in both. A budget within another
             one may have no limit itself, and counts what is spent through it.
         name: the budget's name in errors, by default ``"budget"``; in a store, its account's name.
-        store: where its sums are kept, such as ``SQLiteStore("spent.db")``: they outlive the
+        store: the store that keeps its sums, such as ``SQLiteStore("spent.db")``: they outlive the
             process then, and are shared by all that name the same account. Each request is judged
-            by the limits of the budget that it uses, so that a budget with a higher limit goes on
-            where one was spent. By default they are kept in memory, by this object.
+            by the limits of the budget that it uses, so that a budget with a higher limit
+            continues from one that was spent. By default they are kept in memory, by this object.
 
     Attributes:
         name: see above.
@@ -250,7 +251,7 @@ class Budget:
 
     @property
     def spent(self) -> Amounts:
-        """What requests that have ended were charged."""
+        """The amounts charged for requests that have ended."""
         return in_money(self._account.look().spent)
 
     def seconds_left(self) -> float | None:
@@ -258,7 +259,7 @@ class Budget:
 
         Returns:
             The seconds left, here or in a budget around this one, whichever are fewer; all of them
-            before the first request; None where no time limit is set. Ask in an event loop.
+            before the first request; None if no time limit is set. Ask in an event loop.
         """
         left = [left for b in self.chain if (left := b._own_seconds_left()) is not None]
         return min(left, default=None)
@@ -297,7 +298,7 @@ class Budget:
 
         Raises:
             LimitExceeded: there is no room, and requests under way can't make any.
-            ValueError: what it may cost can't be told, as `check` says.
+            ValueError: its largest possible cost is unknown; see `check`.
             RuntimeError: the budget is in use in another event loop.
         """
         return await Budget.reserve(self.chain, request, backend)
@@ -418,7 +419,7 @@ class Budget:
         return not sums.waiting and beyond(self._most, taken, once.plus(once)) is None
 
     def _refusal(self, denied: Denied, wanted: Amounts) -> LimitExceeded:
-        """Say why a request is denied."""
+        """Return the error for a request that is denied."""
         lacking = denied.lacking
         allowed, spent, more = (
             amounts._asdict()[lacking]
@@ -496,7 +497,7 @@ class Budget:
 
 
 _Part: TypeAlias = "tuple[Reservation, Sequence[int]]"
-"""What is reserved in one store, and for which of the budgets, by their places."""
+"""A reservation in one store, and the places of the budgets that it is for."""
 
 
 def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequence[int]]]:
@@ -515,7 +516,7 @@ def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequenc
 
 
 class _Reserved(NamedTuple):
-    """What is reserved for one request."""
+    """The reservations of one request."""
 
     parts: list[_Part]
     budgets: Sequence[Budget]

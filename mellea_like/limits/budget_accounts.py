@@ -1,8 +1,8 @@
 """The sums of budgets: what is spent, what is reserved, and which claims are queued.
 
 A claim that finds no room is queued at the account that has none, behind those that came before. It
-holds nothing meanwhile. What has no room therefore waits for claims that were granted, each of
-which ends and then serves the queue; and where none is under way, the answer is yes or no.
+holds nothing meanwhile. A claim without room therefore waits for claims that were granted, each
+of which ends and then serves the queue; if none is under way, the answer is yes or no.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ MONEY = 10**15
 """Money is counted in whole parts of its unit, so that sums and differences are exact."""
 
 Rate: TypeAlias = "tuple[int, int, int]"
-"""What a token of the prompt, one of the reply, and one of a cached prompt cost, in those parts."""
+"""The price of a token of the prompt, of the reply, and of a cached prompt, in those parts."""
 
 Cancelled: TypeAlias = Literal["estimate", "reserved", "received"]
-"""What a request of unknown cost is charged."""
+"""How a request of unknown cost is charged."""
 
 CALLS_KNOWN = 128
 """Of so many calls at most the lengths of their own replies are known, to bound the memory."""
@@ -88,11 +88,11 @@ class Amounts(NamedTuple):
 
 
 class StoreSums(NamedTuple):
-    """What an account has come to: as of now, or as of the store's last answer.
+    """The sums of an account: as of now, or as of the store's last answer.
 
     Attributes:
-        spent: what was charged; its money in parts, as `Amounts` are counted inside.
-        reserved: what is reserved by owners that live.
+        spent: the amounts charged; money in parts, as `Amounts` are counted inside.
+        reserved: the amounts reserved by owners that are alive.
         unknown: how many of the requests charged had an unknown cost.
         denied: how many requests were denied.
         waiting: how many requests of this process wait.
@@ -108,12 +108,12 @@ class StoreSums(NamedTuple):
 
 
 class Denied(Exception):
-    """What is wanted of an account does not fit beside what is spent.
+    """The amounts wanted of an account do not fit in addition to those spent.
 
     Args:
         account: the account.
-        lacking: what there is too little of: the name of a field of `Amounts`.
-        spent: what was spent then.
+        lacking: the name of the field of `Amounts` that there is too little of.
+        spent: the amounts spent at that time.
     """
 
     def __init__(self, account: object, lacking: str, spent: Amounts) -> None:
@@ -127,7 +127,7 @@ _numbers = count()
 
 
 class Claim:
-    """What one request wants of an account and of all those that it is within: all or nothing."""
+    """The amounts one request wants of an account and those around it: all or nothing."""
 
     __slots__ = ("denied_by", "granted", "number", "queued_at", "wake", "wants")
 
@@ -187,7 +187,7 @@ class Claim:
 
 
 class Sums:
-    """What is spent and reserved in an account, and which claims are queued for it."""
+    """The amounts spent and reserved in an account, and the claims queued for it."""
 
     __slots__ = ("denied", "queue", "reserved", "spent", "unknown")
 
@@ -326,11 +326,11 @@ def charged_tokens(
 ) -> tuple[int, int]:
     """Return the tokens that a request is charged.
 
-    Where the cost is known, that is all. Where it is not, what is known of it is charged, and:
+    If the cost is known, that is all. If not, the known part is charged, and:
 
-    - the prompt as it was estimated, where its tokens are not known and the request may have been
+    - the prompt as it was estimated, if its tokens are not known and the request may have been
       worked on: it was cancelled, timed out or broke off, but the server did not refuse it;
-    - the reply by its length, where it is whole and its tokens are not known; where it isn't, and
+    - the reply by its length, if it is whole and its tokens are not known; if it isn't, and
       the server may have worked on it, as `Budget` says of ``cancelled``. ``most`` is what was
       reserved for it, and ``usual`` what `Lengths.usual` says.
     """

@@ -1,4 +1,4 @@
-"""Caps on the requests in flight: a plain one, and one that finds out what a server takes."""
+"""Caps on the requests in flight: fixed, shared by processes, or adapted to the server."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveLimiter", "ConcurrencyLimiter", "StoreConcurrency", "Window"]
 
 DECREASE = 0.7
-"""What a 429 leaves of the window."""
+"""The share of the window that remains after a 429."""
 
 CUT_INTERVAL = 0.2
 """Seconds in which 429s count as one: they answer requests that were all sent before the cut."""
 
 GROWTH_PAUSE = 1.0
 """Seconds without growth after a 5xx: the server is in trouble, but did not say it was our doing.
-Growth goes on by itself, so that a server that recovers is used again at once."""
+Then it resumes by itself, so that a server that recovers is used again at once."""
 
 
 class ConcurrencyLimiter(QueuedLimit):
     """At most so many requests in flight, over all backends and calls that share it.
 
     Waiting requests go in the order of a `FairQueue`. Change ``limiter.concurrency`` at any time: a
-    lower one lets what is in flight end.
+    lower one lets requests in flight end.
 
     Args:
         concurrency: requests in flight at most, at least 1.
@@ -64,7 +64,7 @@ class ConcurrencyLimiter(QueuedLimit):
 class StoreConcurrency:
     """At most so many requests in flight, over all processes that use a name of a store.
 
-    Those that wait go in the order in which they came. What a process has in flight ends with it.
+    Those that wait go in the order in which they came. A process's requests in flight end with it.
 
     Args:
         concurrency: requests in flight at most, at least 1.
@@ -161,7 +161,7 @@ class AdaptiveLimiter(QueuedLimit):
 
     @property
     def concurrency(self) -> int:
-        """Requests in flight at most, for now. Setting it moves the window, which then goes on."""
+        """Requests in flight at most, for now. Setting it moves the window, which still adapts."""
         return self._window.whole
 
     @concurrency.setter

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "FairQueue", "LimiterStatistics", "QueuedLimit", "QueuedPermit"]
 
 SLACK = 32
-"""How many dead entries the heap may have besides twice as many as requests wait."""
+"""How many dead entries the heap may have, in addition to twice the requests waiting."""
 
 
 class Entry:
@@ -118,7 +118,7 @@ class FairQueue(Generic[P]):
             self._rank(call)
 
     def head(self) -> P | None:
-        """Return the request whose turn is next, or None where none waits."""
+        """Return the request whose turn is next, or None if none waits."""
         if self._judges:
             return next(iter(self._judges))
         ready = self._ready
@@ -206,7 +206,7 @@ LONGEST_PAUSE = 120.0
 """Seconds that nobody goes after a 429, whatever it asks for."""
 
 UNNAMED_PAUSE = 0.2
-"""Seconds where it asks for none: about a round trip, so that what is under way can answer."""
+"""Seconds if it asks for none: about a round trip, so that what is under way can answer."""
 
 TICK = 1e-6
 """Seconds that don't count as a wait: a timer's rounding must not make a request wait again."""
@@ -283,10 +283,10 @@ class QueuedLimit(ABC):
 
     Everything is decided in synchronous steps: when a request comes, ends or leaves, and when the
     limit changes, the head of the queue is granted for as long as the rule allows it. No task runs
-    in the background: where the rule names a time, the head of the queue waits for it.
+    in the background: if the rule names a time, the head of the queue waits for it.
 
-    An object serves one event loop at a time. What a finished event loop left behind, waiting or in
-    flight, is forgotten when another one comes.
+    An object serves one event loop at a time. Requests that a finished event loop left
+    waiting or in flight are forgotten when another event loop uses the object.
     """
 
     _asks = False

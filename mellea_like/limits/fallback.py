@@ -1,4 +1,4 @@
-"""Several backends, one behind the other: where one has an outage, the next is asked."""
+"""Several backends in a row: if one has an outage, the next is asked."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mellea_like.core.backend import (
+    PATIENT,
     BackendWrapper,
     Options,
     can_coalesce,
@@ -17,7 +18,7 @@ from mellea_like.core.backend import (
 from mellea_like.core.connection_errors import is_of_backend
 from mellea_like.core.display import add_note, error_text
 from mellea_like.core.generation import Generation
-from mellea_like.limits.backoff_gate import PATIENT, gate_before
+from mellea_like.limits.backoff_gate import gate_before
 from mellea_like.limits.retry import Retry, RetryBackend
 from mellea_like.runtime.event_loops import cancellation_lost
 from mellea_like.runtime.logs import inform
@@ -43,7 +44,7 @@ class _Member(NamedTuple):
     gate: BackoffGate | None
 
     def asked(self, request: Request) -> Request:
-        """Return the request as this backend gets it, with a meter of its own."""
+        """Return the request as this backend gets it, with a separate meter."""
         model = request.options.model or getattr(self.backend, "model", None)
         return replace(request, meter=request.meter.attempt(model))
 
@@ -67,7 +68,7 @@ class FallbackBackend:
     ledgers have what each model cost.
 
     It streams if all its backends do; a stream may go to the next one until its first piece is
-    there. It judges if all do. For telemetry it goes by the model of the first. Budgets and
+    there. It judges if all do. Telemetry names the model of the first. Budgets and
     limiters around it admit each try, and a budget charges each at the price of the model that was
     asked; one of money needs the prices of all its models. If a limit refuses a further try, the
     error of the last one is raised, with a note. Budgets and limiters of one backend go inside,
@@ -76,8 +77,9 @@ class FallbackBackend:
     Args:
         primary: the backend that is asked first.
         *others: those that are asked in its place, in order, at least one.
-        retry: how often and how long each is tried before the next; ``Retry(1)`` goes on after the
-            first failure, and a small ``max_retry_after`` doesn't wait where a server asks for it.
+        retry: how often and how long each is tried before the next; ``Retry(1)`` asks the next one
+            after the first failure, and a small ``max_retry_after`` avoids
+            a long wait that a server asks for.
 
     Attributes:
         backends: the backends, in order.
@@ -125,7 +127,7 @@ class FallbackBackend:
 
     @property
     def defaults(self) -> Options:
-        """What the first backend takes where a request's options leave something open."""
+        """The first backend's defaults, for options that a request leaves open."""
         defaults: Options = getattr(self.backends[0], "defaults", Options())
         return defaults
 

@@ -28,7 +28,7 @@ class MemoryStore:
     """Keeps the sums of budgets and rates by name, as long as it lives: a `Store` for one process.
 
     A budget without a store has an account that nobody else can name. With this store, one that is
-    made later, perhaps with other limits, goes on where one of the same name was.
+    made later, perhaps with other limits, continues from the one of the same name.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ async def reserve(wants: Sequence[tuple[Account, Amounts]]) -> Claim:
 
 
 class _Level:
-    """What all limiters that use a bucket share."""
+    """The state shared by all limiters that use a bucket."""
 
     __slots__ = ("held", "taken")
 

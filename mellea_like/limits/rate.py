@@ -34,7 +34,7 @@ class RateLimiter(QueuedLimit):
     of unknown cost (cancelled or broken) is charged the larger of the two, and one that was never
     sent nothing. A request that needs more than the bucket can hold goes when the bucket is full.
 
-    After a 429 nobody goes until the time that it names, 120 s at most, or for 0.2 s where it names
+    After a 429 nobody goes until the time that it names, 120 s at most, or for 0.2 s if it names
     none.
 
     In any minute that follows, at most a minute's quota and one burst go. Providers tend to count a
@@ -51,7 +51,7 @@ class RateLimiter(QueuedLimit):
         burst_seconds: how many seconds' quota may be used at one moment, over 0. One request may
             always go from a full bucket.
         assume_output_tokens: tokens of a reply without ``options.max_tokens``, at least 1.
-        store: where the buckets are, such as ``SQLiteStore("rates.db")``; by default in memory,
+        store: the store of the buckets, such as ``SQLiteStore("rates.db")``; by default in memory,
             in this object.
         name: their name in the store, which a store needs.
 

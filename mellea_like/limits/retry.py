@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
@@ -244,7 +245,7 @@ async def try_again(
     gate: BackoffGate | None,
     out_of_budget: Callable[[LimitExceeded], object] | None = None,
 ) -> T:
-    """Go on with a request whose first try failed; raise the last try's error.
+    """Retry a request whose first try failed; raise the last try's error.
 
     Each further try has its own meter, part of the request's, and says in its ``meta.retry`` how
     many there were before it. Notes on the error say how often it was tried, and what forbade
@@ -255,14 +256,10 @@ async def try_again(
         if gate is None:
             raise first
         _hear(gate, first, policy)
-        if policy is None or cancellation_lost():
+        if policy is None or not policy.transient(first):
             raise first
-        tries = _Tries(send, request, policy, gate)
-        if not tries.failed(first):
-            raise first
-        request.meter.finish(None)
         try:
-            return await tries.run(first)
+            return await _Tries(send, request, policy, gate).run(first)
         except LimitExceeded as exc:
             if out_of_budget is None or exc.result is not None:  # It ended a call inside this one.
                 raise
@@ -284,7 +281,7 @@ def _hear(gate: BackoffGate, error: Exception, policy: Retry | None) -> None:
 
 
 class _Tries(Generic[T]):
-    """The further tries of one request, one after the other."""
+    """The tries of one request, and tenacity's parts for them: what to retry, wait and stop."""
 
     def __init__(
         self,
@@ -297,51 +294,117 @@ class _Tries(Generic[T]):
         self.request = request
         self.policy = policy
         self.gate = gate
-        self.failures = 0
-        self.refusals = 0
-        self.pause = 0.0
-        self.denied = False
         self.patience = Patience(policy)
+        self.refusals = 0
+        self.denied = False
         self.last: Exception | None = None
-        self.state: RetryCallState | None = None
 
     async def run(self, first: Exception) -> T:
-        self.last = first
-        del first
+        """Try again after a first error; raise the last one."""
         # Imported lazily: most programs don't need it.
+        from tenacity import retry_if_exception  # noqa: PLC0415
         from tenacity.asyncio import AsyncRetrying  # noqa: PLC0415
 
-        await anyio.sleep(self.pause)
-        retrying = AsyncRetrying(
-            retry=self.may_go_on, wait=lambda _state: self.pause, sleep=anyio.sleep
+        tries = AsyncRetrying(
+            retry=retry_if_exception(self.may_pass),
+            wait=self.wait,
+            stop=self.stop,
+            before_sleep=self.tell,
+            sleep=anyio.sleep,
+            # Not `reraise`: its frames hold the last try, and so keep the error in a cycle.
+            retry_error_callback=_raise_again,
         )
+        state: RetryCallState | None = None
         try:
-            return await retrying(
-                self.gate.send, self.attempt, self.request, self.policy, self.patience
-            )
+            async for attempt in tries:
+                state = attempt.retry_state
+                with attempt:
+                    if self.last is None:
+                        self.last = first
+                        raise first
+                    return await self.again(state.attempt_number - 1)
         finally:
             # They hold the last error, whose traceback holds tenacity's frames, which hold them.
             self.last = None
-            if self.state is not None:
-                self.state.outcome = None
+            if state is not None:
+                state.outcome = None
+            del first
+        raise AssertionError  # The last try returns or raises.
 
-    def may_go_on(self, state: RetryCallState) -> bool:
-        self.state = state
-        outcome: Any = state.outcome
-        error = outcome.exception()
-        if not is_of_backend(error) or self.denied or cancellation_lost():
-            return False
-        if error is not self.last and error.__cause__ is None:
-            error.__cause__ = self.last  # The gate refused it, after what was last tried.
-        return self.failed(error)
+    def may_pass(self, error: BaseException) -> bool:
+        """Tell whether another try may help. A cancellation is never tried again."""
+        return not self.denied and self.policy.transient(error) and not cancellation_lost()
 
-    async def attempt(self, request: Request) -> T:
+    def wait(self, state: RetryCallState) -> float:
+        """Return the seconds until the next try, and have the backend's other requests wait."""
+        error, policy = _error_of(state), self.policy
+        asked = told_to_wait(error) if isinstance(error, BackendError) else None
+        if isinstance(error, BackendError) and asked and asked > policy.max_retry_after:
+            self.gate.close(policy.max_retry_after, told=asked)
+            raise _too_long(error, asked, policy.max_retry_after) from error
+        chance = JITTER.random()
+        wait = policy.backoff(state.attempt_number, chance) if asked is None else asked
+        if asked is not None or isinstance(error, RateLimited):
+            self.gate.close(wait)
+        if asked is not None:
+            return wait + chance * spread_after(wait)
+        self.patience.spend(wait)
+        return wait
+
+    def stop(self, state: RetryCallState) -> bool:
+        """Tell whether the tries or the call's time are spent, with a note on the error."""
+        error = _error_of(state)
+        self.refusals += isinstance(error, RateLimited)
+        why = self.why_stop(state.attempt_number, state.upcoming_sleep)
+        if why and why not in getattr(error, "__notes__", ()):
+            add_note(error, why)
+        return bool(why)
+
+    def why_stop(self, tried: int, pause: float) -> str:
+        """Explain what forbids another try; empty if nothing does."""
+        policy, deadline = self.policy, self.request.meta.deadline
+        if self.refusals >= policy.rate_limit_attempts:
+            allowed = f"rate_limit_attempts={policy.rate_limit_attempts}"
+            return f"refused {_times(self.refusals)} ({allowed})"
+        if tried - self.refusals >= policy.attempts:
+            return f"tried {_times(tried)} (attempts={policy.attempts})"
+        if deadline is not None and anyio.current_time() + pause > deadline:
+            return (
+                f"tried {_times(tried)}: the call's time is up before the"
+                f" {pause:.3g} s are over that the next try has to wait"
+            )
+        return ""
+
+    def tell(self, state: RetryCallState) -> None:
+        """Log an error that the next try makes vanish."""
+        error = _error_of(state)
+        inform(
+            "try %d failed: %s: %s; the next one is in %.3g s",
+            state.attempt_number,
+            type(error).__name__,
+            error,
+            state.upcoming_sleep,
+        )
+
+    async def again(self, retry: int) -> T:
+        """Try once more, when the limits and the gate allow it."""
+        self.request.meter.finish(None)
+        send = partial(self.attempt, retry=retry)
+        try:
+            return await self.gate.send(send, self.request, self.policy, self.patience)
+        except Exception as exc:
+            if is_of_backend(exc) and exc is not self.last and exc.__cause__ is None:
+                exc.__cause__ = self.last  # The gate refused it, after what was last tried.
+            raise
+
+    async def attempt(self, request: Request, retry: int) -> T:
+        """Send the request, with a meter for this try."""
         assert self.last is not None  # noqa: S101 (see run)
         self.denied = True
         await request.meter.readmit(request, self.last)
         self.denied = False
         meter = request.meter.attempt()
-        meta = replace(request.meta, retry=request.meta.retry + self.failures)
+        meta = replace(request.meta, retry=request.meta.retry + retry)
         reply: T | None = None
         failed = True
         try:
@@ -357,52 +420,15 @@ class _Tries(Generic[T]):
             if failed or isinstance(reply, Generation):
                 meter.finish(reply if isinstance(reply, Generation) else None)
 
-    def failed(self, error: Exception) -> bool:
-        """Count a failure, and have others wait; tell whether to try again, in `pause` seconds."""
-        policy = self.policy
-        refused = isinstance(error, RateLimited)
-        self.failures += 1
-        self.refusals += refused
-        if not policy.transient(error):
-            return False
-        asked = told_to_wait(error) if isinstance(error, BackendError) else None
-        if isinstance(error, BackendError) and asked and asked > policy.max_retry_after:
-            self.gate.close(policy.max_retry_after, told=asked)
-            raise _too_long(error, asked, policy.max_retry_after) from error
-        chance = JITTER.random()
-        wait = policy.backoff(self.failures, chance) if asked is None else asked
-        if refused or asked is not None:
-            self.gate.close(wait)
-        self.pause = wait if asked is None else wait + chance * spread_after(wait)
-        if asked is None:
-            self.patience.spend(wait)
-        why = self.why_stop()
-        if why and why not in getattr(error, "__notes__", ()):
-            add_note(error, why)
-        elif not why:
-            # An error that vanishes helps nobody.
-            inform(
-                "try %d failed: %s: %s; the next one is in %.3g s",
-                self.failures,
-                type(error).__name__,
-                error,
-                self.pause,
-            )
-        return not why
 
-    def why_stop(self) -> str:
-        policy, deadline = self.policy, self.request.meta.deadline
-        if self.refusals >= policy.rate_limit_attempts:
-            allowed = f"rate_limit_attempts={policy.rate_limit_attempts}"
-            return f"refused {_times(self.refusals)} ({allowed})"
-        if self.failures - self.refusals >= policy.attempts:
-            return f"tried {_times(self.failures)} (attempts={policy.attempts})"
-        if deadline is not None and anyio.current_time() + self.pause > deadline:
-            return (
-                f"tried {_times(self.failures)}: the call's time is up before the"
-                f" {self.pause:.3g} s are over that the next try has to wait"
-            )
-        return ""
+def _raise_again(state: RetryCallState) -> None:
+    raise _error_of(state)
+
+
+def _error_of(state: RetryCallState) -> Exception:
+    outcome: Any = state.outcome
+    error: Exception = outcome.exception()
+    return error
 
 
 def _too_long(error: BackendError, wait: float, cap: float) -> BackendError:

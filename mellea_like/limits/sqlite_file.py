@@ -1,6 +1,6 @@
 """The file of a store of budgets and rates: its tables, its owners, and its transactions.
 
-Each process that uses a file is an owner of its own. An owner's reservations in an account are one
+Each process that uses a file is a separate owner. An owner's reservations in an account are one
 row, which goes when the owner is found dead.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["BUSY_SECONDS", "NOTHING", "FileLocked", "OpenFile", "StoreFile"]
 
 APPLICATION_ID = 0x4D4C7374
-"""What the file says that it is: ``MLst``, at byte 68 (https://sqlite.org/fileformat2.html)."""
+"""The application id in the file: ``MLst``, at byte 68 (https://sqlite.org/fileformat2.html)."""
 
 FORMAT_VERSION = 1
 
@@ -74,7 +74,7 @@ OPEN_SECONDS = 1.0
 """How long it may stand still when the file is opened, perhaps by many at once."""
 
 BUSY_SECONDS = 10.0
-"""How long to go on trying where the file is locked."""
+"""How long to keep trying if the file is locked."""
 
 UNSEEN = 2.0
 """Seconds after which a process that waits and hasn't looked loses its place to others."""
@@ -134,7 +134,7 @@ class StoreFile:
         return self._open if self._open is not None and self._open.usable else None
 
     def close(self) -> None:
-        """Close the file until it is used again; what is still reserved is given back."""
+        """Close the file until it is used again, and give back all reservations."""
         with self._lock:
             opened, self._open = self._open, None
             if opened is not None:
@@ -165,7 +165,7 @@ class StoreFile:
                 lasts = not isinstance(exc, FileLocked) or now - self._owed_since > BUSY_SECONDS
                 if lasts and not self._told:
                     self._told = True
-                    warn("%s; what requests cost is written down when it can be", exc)
+                    warn("%s; the cost of requests is written down as soon as possible", exc)
 
     @contextmanager
     def reading(self) -> Generator[OpenFile]:
@@ -391,7 +391,7 @@ def _begin(db: sqlite3.Connection) -> None:
         raise ValueError(msg)
     db.execute("COMMIT")
     db.execute("PRAGMA journal_mode = WAL")
-    # What a process wrote survives its death; a power cut may take the last commits.
+    # Commits survive the death of the process; a power cut may lose the last ones.
     db.execute("PRAGMA synchronous = NORMAL")
     db.execute("PRAGMA wal_autocheckpoint = 4000")
 

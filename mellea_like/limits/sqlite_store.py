@@ -53,11 +53,11 @@ class SQLiteStore:
     limiter = RateLimiter(requests_per_minute=600, store=store, name="main")
     ```
 
-    - What is reserved is reserved for all processes at once, and given back when the process that
-      reserved it dies. What was charged stays, also over a restart; after a power cut the last
-      seconds may be missing.
-    - Who waits for room goes before who comes later, in other processes too, as long as it looks
-      after its place: a process that stands still for two seconds loses it.
+    - A reservation counts in all processes at once, and is given back when the process that made
+      it dies. Charges survive a restart; after a power cut those of the last seconds may be
+      missing.
+    - Requests wait for room in the order in which they came, in other processes too, as long as
+      their process renews its place: one that is suspended for two seconds loses it.
     - A rate has its time from the machine's own clock, which setting the time of day does not move.
       Buckets are full again when the machine has started again.
     - The file is for one machine: on a network's file system, locks and shared memory of two
@@ -87,7 +87,7 @@ class SQLiteStore:
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """The path of the file."""
         return self._file.path
 
     def __repr__(self) -> str:
@@ -135,14 +135,14 @@ class SQLiteStore:
             pass
 
     def close(self) -> None:
-        """Close the file until it is used again; what is still reserved is given back."""
+        """Close the file until it is used again, and give back all reservations."""
         self._file.close()
 
     async def reserve(self, wants: Sequence[Want]) -> Reservation:
         """Reserve in all accounts or in none; see `Store.reserve`.
 
         Raises:
-            Denied: what is wanted does not fit beside what is spent.
+            Denied: the wanted amounts do not fit in addition to those spent.
             StoreError: the file can't be used.
         """
         waiter = _Waiter(self._file, cast("Sequence[tuple[_Account, Amounts]]", wants))
@@ -332,7 +332,7 @@ _Queues: TypeAlias = dict[tuple[EventLoopToken, str], OrderedDict[_Waiter, None]
 
 
 class _Held(NamedTuple):
-    """What is reserved for one request."""
+    """The reservation of one request."""
 
     file: StoreFile
     queues: _Queues
@@ -371,7 +371,7 @@ class _Bucket(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """What was taken for one request, and when it may go."""
+    """The amounts taken for one request, and when it may be sent."""
 
     file: StoreFile
     seconds: float
@@ -395,7 +395,7 @@ def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | N
 
 
 async def _patiently(change: Callable[[], T]) -> T:
-    """Make a change, and try for some time where the file is locked."""
+    """Make a change, and retry for some time if the file is locked."""
     until = anyio.current_time() + BUSY_SECONDS
     while True:
         try:

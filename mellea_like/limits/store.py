@@ -33,24 +33,24 @@ class StoreAccount(Protocol):
         ...
 
     def look(self) -> StoreSums:
-        """Return what it has come to."""
+        """Return the sums of the account."""
         ...
 
 
 Want: TypeAlias = "tuple[StoreAccount, Amounts]"
-"""An account, and what to reserve in it."""
+"""An account, and the amounts to reserve in it."""
 
 
 class Reservation(Protocol):
-    """What is reserved for one request, until it is settled or the process dies."""
+    """The reservation of one request, until it is settled or the process dies."""
 
     def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
-        """Give back what is reserved, and charge what was spent; a second time does nothing.
+        """Give back the reservation and charge the cost; a second time does nothing.
 
         One synchronous step, which raises nothing: a store that can't be reached settles later.
 
         Args:
-            charged: what to charge to each account, in the order of the wants.
+            charged: the amounts to charge to each account, in the order of the wants.
             unknown: 1 if the cost is an estimate.
         """
         ...
@@ -65,7 +65,7 @@ Take: TypeAlias = "tuple[StoreBucket, float]"
 
 
 class Turn(Protocol):
-    """What was taken from buckets for one request, and when the request may go."""
+    """The amounts taken from buckets for one request, and when it may be sent."""
 
     @property
     def seconds(self) -> float:
@@ -74,7 +74,7 @@ class Turn(Protocol):
 
     @property
     def left(self) -> Sequence[float]:
-        """What each of the buckets held after that; less than 0 is debt."""
+        """The level of each bucket after that; less than 0 is debt."""
         ...
 
     def give_back(self) -> None:
@@ -97,7 +97,7 @@ class Store(Protocol):
 
         Args:
             name: its name.
-            limits: the most of each of `Amounts`, infinite where there is no limit.
+            limits: the most of each of `Amounts`, infinite if there is no limit.
         """
         ...
 
@@ -107,13 +107,13 @@ class Store(Protocol):
         Who waits goes before who comes later. A caller that is cancelled has reserved nothing.
 
         Args:
-            wants: what to reserve; each account once.
+            wants: the amounts to reserve; each account once.
 
         Returns:
             The reservation.
 
         Raises:
-            Denied: what is wanted does not fit beside what is spent.
+            Denied: the wanted amounts do not fit in addition to those spent.
             StoreError: the store can't be used.
         """
         ...
@@ -134,7 +134,7 @@ class Store(Protocol):
         A caller that is cancelled has taken nothing.
 
         Args:
-            takes: what to take; each bucket once.
+            takes: the amounts to take; each bucket once.
 
         Returns:
             When the request may go.

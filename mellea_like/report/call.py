@@ -1,37 +1,35 @@
-"""A report about one call: a page, or a few lines."""
+"""A report about one call: a page, a notebook's cell, or a few lines."""
 
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
-from mellea_like.core.prompts import prompt_at
 from mellea_like.core.slice import Outcome
 from mellea_like.report.charts import breakdown
-from mellea_like.report.draw_details import FULL, conversation, decided, panels, tool_calls
-from mellea_like.report.icons import swatch
-from mellea_like.report.markup import Html, clip, joined, text_block
+from mellea_like.report.draw_details import (
+    FULL,
+    Capacity,
+    conversation,
+    decided,
+    panels,
+    tool_calls,
+)
+from mellea_like.report.markup import Html, clip, html, joined, patterns, swatch, text_block
 from mellea_like.report.model_shares import Shares, add_shares, share_rows
 from mellea_like.report.numbers import amount, count, moment, percent, seconds
-from mellea_like.report.page import SCOPE, environment, page
-from mellea_like.report.trace_figures import (
-    FATES,
-    cut,
-    damage,
-    fates_in,
-    has_too_few,
-    names_of,
-    problems_of,
-    usage_of,
-    winners_of,
-)
+from mellea_like.report.page import SCOPE, environment, page, style
+from mellea_like.report.views import FATES, TraceView, damage
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["call_report", "call_text", "headline", "stopped"]
+    from mellea_like.report.views import SliceView
+
+__all__ = ["call_report", "call_text", "cell"]
 
 _STOPPED = {
     "passed": "Passed",
@@ -45,46 +43,46 @@ _STOPPED = {
 }
 
 
-def stopped(trace: Mapping[str, Any]) -> str:
-    """Say how a call ended."""
-    if won := winners_of(trace):
-        names = names_of(trace)
-        return f"Passed: {'; '.join(names[s['iteration']] for s in won)}"
-    words = _STOPPED.get(trace["stop_reason"], f"Stopped: {trace['stop_reason']}")
-    if has_too_few(trace):
+def stopped(trace: TraceView) -> str:
+    """Describe how a call ended."""
+    if won := trace.winners:
+        names = trace.names
+        return f"Passed: {'; '.join(names[s.iteration] for s in won)}"
+    words = _STOPPED.get(trace.stop_reason, f"Stopped: {trace.stop_reason}")
+    if trace.has_too_few:
         words = words.replace("Nothing passed", _short(trace))
-    return f"{words} ({trace['stop_detail']})" if trace["stop_detail"] else words
+    return f"{words} ({trace.stop_detail})" if trace.stop_detail else words
 
 
-def _short(trace: Mapping[str, Any]) -> str:
-    return "Too few passed" if trace["decision"]["winners"] else "No answer won"
+def _short(trace: TraceView) -> str:
+    return "Too few passed" if (d := trace.decision) is not None and d.winners else "No answer won"
 
 
-def headline(trace: Mapping[str, Any]) -> list[tuple[str, str]]:
+def headline(trace: TraceView) -> list[tuple[str, str]]:
     """Choose the figures that come first."""
-    usage = usage_of(trace["usage"])
+    usage = trace.usage
     facts = {
-        "draw": len(trace["slices"]),
-        "lane": len({s["chain"] for s in trace["slices"]}),
+        "draw": len(trace.slices),
+        "lane": len({s.chain for s in trace.slices}),
         "request": usage.requests,
     }
     return [
         *((name if n == 1 else f"{name}s", count(n)) for name, n in facts.items()),
         ("tokens", ("≥ " if usage.unknown else "") + amount(usage.total_tokens)),
-        ("elapsed", seconds(trace["elapsed"])),
+        ("elapsed", seconds(trace.elapsed)),
     ]
 
 
-def outcomes_of(trace: Mapping[str, Any]) -> list[tuple[str, int]]:
+def outcomes_of(trace: TraceView) -> list[tuple[str, int]]:
     """Count a call's draws by their outcome."""
-    counts = Counter(str(s["outcome"]) for s in trace["slices"])
+    counts = Counter(str(s.outcome) for s in trace.slices)
     return [(str(outcome), counts[outcome]) for outcome in Outcome if counts[outcome]]
 
 
-def fates_of(trace: Mapping[str, Any]) -> dict[str, int]:
-    """Say where the tokens of a call went."""
+def fates_of(trace: TraceView) -> dict[str, int]:
+    """Count the tokens of a call by their fate."""
     went: dict[str, int] = dict.fromkeys(FATES, 0)
-    for fate, usage in fates_in(trace):
+    for fate, usage in trace.fates:
         went[fate] += usage.total_tokens
     return went
 
@@ -96,11 +94,15 @@ def call_text(trace: Mapping[str, Any]) -> str:
         trace: the call's record.
 
     Returns:
-        The lines. What prints them has to make them fit for a terminal.
+        The lines. Make them safe for a terminal before printing them.
     """
+    return "\n".join(line for line in _lines(TraceView(trace)) if line)
+
+
+def _lines(trace: TraceView) -> list[str]:
     lines = [f"{stopped(trace)}."]
-    if (decision := trace.get("decision")) is not None:
-        lines.append(f"Decided by {decision['kind']}: {decision['reason']}")
+    if (decision := trace.decision) is not None:
+        lines.append(f"Decided by {decision.kind}: {decision.reason}")
     lines.append(", ".join(f"{value} {name}" for name, value in headline(trace)))
     lines.append(", ".join(f"{number} {outcome}" for outcome, number in outcomes_of(trace)))
     went = fates_of(trace)
@@ -114,50 +116,48 @@ def call_text(trace: Mapping[str, Any]) -> str:
         f"{name}: {draws} draws, {passed} passed, {tokens} tokens"
         for name, draws, passed, tokens in _models(trace)
     ]
-    best = trace["best_index"]
-    if not trace["success"] and best is not None and not has_too_few(trace):
-        slice_ = trace["slices"][best]
-        lines.append(f"The best failure, {names_of(trace)[slice_['iteration']]}, lacks:")
-        lines += [f"  - {' '.join(problem.split())}" for problem in problems_of(slice_)]
-    errors = Counter(s["error"]["type"] for s in trace["slices"] if s["error"] is not None)
-    lines += [f"{plural(number, 'draw')} with {kind}" for kind, number in errors.items()]
-    return "\n".join(line for line in lines if line)
+    best = trace.best
+    if not trace.success and best is not None and not trace.has_too_few:
+        lines.append(f"The best failure, {trace.names[best.iteration]}, lacks:")
+        lines += [f"  - {' '.join(problem.split())}" for problem in best.problems]
+    errors = Counter(error.type for s in trace.slices if (error := s.error) is not None)
+    return lines + [f"{plural(number, 'draw')} with {kind}" for kind, number in errors.items()]
 
 
 _MESSAGE, _RESULTS = 20_000, 100
 
 
 def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
-    """Make a page about a call: a waterfall of its draws, and all that is known of each.
+    """Make a page about a call: a waterfall of its draws, and the details of each.
 
     Args:
         trace: the call's record, as ``result.to_dict()`` gives it.
         title: the page's title; by default it names the call.
 
     Returns:
-        An HTML page that asks for nothing but itself.
+        An HTML page that loads nothing else.
 
     Raises:
         ValueError: it isn't such a record.
     """
     environment()
     with damage("trace of a call"):
-        return _call_report(trace, title)
+        return _call_report(TraceView(trace), title)
 
 
-def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
-    winners = winners_of(trace)
-    lost = any(s["outcome"] == "passed" and s not in winners for s in trace["slices"])
+def _call_report(trace: TraceView, title: str | None) -> str:
+    winners = trace.winners
+    lost = any(s.passed and s not in winners for s in trace.slices)
     went = [(fate, FATES[fate], number) for fate, number in fates_of(trace).items()]
-    drawn, _ = cut(trace, FULL.panels)
-    slices: list[Mapping[str, Any]] = trace["slices"]
-    asked = prompt_at(trace["prompts"], slices[0]["prompt"]) if slices else []
+    drawn, _ = trace.cut(FULL.panels)
+    slices = trace.slices
+    asked = trace.sent(slices[0].prompt) if slices else []
     return page(
         "call",
         title=title or _title(trace),
         sign=swatch("won" if winners else "failed"),
         stopped=clip(stopped(trace), 300),
-        about=f"{moment(trace['started'])} · sampling {clip(trace['sampling_id'], 64)}",
+        about=f"{moment(trace.started)} · sampling {clip(trace.sampling_id, 64)}",
         tiles=[{"name": name, "value": value, "more": ""} for name, value in headline(trace)],
         waterfall=waterfall(drawn, SCOPE, links=True),
         waterfall_note=_note(trace, winners),
@@ -176,32 +176,57 @@ def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
     )
 
 
-def _won(s: Mapping[str, Any]) -> Html:
-    called, text = tool_calls(s, _MESSAGE), s["text"] or ""
+def _won(s: SliceView) -> Html:
+    called, text = tool_calls(s.tool_calls, _MESSAGE), s.text or ""
     return joined(text_block(text, _MESSAGE) if text or called is None else None, called)
 
 
-def _models(trace: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _models(trace: TraceView) -> list[tuple[str, ...]]:
     shares: Shares = {}
     add_shares(trace, shares)
     return share_rows(shares)
 
 
-def _title(trace: Mapping[str, Any]) -> str:
-    """Return what was asked for, in a line; the call's id where that says nothing."""
-    slices = trace["slices"]
-    text: str = slices[0]["action"]["text"] if slices else ""
-    return clip(" ".join(text[:1000].split()), 120) or f"Sampling {trace['sampling_id']}"
+def _title(trace: TraceView) -> str:
+    """Return the first action in a line, or the call's id if that is empty."""
+    slices = trace.slices
+    text = slices[0].action if slices else ""
+    return clip(" ".join(text[:1000].split()), 120) or f"Sampling {trace.sampling_id}"
 
 
-def _note(trace: Mapping[str, Any], winners: Sequence[Mapping[str, Any]]) -> str:
+def _note(trace: TraceView, winners: Sequence[SliceView]) -> str:
     if not winners:
-        took = seconds(trace["elapsed"])
-        if not has_too_few(trace):
+        took = seconds(trace.elapsed)
+        if not trace.has_too_few:
             return f"No draw passed in {took}."
         return f"{_short(trace)} in {took}."
-    cancelled = any(s["outcome"] == "cancelled" for s in trace["slices"])
+    cancelled = any(s.outcome == "cancelled" for s in trace.slices)
     rest = ", and what still ran was cancelled" if cancelled else ""
-    if trace.get("decision") is not None:
-        return f"Decided after {seconds(trace['elapsed'])}{rest}."
-    return f"Passed after {seconds(winners[0]['ended_at'])}{rest}."
+    if trace.decides:
+        return f"Decided after {seconds(trace.elapsed)}{rest}."
+    return f"Passed after {seconds(winners[0].ended_at)}{rest}."
+
+
+ROOM = Capacity(panels=200, texts=200_000, text=10_000)
+"""A cell is short, because notebooks store their outputs."""
+
+
+def cell(record: Mapping[str, Any]) -> Html:
+    """Show a call in a notebook's cell."""
+    trace = TraceView(record)
+    # A notebook can show several results.
+    scope = f"mlr-{sha256(trace.sampling_id.encode('utf-8', 'replace')).hexdigest()[:12]}"
+    drawn, _ = trace.cut(ROOM.panels)
+    facts = " · ".join(f"{value} {name}" for name, value in headline(trace))
+    return html(
+        '<div class="mlr mlr-cell"><style>{}</style>{}'
+        "<header>{}<strong>{}</strong><span>{}</span></header>{}{}{}</div>",
+        Html(style("trace")),
+        patterns(scope),
+        swatch("won" if trace.success else "failed"),
+        stopped(trace),
+        facts,
+        waterfall(drawn, scope, links=False),
+        decided(trace),
+        panels(trace, scope, ROOM),
+    )

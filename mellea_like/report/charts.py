@@ -7,8 +7,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.display import plural
-from mellea_like.report.icons import box, swatch
-from mellea_like.report.markup import Html, html, joined
+from mellea_like.report.markup import Html, box, html, joined, swatch
 from mellea_like.report.numbers import amount, count, percent
 
 if TYPE_CHECKING:
@@ -17,18 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.pass_rates import Coverage
     from mellea_like.report.run_figures import Distribution
 
-__all__ = [
-    "Breakdown",
-    "breakdown",
-    "columns",
-    "coverage_chart",
-    "numbers",
-    "rate_bar",
-    "sizes",
-    "ticks",
-]
-
-# --- parts of a whole -----------------------------------------------------------------------------
+__all__ = ["breakdown", "columns", "coverage_chart", "numbers", "rate_bar", "sizes", "ticks"]
 
 
 class Breakdown(NamedTuple):
@@ -48,7 +36,7 @@ def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
         width = 100 * number / whole
         boxes.append(box(kind, at, width, 26, scope))
         at += width
-    # The table beside it says the same.
+    # Screen readers get the same from the table beside it.
     bar = html(
         '<svg class="stack" width="100%" height="30" aria-hidden="true">{}</svg>', joined(*boxes)
     )
@@ -59,7 +47,7 @@ def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
 
 
 def rate_bar(share: float, begin: float = 0.0) -> Html:
-    """Draw a share as a bar in its track, or a part that begins later; the figure stands beside."""
+    """Draw a share as a bar in its track, or a part that begins later; the figure is beside it."""
     place = html('x="{}%" width="{}%"', f"{100 * begin:.5g}", f"{100 * share:.5g}")
     bar = html('<rect {} height="8" rx="4" class="fill"/>', place)
     return html(
@@ -69,18 +57,16 @@ def rate_bar(share: float, begin: float = 0.0) -> Html:
     )
 
 
-# --- histograms -----------------------------------------------------------------------------------
-
 WIDTH, HEIGHT = 360, 196
 LEFT, RIGHT, TOP, BOTTOM = 8, 352, 30, 160
 LETTER = 7.0
 MOST_COLUMNS = 12
 MOST_NAMES = 7
-"""Columns whose names have room beside each other; of more, each second one is named."""
+"""The most columns whose names have room; of more, each second one is named."""
 
 
 def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html | None:
-    """Draw a histogram: a column for each name; nothing where there is none."""
+    """Draw a histogram: a column for each name; None without names."""
     if not counts:
         return None
     most = max(number for _, number in counts) or 1
@@ -128,7 +114,7 @@ def numbers(found: Distribution) -> list[tuple[str, int]]:
 
 
 STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
-"""Where columns may end, times a power of ten: the finest are taken that are few enough."""
+"""Possible ends of columns, times a power of ten, from the finest to the coarsest."""
 
 
 def sizes(found: Distribution, write: Callable[[float], str]) -> list[tuple[str, int]]:
@@ -151,7 +137,7 @@ def sizes(found: Distribution, write: Callable[[float], str]) -> list[tuple[str,
 
 
 def _text(x: float, y: float, words: str, kind: str = "") -> Html:
-    half = LETTER * len(words) / 2  # So that nothing sticks out at the edges.
+    half = LETTER * len(words) / 2  # Keeps the words inside the edges.
     return html(
         '<text x="{}" y="{}" text-anchor="middle"{}>{}</text>',
         f"{min(max(x, half), WIDTH - half):.5g}",
@@ -161,16 +147,14 @@ def _text(x: float, y: float, words: str, kind: str = "") -> Html:
     )
 
 
-# --- curves ---------------------------------------------------------------------------------------
-
 SIDE = 44
 """Room for the names of the shares."""
 
 
 def coverage_chart(curve: Sequence[Coverage]) -> Html:
-    """Draw the coverage by number of draws: what was measured, and what is extrapolated.
+    """Draw the measured and the extrapolated coverage by number of draws, with their intervals.
 
-    Both are with their intervals; the axis of the draws is logarithmic.
+    The axis of the draws is logarithmic.
     """
     measured = [p for p in curve if not p.extrapolated]
     beyond = [measured[-1], *(p for p in curve if p.extrapolated)]
@@ -220,13 +204,10 @@ def coverage_chart(curve: Sequence[Coverage]) -> Html:
     )
 
 
-# --- axes -----------------------------------------------------------------------------------------
-
-
 def ticks(reach: float, most: int) -> list[float]:
     """Choose the ticks of an axis that begins at 0, at 1, 2 or 5 times a power of ten."""
     least = reach / most
     power = 10.0 ** math.floor(math.log10(least))
-    # A division by a power of ten may give a little more than what was meant.
+    # Division by a power of ten isn't exact.
     step = next(n * power for n in (1, 2, 5, 10) if n * power >= least * (1 - 1e-9))
     return [number * step for number in range(int(reach / step + 1e-9) + 1)]

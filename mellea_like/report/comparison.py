@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mellea_like.core.display import plural
+from mellea_like.pass_rates import pass_rate_interval
 from mellea_like.report.markup import clip
 from mellea_like.report.numbers import amount, count, money, percent, seconds
 from mellea_like.report.page import environment, page
-from mellea_like.report.run_figures import UNREADABLE, RunFigures, wilson
+from mellea_like.report.run_figures import UNREADABLE, RunFigures
 from mellea_like.report.run_summary import about_run
-from mellea_like.report.trace_figures import damage
+from mellea_like.report.views import ItemView, damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,10 +26,10 @@ Recorded: TypeAlias = "tuple[Record, Iterable[Record]]"
 """A run's record, and those of its items in the order of the input."""
 
 MOST_ROWS = 25
-"""Requirements that are compared: those with the greatest difference."""
+"""The number of requirements that are compared: those with the greatest difference."""
 
 EXACT = 1000
-"""So many items at most on which two runs differ are counted out; of more, the normal law does."""
+"""The most differing items for which the test is exact; the normal distribution serves for more."""
 
 _NAME = 200
 
@@ -41,8 +42,8 @@ class Comparison:
         first: the figures of the one.
         second: the figures of the other.
         both: of the items that both have finished, how many passed in the first run and in the
-            second, as ``both[True, False]``. An item is the same where it stands at the same place
-            of the input with the same label and row.
+            second, as ``both[True, False]``. An item is the same if it is at the same place of the
+            input, with the same label and row.
     """
 
     first: RunFigures
@@ -51,9 +52,9 @@ class Comparison:
 
     @property
     def gain(self) -> tuple[float, float, float]:
-        """By how much more of its items passed in the second, and its 95 % interval, -1 to 1.
+        """The gain in the share of items that passed in the second, and its 95 % interval, -1 to 1.
 
-        As of independent samples; where they are the same items, it is narrower than that.
+        It treats the runs as independent samples. If the items are the same, it is narrower.
         Source: R. G. Newcombe, "Interval estimation for the difference between independent
         proportions: comparison of eleven methods", Statistics in Medicine 17, 1998 (method 10).
         """
@@ -61,14 +62,16 @@ class Comparison:
         if not (one.done and other.done):
             return math.nan, -1.0, 1.0
         p, q = one.passed / one.done, other.passed / other.done
-        (p_low, p_high), (q_low, q_high) = (wilson(run.passed, run.done) for run in (one, other))
+        (p_low, p_high), (q_low, q_high) = (
+            pass_rate_interval(run.done, run.passed) for run in (one, other)
+        )
         below = math.hypot(q - q_low, p_high - p)
         above = math.hypot(q_high - q, p - p_low)
         return q - p, q - p - below, q - p + above
 
     @property
     def chance(self) -> float:
-        """How likely chance alone has the same items differ as much, by McNemar's exact test.
+        """The probability of so great a difference by chance, by McNemar's exact test.
 
         Source: Q. McNemar, "Note on the sampling error of the difference between correlated
         proportions or percentages", Psychometrika 12, 1947.
@@ -93,28 +96,28 @@ def compare(first: Recorded, second: Recorded) -> Comparison:
         Their figures, and how the items that they share ended.
     """
     made = Comparison(RunFigures(first[0]), RunFigures(second[0]))
-    for one, other in _side_by_side(iter(first[1]), iter(second[1])):
+    for one, other in _side_by_side(map(ItemView, first[1]), map(ItemView, second[1])):
         if one is not None:
-            made.first.add(one)
+            made.first.count(one)
         if other is not None:
-            made.second.add(other)
-        if one is None or other is None or "unfinished" in (one["status"], other["status"]):
+            made.second.count(other)
+        if one is None or other is None or "unfinished" in (one.status, other.status):
             continue
-        if (one["label"], one["data"]) == (other["label"], other["data"]):
-            made.both[one["status"] == "passed", other["status"] == "passed"] += 1
+        if (one.label, one.data) == (other.label, other.data):
+            made.both[one.status == "passed", other.status == "passed"] += 1
     return made
 
 
 def _side_by_side(
-    first: Iterator[Record], second: Iterator[Record]
-) -> Iterator[tuple[Record | None, Record | None]]:
+    first: Iterator[ItemView], second: Iterator[ItemView]
+) -> Iterator[tuple[ItemView | None, ItemView | None]]:
     """Pair the items of two runs by their ids, which ascend."""
     one, other = next(first, None), next(second, None)
     while one is not None or other is not None:
-        if other is None or (one is not None and one["id"] < other["id"]):
+        if other is None or (one is not None and one.id < other.id):
             yield one, None
             one = next(first, None)
-        elif one is None or other["id"] < one["id"]:
+        elif one is None or other.id < one.id:
             yield None, other
             other = next(second, None)
         else:
@@ -134,11 +137,11 @@ def comparison_text(
     Args:
         first: the record of a run, and those of its items; they are read once, one by one.
         second: the same of another run.
-        names: what they are called.
-        differences: how the second was run otherwise, each in a few words.
+        names: their names.
+        differences: descriptions of how the second run's settings differ.
 
     Returns:
-        The lines. What prints them has to make them fit for a terminal.
+        The lines. Make them safe for a terminal before printing them.
 
     Raises:
         ValueError: these aren't such records.
@@ -174,11 +177,11 @@ def comparison_report(
     Args:
         first: the record of a run, and those of its items; they are read once, one by one.
         second: the same of another run.
-        names: what they are called.
-        differences: how the second was run otherwise, each in a few words.
+        names: their names.
+        differences: descriptions of how the second run's settings differ.
 
     Returns:
-        An HTML page that asks for nothing but itself.
+        An HTML page that loads nothing else.
 
     Raises:
         ValueError: these aren't such records.
@@ -199,7 +202,7 @@ def comparison_report(
 
 
 def _who(made: Comparison, names: tuple[str, str]) -> list[tuple[str, str]]:
-    """Say which run is which."""
+    """Describe both runs, each with its letter."""
     runs = (made.first, made.second)
     return [
         (letter, f"{clip(name, _NAME)} · {plural(run.items, 'item')} · {about_run(run)}")
@@ -208,7 +211,7 @@ def _who(made: Comparison, names: tuple[str, str]) -> list[tuple[str, str]]:
 
 
 def _figures(made: Comparison) -> list[tuple[str, str, str, str]]:
-    """Write the figures of both, and how much more the second has."""
+    """Write the figures of both, and the second's in relation to the first's."""
     one, other = made.first, made.second
     rows = [("items finished", count(one.done), count(other.done), "")]
     gain, low, high = made.gain
@@ -253,7 +256,7 @@ def _figures(made: Comparison) -> list[tuple[str, str, str, str]]:
 
 
 def both_words(made: Comparison) -> str:
-    """Say how the items ended that both runs have."""
+    """Describe how the items that both runs have ended."""
     both = made.both
     if not both.total():
         return "No item is the same in both, at the same place of the input, and finished."
@@ -270,7 +273,7 @@ def both_words(made: Comparison) -> str:
 
 
 def _rates(made: Comparison) -> list[tuple[str, str, str, str]]:
-    """Write how often replies met each requirement, what differs most first."""
+    """Write how often replies met each requirement, the greatest difference first."""
     found: list[tuple[float, tuple[str, str, str, str]]] = []
     tallies = made.first.requirements, made.second.requirements
     for name in dict.fromkeys((*tallies[0], *tallies[1])):
@@ -286,13 +289,13 @@ def _rates(made: Comparison) -> list[tuple[str, str, str, str]]:
 
 
 def _causes(made: Comparison) -> list[tuple[str, str, str]]:
-    """Write how many of the items that failed lacked what in the end."""
+    """Write how many of the failed items lacked each requirement in the end."""
     causes = made.first.final_failures, made.second.final_failures
     runs = made.first, made.second
     found: list[tuple[int, str, str, str]] = []
     for name in dict.fromkeys((*causes[0], *causes[1])):
         a, b = (cause[name].items if name in cause else 0 for cause in causes)
-        # A run that did not ask for it says nothing of it.
+        # A run without the requirement has no number for it.
         asked = [name in run.requirements or name == UNREADABLE for run in runs]
         shown = [count(n) if n or known else "–" for n, known in zip((a, b), asked, strict=True)]
         found.append((-max(a, b), clip(name, _NAME), shown[0], shown[1]))

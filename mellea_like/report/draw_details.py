@@ -1,4 +1,4 @@
-"""What is known of each draw of a call, and what was asked: for reading."""
+"""The details of each draw of a call, and the conversations that were sent, for people to read."""
 
 from __future__ import annotations
 
@@ -11,28 +11,20 @@ from mellea_like.core.display import plural
 from mellea_like.core.parts import Text, part_from_dict, shown_size
 from mellea_like.core.prompts import prompt_since
 from mellea_like.report.charts import rate_bar
-from mellea_like.report.icons import swatch
-from mellea_like.report.markup import Html, clip, html, joined, text_block
-from mellea_like.report.numbers import capital, count, percent, seconds
-from mellea_like.report.trace_figures import (
-    cut,
-    decision_of,
-    names_of,
-    problems_of,
-    tokens_of,
-    usage_of,
-    winners_of,
-)
+from mellea_like.report.markup import Html, clip, html, joined, swatch, text_block
+from mellea_like.report.numbers import capital, count, percent, seconds, tokens_of
 from mellea_like.report.waterfall import anchor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mellea_like.report.views import SliceView, TraceView, Verdict
+
 __all__ = ["FULL", "Capacity", "block", "conversation", "decided", "panels", "tool_calls"]
 
 
 class Capacity(NamedTuple):
-    """How much of a call a page has room for."""
+    """The number of draws and the number of characters that a page has room for."""
 
     panels: int
     texts: int
@@ -40,30 +32,28 @@ class Capacity(NamedTuple):
 
 
 FULL = Capacity(panels=1000, texts=1_000_000, text=50_000)
-"""For a page about a single call: all of any call that a person would read."""
+"""For a page about a single call: everything that a person would read."""
 
 _REASON = 1000
 
 
-def panels(trace: Mapping[str, Any], scope: str, room: Capacity) -> Html:
-    """Write what is known of each draw, in the order they ended; each opens by itself."""
-    drawn, left_out = cut(trace, room.panels)
-    shown: Sequence[Mapping[str, Any]] = drawn["slices"]
-    winners, names = winners_of(drawn), names_of(trace)
-    common = shown[0]["prompt"] if shown else None
-    first: dict[int, Mapping[str, Any]] = {}
-    for s in reversed(shown):
-        first[s["prompt"]] = s
-    # A text of average length has room; what the short ones leave is not handed on.
+def panels(trace: TraceView, scope: str, room: Capacity) -> Html:
+    """Write the details of each draw, in the order they ended, in panels that open one by one."""
+    drawn, left_out = trace.cut(room.panels)
+    shown = drawn.slices
+    winners, names = drawn.winners, trace.names
+    common = shown[0].prompt if shown else None
+    first = {s.prompt: s for s in reversed(shown)}
+    # All texts share the room equally, however short some of them are.
     limit = min(room.text, max(room.texts // max(len(shown), 1), 200))
     made = [
         _panel(
             s,
-            names[s["iteration"]],
+            names[s.iteration],
             scope,
             limit,
             won=s in winners,
-            sent=None if s["prompt"] == common else _sent(s, trace, first, names, scope, limit),
+            sent=None if s.prompt == common else _sent(s, trace, first, names, scope, limit),
         )
         for s in shown
     ]
@@ -81,9 +71,9 @@ _BY = {
 MOST_BARS = 20
 
 
-def decided(trace: Mapping[str, Any]) -> Html | None:
-    """Show what a selection decided and why: scores or votes as bars, the winner marked."""
-    if (decision := decision_of(trace)) is None:
+def decided(trace: TraceView) -> Html | None:
+    """Show the decision of a selection: scores or votes as bars, the winner marked."""
+    if (decision := trace.decision) is None:
         return None
     won, answers, scores = decision.winners, decision.answers, decision.scores
     pairs, tokens = len(decision.comparisons), count(decision.usage.total_tokens)
@@ -96,7 +86,7 @@ def decided(trace: Mapping[str, Any]) -> Html | None:
         pairs and f"{plural(pairs, 'pair')} compared in both orders, {tokens} tokens",
         decision.errors and f"{plural(len(decision.errors), 'error')}: {decision.errors[0][:200]}",
     ]
-    names = names_of(trace)
+    names = trace.names
     bars = [(a.label, a.votes, "", a.iteration in won) for a in answers] or [
         (capital(names[i]), scores[i], decision.notes.get(i, ""), i in won)
         for i in sorted(scores, key=lambda i: (-scores[i], i not in won))
@@ -131,22 +121,21 @@ def decided(trace: Mapping[str, Any]) -> Html | None:
 def conversation(
     messages: Sequence[Mapping[str, Any]], limit: int, *, pictures: bool = False
 ) -> Html:
-    """Write what was sent; small images are shown themselves, if they are wanted."""
+    """Write messages; with ``pictures``, small images are shown."""
     said = [
         html(
             '<div class="message"><div class="role">{}</div>{}{}</div>',
             m["role"],
             _content(m["content"], limit, pictures=pictures),
-            tool_calls(m, limit),
+            tool_calls(m.get("tool_calls"), limit),
         )
         for m in messages
     ]
     return html('<div class="conversation">{}</div>', joined(*said))
 
 
-def tool_calls(said: Mapping[str, Any], limit: int) -> Html | None:
-    """Write the tool calls of a message or a reply, one below the other."""
-    calls: Sequence[Mapping[str, Any]] = said.get("tool_calls", ())
+def tool_calls(calls: Sequence[Mapping[str, Any]] | None, limit: int) -> Html | None:
+    """Write tool calls, one below the other."""
     if not calls:
         return None
     of = (call["function"] for call in calls)
@@ -154,13 +143,13 @@ def tool_calls(said: Mapping[str, Any], limit: int) -> Html | None:
 
 
 PICTURE = 65_536
-"""How many characters an image may have, written as a ``data:`` URL, to be shown itself."""
+"""The longest ``data:`` URL of an image that is shown, in characters."""
 
 _SHOWN = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
 
 
 def _content(content: object, limit: int, *, pictures: bool) -> Html:
-    """Write a text, or parts: all but texts as placeholders. Nothing is fetched."""
+    """Write a text, or parts: placeholders for all that aren't texts. Nothing is fetched."""
     if not isinstance(content, list):
         return text_block(cast("str", content), limit)
     shown: list[Html] = []
@@ -179,7 +168,7 @@ def _content(content: object, limit: int, *, pictures: bool) -> Html:
 
 
 def _placeholder(part: Mapping[str, Any]) -> str:
-    """Describe a part that isn't text; its data may have stayed in its journal."""
+    """Describe a part that isn't text; its data may still be in the journal."""
     kind = part.get("type")
     inside: Any = part.get(kind) if isinstance(kind, str) else None
     values = cast("dict[str, Any]", inside).values() if isinstance(inside, dict) else ()
@@ -196,7 +185,7 @@ def _placeholder(part: Mapping[str, Any]) -> str:
 
 
 def _panel(
-    slice_: Mapping[str, Any],
+    slice_: SliceView,
     name: str,
     scope: str,
     limit: int,
@@ -204,8 +193,8 @@ def _panel(
     won: bool,
     sent: Html | None,
 ) -> Html:
-    outcome = "won" if won else slice_["outcome"]
-    # A link that leads into what is closed opens it.
+    outcome = "won" if won else slice_.outcome
+    # Following a link into a closed panel opens it.
     return html(
         '<details class="panel {}"><summary>{}<span class="which">{}</span>'
         '<span class="how">{}</span><span class="took">{}</span>'
@@ -214,37 +203,36 @@ def _panel(
         outcome,
         swatch(outcome),
         capital(name),
-        "passed, won" if won else slice_["outcome"],
-        seconds(slice_["ended_at"] - slice_["started_at"]),
-        clip("; ".join(problems_of(slice_)), 200),
+        "passed, won" if won else slice_.outcome,
+        seconds(slice_.seconds),
+        clip("; ".join(slice_.problems), 200),
         anchor(scope, slice_),
         _body(slice_, limit, sent),
     )
 
 
-def _body(slice_: Mapping[str, Any], limit: int, sent: Html | None) -> Html:
+def _body(slice_: SliceView, limit: int, sent: Html | None) -> Html:
     parts: list[Html | None] = []
-    error = slice_["error"]
+    error = slice_.error
     if error is not None:
-        words = f"{error['type']}: {error['message']}"
-        parts.append(block("Error", text_block(words, limit)))
-    if slice_["text"] is not None:
+        parts.append(block("Error", text_block(str(error), limit)))
+    if slice_.text is not None:
         nothing = html('<p class="note">Empty, or its text was not kept.</p>')
-        called = tool_calls(slice_, limit)
-        reply = text_block(slice_["text"], limit) if slice_["text"] else called or nothing
-        parts.append(block("Reply", joined(reply, called if slice_["text"] else None)))
+        called = tool_calls(slice_.tool_calls, limit)
+        reply = text_block(slice_.text, limit) if slice_.text else called or nothing
+        parts.append(block("Reply", joined(reply, called if slice_.text else None)))
     parts.extend(
-        block(name.capitalize(), text_block(slice_[name], limit))
-        for name in ("refusal", "reasoning")
-        if slice_.get(name)
+        block(name, text_block(text, limit))
+        for name, text in (("Refusal", slice_.refusal), ("Reasoning", slice_.reasoning))
+        if text
     )
-    if slice_.get("value") is not None:
-        written = json.dumps(slice_["value"], indent=2, ensure_ascii=False)
+    if slice_.value is not None:
+        written = json.dumps(slice_.value, indent=2, ensure_ascii=False)
         parts.append(block("Value", text_block(written, limit)))
-    if slice_["reason"]:
-        parts.append(block("Why it was no answer", text_block(slice_["reason"], limit)))
-    if slice_["validations"]:
-        parts.append(block("Validations", _validations(slice_["validations"])))
+    if slice_.reason:
+        parts.append(block("Why it was no answer", text_block(slice_.reason, limit)))
+    if slice_.verdicts:
+        parts.append(block("Validations", _validations(slice_.verdicts)))
     if sent is not None:
         parts.append(block("What was sent", sent))
     parts.append(_facts(slice_))
@@ -252,20 +240,20 @@ def _body(slice_: Mapping[str, Any], limit: int, sent: Html | None) -> Html:
 
 
 def _sent(
-    s: Mapping[str, Any],
-    trace: Mapping[str, Any],
-    first: Mapping[int, Mapping[str, Any]],
+    s: SliceView,
+    trace: TraceView,
+    first: Mapping[int, SliceView],
     names: Mapping[int, str],
     scope: str,
     limit: int,
 ) -> Html:
-    """Write what was sent for a draw: what an earlier draw was sent, and what came after that."""
-    place, messages = prompt_since(trace["prompts"], s["prompt"], first)
+    """Write the messages that were sent for a draw, those sent for an earlier draw as a link."""
+    place, messages = prompt_since(trace.prompts, s.prompt, first)
     since = conversation(messages, limit)
     if place is None:
         return since
     before = first[place]
-    link = anchor(scope, before), names[before["iteration"]]
+    link = anchor(scope, before), names[before.iteration]
     note = html('<p class="note">All that <a href="#{}">{}</a> was sent, and then:</p>', *link)
     return joined(note, since)
 
@@ -275,17 +263,17 @@ def block(title: str, inside: Html) -> Html:
     return html("<section><h4>{}</h4>{}</section>", title, inside)
 
 
-def _validations(validations: Sequence[Mapping[str, Any]]) -> Html:
+def _validations(verdicts: Sequence[Verdict]) -> Html:
     rows: list[Html] = []
-    for v in validations:
-        score, reason = v["score"], v["reason"]
+    for v in verdicts:
+        score, reason = v.score, v.reason
         rows.append(
             html(
                 '<li>{}<div><strong dir="auto">{}</strong><span class="status"> {}</span>{}{}'
                 "</div></li>",
-                swatch(v["status"]),
-                clip(v["description"] or v["name"], _REASON),
-                v["status"],
+                swatch(v.status),
+                clip(v.description or v.name, _REASON),
+                v.status,
                 None if score is None else html("<span>, score {}</span>", f"{score:.3g}"),
                 html('<div class="reason" dir="auto">{}</div>', clip(reason, _REASON))
                 if reason
@@ -295,18 +283,18 @@ def _validations(validations: Sequence[Mapping[str, Any]]) -> Html:
     return html('<ul class="validations">{}</ul>', joined(*rows))
 
 
-def _facts(slice_: Mapping[str, Any]) -> Html:
-    usage = usage_of(slice_["usage"])
-    borrowed = slice_["chain"] != slice_["subsample"]
+def _facts(slice_: SliceView) -> Html:
+    usage = slice_.usage
+    borrowed = slice_.chain != slice_.subsample
     unknown = f", {count(usage.unknown)} of unknown cost" if usage.unknown else ""
     facts = [
-        f"run by chain {slice_['chain']}" if borrowed else "",
-        "" if slice_.get("stage") is None else f"stage {slice_['stage']}",
-        f"{seconds(slice_['started_at'])} to {seconds(slice_['ended_at'])}",
+        f"run by chain {slice_.chain}" if borrowed else "",
+        "" if slice_.stage is None else f"stage {slice_.stage}",
+        f"{seconds(slice_.started_at)} to {seconds(slice_.ended_at)}",
         ", ".join(tokens_of(usage, count)),
         f"{plural(usage.requests, 'request')}{unknown}",
         f"{count(usage.cache_hits)} from the cache" if usage.cache_hits else "",
-        slice_["model"] or slice_.get("asked"),
-        slice_["finish_reason"] and f"ended by {slice_['finish_reason']}",
+        slice_.model or slice_.asked,
+        slice_.finish_reason and f"ended by {slice_.finish_reason}",
     ]
     return html('<p class="note">{}</p>', " · ".join(fact for fact in facts if fact))

@@ -1,38 +1,81 @@
-"""What each model did in a call or a run, and in each stage of an escalation."""
+"""Draws, tokens and money of each model, in a call or a run, and in each stage of an escalation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from mellea_like.core.generation import Usage
-from mellea_like.core.serialization import check_usage_of
+from mellea_like.core.prices import Price, currency_of, price_for
 from mellea_like.report.markup import clip
 from mellea_like.report.numbers import amount, count, money, percent
-from mellea_like.report.trace_figures import Money, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mellea_like.report.trace_figures import Prices
+    from mellea_like.report.views import SliceView, TraceView
+
 
 __all__ = [
-    "ModelShare",
+    "ANY_MODEL",
+    "Money",
+    "Prices",
     "Shares",
     "add_shares",
-    "models_in",
     "money_of",
-    "parts_of",
+    "prices_of",
     "share_rows",
 ]
 
+ANY_MODEL = "any model"
+"""The name of a price for models that have none of their own."""
+
 MOST_MODELS = 50
-"""Models that are told apart; the rest goes together."""
+"""Models that are counted separately; the others are counted together."""
+
+
+class Money(NamedTuple):
+    """A sum of money: the amount that is known, and whether that is everything."""
+
+    known: float = 0.0
+    complete: bool = True
+
+    def plus(self, other: Money) -> Money:
+        """Add another sum."""
+        return Money(self.known + other.known, self.complete and other.complete)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """The prices of models."""
+
+    of: Mapping[str, Price]
+
+    @property
+    def currency(self) -> str:
+        """The code of their currency."""
+        return currency_of(self.of)
+
+    def cost(self, usage: Usage, model: str | None) -> Money:
+        """Return the cost of requests."""
+        if model is None and len(self.of) == 1:
+            model = next(iter(self.of))
+        price = price_for(model, self.of) or self.of.get(ANY_MODEL)
+        if price is None:
+            return Money(0.0, not usage.total_tokens and not usage.unknown)
+        return Money(price.cost(usage), not usage.unknown)
+
+
+def prices_of(written: Mapping[str, list[Any]] | None) -> Prices | None:
+    """Read the prices in a run's record; None if it has none."""
+    if not written:
+        return None
+    return Prices({model: Price.from_list(price) for model, price in written.items()})
 
 
 @dataclass(slots=True)
 class ModelShare:
-    """What one model did."""
+    """The part of one model."""
 
     draws: int = 0
     passed: int = 0
@@ -41,28 +84,14 @@ class ModelShare:
 
 
 Shares: TypeAlias = "dict[tuple[int | None, str | None], ModelShare]"
-"""What each model did, by the stage, where there are stages, and the model."""
+"""The parts of models, by stage, if there are stages, and model."""
 
 
-def models_in(trace: Mapping[str, Any]) -> list[str | None]:
-    """Find the model of each iteration: that of its reply.
-
-    Without a reply, the one that all replies of its stage name, or else the one that was asked.
-    """
-    slices: list[Mapping[str, Any]] = trace["slices"]
-    named: dict[int | None, set[str]] = {}
-    for s in slices:
-        if s["model"] is not None:
-            named.setdefault(s.get("stage"), set()).add(s["model"])
-    only = {stage: next(iter(models)) for stage, models in named.items() if len(models) == 1}
-    return [s["model"] or only.get(s.get("stage")) or s.get("asked") for s in slices]
-
-
-def parts_of(
-    s: Mapping[str, Any], model: str | None, prices: Prices | None
+def _parts_of(
+    s: SliceView, model: str | None, prices: Prices | None
 ) -> list[tuple[str | None, Usage, Money]]:
-    """Split what a draw cost: the part of its own model first, then those of its checks."""
-    checks, usage = check_usage_of(s), usage_of(s["usage"])
+    """Split the cost of a draw: first the part of its own model, then those of its checks."""
+    checks, usage = s.check_usage, s.usage
     own = usage - sum((spent for _, spent in checks or ()), Usage())
     parts: list[tuple[str | None, Usage, Money]] = []
     for at, (name, spent) in enumerate(((model, own), *(checks or ()))):
@@ -74,32 +103,35 @@ def parts_of(
     return parts
 
 
-def money_of(s: Mapping[str, Any], model: str | None, prices: Prices) -> Money:
-    """Sum what a draw and its checks cost."""
+def money_of(s: SliceView, model: str | None, prices: Prices) -> Money:
+    """Sum up the cost of a draw and its checks."""
     total = Money()
-    for _, _, cost in parts_of(s, model, prices):
+    for _, _, cost in _parts_of(s, model, prices):
         total = total.plus(cost)
     return total
 
 
-def add_shares(trace: Mapping[str, Any], shares: Shares, prices: Prices | None = None) -> None:
-    """Add what the models of a call did, those of judges too."""
-    for s, model in zip(trace["slices"], models_in(trace), strict=True):
-        for at, (name, usage, cost) in enumerate(parts_of(s, model, prices)):
-            key = (s.get("stage"), name)
+def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -> Money:
+    """Add the models of a call, judges included; return the cost of its draws."""
+    total = Money()
+    for s, model in zip(trace.slices, trace.models, strict=True):
+        for at, (name, usage, cost) in enumerate(_parts_of(s, model, prices)):
+            key = (s.stage, name)
             if key not in shares and len(shares) >= MOST_MODELS:
                 key = (None, "(others)")
             share = shares.setdefault(key, ModelShare())
             share.draws += not at
-            share.passed += not at and s["outcome"] == "passed"
+            share.passed += not at and s.passed
             share.usage += usage
             share.money = share.money.plus(cost)
+            total = total.plus(cost)
+    return total
 
 
 def share_rows(shares: Shares, currency: str | None = None) -> list[tuple[str, ...]]:
     """Write each model's name, draws, passes and tokens and, in a currency, its cost.
 
-    Empty where there is one model only.
+    The list is empty if there is only one model.
     """
     rows: list[tuple[str, ...]] = []
     order = sorted(shares.items(), key=lambda share: -1 if share[0][0] is None else share[0][0])

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from mellea_like.core.prices import with_currency
 
-__all__ = ["amount", "capital", "count", "moment", "money", "percent", "seconds"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mellea_like.core.generation import Usage
+
+__all__ = ["amount", "capital", "count", "moment", "money", "percent", "seconds", "tokens_of"]
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _SMALL, _TEN = 0.0095, 10
@@ -76,7 +82,7 @@ def money(cost: float, currency: str = "USD", *, at_least: bool = False) -> str:
     bound = "≥ " if at_least else ""
     if cost >= 1:
         written = f"{cost:,.2f}"
-    else:  # Three digits that say something, and no exponent.
+    else:  # Three significant digits and no exponent.
         written = f"{cost:.{2 - math.floor(math.log10(cost))}f}".rstrip("0") if cost else "0"
     return bound + with_currency(written, currency)
 
@@ -91,3 +97,12 @@ def moment(stamp: str | None) -> str:
         return stamp
     utc = time if time.tzinfo is None else time.astimezone(UTC)
     return f"{utc:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def tokens_of(usage: Usage, written: Callable[[float], str]) -> tuple[str, str]:
+    """Write the tokens in and out, with those that were cached or used for reasoning, if any."""
+    cached, thought = usage.cached_input_tokens, usage.reasoning_tokens
+    return (
+        f"{written(usage.input_tokens)} tokens in" + f" ({written(cached)} cached)" * bool(cached),
+        f"{written(usage.output_tokens)} out" + f" ({written(thought)} reasoning)" * bool(thought),
+    )

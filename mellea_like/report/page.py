@@ -1,4 +1,4 @@
-"""A page: one HTML file that asks for nothing else. Filling it in needs jinja2."""
+"""A page: one HTML file that loads nothing else. Filling it in needs jinja2."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from mellea_like.report.icons import patterns
-from mellea_like.report.markup import Html, visible
+from mellea_like.report.markup import Html, patterns, visible
 from mellea_like.version import __version__
 
 if TYPE_CHECKING:
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["SCOPE", "environment", "page", "style"]
 
 MADE_BY = "A report made by mellea-like"
-"""Stands in the second line of each page, so that a page can be told from other files."""
+"""The second line of each page, by which pages are recognised."""
 
 SCOPE = "it"
-"""What the ids of a page's patterns and panels begin with."""
+"""The prefix of ids of a page's patterns and panels."""
 
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
@@ -57,7 +56,7 @@ def page(template: str, **content: Any) -> str:
 
 @cache
 def environment() -> Environment:
-    """Return what templates are filled in with; an ImportError says what to install."""
+    """Return jinja2's environment, or raise an ImportError that names the extra."""
     try:
         from jinja2 import Environment, FunctionLoader, StrictUndefined  # noqa: PLC0415 (an extra)
     except ImportError as exc:
@@ -74,7 +73,7 @@ def environment() -> Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Make visible in any text what is not; it is escaped after that."""
+    """Make invisible characters of texts visible, before they are escaped."""
     if value is None:
         return ""
     return value if hasattr(value, "__html__") else visible(str(value))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.display import plural
-from mellea_like.core.prompts import prompt_at
 from mellea_like.pass_rates import FURTHEST
 from mellea_like.report.charts import breakdown, columns, coverage_chart, numbers, rate_bar, sizes
 from mellea_like.report.draw_details import (
@@ -16,16 +15,10 @@ from mellea_like.report.draw_details import (
     panels,
     tool_calls,
 )
-from mellea_like.report.icons import swatch
-from mellea_like.report.markup import Html, clip, html, joined, text_block
+from mellea_like.report.markup import Html, clip, html, joined, swatch, text_block
 from mellea_like.report.numbers import count, money, percent, seconds
 from mellea_like.report.page import SCOPE, environment, page
-from mellea_like.report.run_figures import (
-    LISTED,
-    figures_of,
-    iterations_until,
-    why,
-)
+from mellea_like.report.run_figures import LISTED, figures_of, why
 from mellea_like.report.run_summary import (
     about_run,
     depth_name,
@@ -36,13 +29,7 @@ from mellea_like.report.run_summary import (
     statuses_of,
     until_words,
 )
-from mellea_like.report.trace_figures import (
-    FATES,
-    cut,
-    damage,
-    problems_of,
-    winner_of,
-)
+from mellea_like.report.views import FATES, ItemView, damage
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
@@ -50,23 +37,24 @@ if TYPE_CHECKING:
 
     from mellea_like.pass_rates import Coverage
     from mellea_like.report.run_figures import RunFigures
+    from mellea_like.report.views import TraceView
 
 __all__ = ["run_report"]
 
 MOST_RATES = 25
-"""Requirements that are drawn: those that failed most often."""
+"""The number of requirements that are drawn: those that failed most often."""
 
 MOST_ERRORS = 15
 
 ROOM = Capacity(panels=20, texts=5_000, text=1_000)
-"""How much of an item's call is shown."""
+"""The part of an item's call that is shown."""
 
 MOST_DETAIL = 180_000
-"""Bytes of markup for all items' calls together; beyond that, items that failed have their gist."""
+"""Bytes of markup for all items' calls; beyond that, failed items are shown only in short."""
 
 _LABEL, _WHY = 120, 240
 _GIST, _MESSAGES = 400, 2
-"""Characters of a text, and messages of what was sent, that each item that failed shows."""
+"""The numbers of characters of a text and of messages that are shown in short."""
 
 
 def run_report(
@@ -78,7 +66,7 @@ def run_report(
 ) -> str:
     """Make a page about a run: how its items ended, what failed, how long it took, what it cost.
 
-    The items are read once, one by one, and the page stays as small for a million of them as for a
+    The items are read once, one by one. The page for a million of them is as small as for a
     thousand.
 
     Args:
@@ -88,7 +76,7 @@ def run_report(
         seed: which of the items that failed are listed.
 
     Returns:
-        An HTML page that asks for nothing but itself.
+        An HTML page that loads nothing else.
 
     Raises:
         ValueError: these aren't such records.
@@ -101,8 +89,8 @@ def run_report(
 
 def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
     room = _Detail()
-    failed = [room.item(item, "f", gist=True) for item in figures.failed]
-    slowest = [room.item(item, "s") for item in figures.slowest]
+    failed = [room.item(ItemView(item), "f", gist=True) for item in figures.failed]
+    slowest = [room.item(ItemView(item), "s") for item in figures.slowest]
     failures = figures.done - figures.passed
     which = "" if failures <= LISTED else f", {LISTED} of them at random (seed {figures.seed})"
     return {
@@ -184,7 +172,7 @@ def _between(at: Coverage) -> str:
 
 
 def _steps(first: int, last: int) -> list[int]:
-    """Choose numbers from one to another, each about a fifth more than the one before."""
+    """Choose numbers from one to another, each about 20 % greater than the one before."""
     steps = [first]
     while steps[-1] < last:
         steps.append(min(last, max(steps[-1] + 1, round(steps[-1] * 1.2))))
@@ -217,9 +205,9 @@ def _rates(figures: RunFigures) -> dict[str, Any]:
 
 
 def _causes(figures: RunFigures) -> dict[str, Any]:
-    """Say what was missing from the best replies to the items that failed."""
+    """List the requirements that the best replies to failed items lacked."""
     causes, failed = figures.by_final_failure, figures.statuses["failed"] - figures.too_few
-    note = f"What was not met by the best replies to {plural(failed, 'item')}, which failed."
+    note = f"Requirements that the best replies to {plural(failed, 'failed item')} lacked."
     if len(causes) > MOST_RATES:
         note += f" The {MOST_RATES} of {len(causes)} that most of them lacked."
     rows = [
@@ -230,7 +218,7 @@ def _causes(figures: RunFigures) -> dict[str, Any]:
 
 
 def _depths(figures: RunFigures) -> dict[str, Any]:
-    """Say whether repairs help, by their depth."""
+    """Compare repairs with what they repaired, by their depth."""
     rows = [
         (
             depth_name(depth),
@@ -242,8 +230,8 @@ def _depths(figures: RunFigures) -> dict[str, Any]:
     ]
     note = (
         "How many passed, and how many met more of the requirements, by weight, than the reply that"
-        " they mended. What is repaired often is hard, so later repairs pass more rarely also where"
-        " they help; `mellea-like plan` compares them with draws made anew."
+        " they repaired. A reply that is repaired often is hard to get right, so later repairs pass"
+        " more rarely even if they help; `mellea-like plan` compares them with fresh draws."
     )
     return {"depths": rows, "depths_note": note}
 
@@ -272,58 +260,55 @@ def _cost(figures: RunFigures) -> dict[str, Any]:
 
 
 class _Detail:
-    """Shows items, and the calls of as many of them as there is room for."""
+    """Shows items, with their calls as long as there is room."""
 
     def __init__(self) -> None:
         self._left = MOST_DETAIL
         self.opened: set[int] = set()
 
-    def item(self, item: Mapping[str, Any], scope: str, *, gist: bool = False) -> dict[str, Any]:
-        trace = item["trace"]
-        slices: Sequence[Any] = [] if trace is None else trace["slices"]
+    def item(self, item: ItemView, scope: str, *, gist: bool = False) -> dict[str, Any]:
+        trace = item.trace
         return {
-            "sign": swatch(item["status"]),
-            "id": count(item["id"]),
-            "label": clip(item["label"], _LABEL),
-            "why": f"see above: {_how(item)}" if item["id"] in self.opened else _how(item),
-            "took": seconds(item["elapsed"]),
-            "draws": plural(len(slices), "draw"),
+            "sign": swatch(item.status),
+            "id": count(item.id),
+            "label": clip(item.label, _LABEL),
+            "why": f"see above: {_how(item)}" if item.id in self.opened else _how(item),
+            "took": seconds(item.elapsed),
+            "draws": plural(0 if trace is None else len(trace.slices), "draw"),
             "inside": joined(
                 _gist(item) if gist else None,
-                self._call(item, f"{scope}{item['id']}") if slices else None,
+                self._call(item, trace, f"{scope}{item.id}") if trace and trace.slices else None,
             ),
         }
 
-    def _call(self, item: Mapping[str, Any], scope: str) -> Html | None:
-        if item["id"] in self.opened:
+    def _call(self, item: ItemView, trace: TraceView, scope: str) -> Html | None:
+        if item.id in self.opened:
             return None
-        trace = item["trace"]
-        drawn, _ = cut(trace, ROOM.panels)
-        # The patterns are the page's, the panels the item's own.
+        drawn, _ = trace.cut(ROOM.panels)
+        # The patterns belong to the page, the panels to the item.
         over_time = waterfall(drawn, scope, links=True, patterns=SCOPE)
         picture = joined(over_time, decided(trace), panels(trace, scope, ROOM))
         size = len(picture.encode())
         if size > self._left:
             return None
         self._left -= size
-        self.opened.add(item["id"])
+        self.opened.add(item.id)
         return picture
 
 
-def _gist(item: Mapping[str, Any]) -> Html:
-    """Say what was asked, what came of it, and what was wrong, of the best failure or the last."""
-    trace: Mapping[str, Any] | None = item["trace"]
+def _gist(item: ItemView) -> Html:
+    """Show the prompt, the reply and the problems of the best failure, or of the last draw."""
+    trace = item.trace
     asked: Sequence[Mapping[str, Any]] = []
     called = None
-    label: str = item["label"]
+    label = item.label
     problems, reply = [why(item)], None
-    if trace is not None and trace["slices"]:
-        best = trace["best_index"]
-        slice_ = trace["slices"][-1 if best is None else best]
-        asked = prompt_at(trace["prompts"], slice_["prompt"])
-        problems, reply = problems_of(slice_) or problems, slice_["text"]
-        called = tool_calls(slice_, _GIST)
-        label = slice_["action"]["text"] or label
+    if trace is not None and trace.slices:
+        slice_ = trace.best or trace.slices[-1]
+        asked = trace.sent(slice_.prompt)
+        problems, reply = slice_.problems or problems, slice_.text
+        called = tool_calls(slice_.tool_calls, _GIST)
+        label = slice_.action or label
     sent = conversation(asked[-_MESSAGES:], _GIST) if asked else text_block(label, _GIST)
     return html(
         '<div class="gist">{}{}{}{}</div>',
@@ -334,11 +319,10 @@ def _gist(item: Mapping[str, Any]) -> Html:
     )
 
 
-def _how(item: Mapping[str, Any]) -> str:
-    if item["status"] != "passed":
+def _how(item: ItemView) -> str:
+    if item.status != "passed":
         return clip(why(item), _WHY)
-    trace: Mapping[str, Any] | None = item["trace"]
-    if trace is None or winner_of(trace) is None:
+    if (trace := item.trace) is None or trace.winner is None:
         return "passed"
-    number = iterations_until(trace)
+    number = trace.until_passed()
     return "passed at once" if number == 1 else f"passed after {number} draws"

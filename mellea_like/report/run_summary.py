@@ -1,4 +1,4 @@
-"""What happened in a run of many items, in a few lines; its headline, and words of its page."""
+"""A run of many items in a few lines; its headline, and sentences of its page."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.display import plural, with_reason
 from mellea_like.core.prices import with_currency
+from mellea_like.pass_rates import pass_rate_interval
 from mellea_like.report.markup import clip
 from mellea_like.report.model_shares import share_rows
-from mellea_like.report.numbers import amount, count, moment, money, percent, seconds
-from mellea_like.report.run_figures import (
-    DEEPEST,
-    LISTED,
-    figures_of,
-    why,
-    wilson,
-)
-from mellea_like.report.trace_figures import (
-    FATES,
-    damage,
-    tokens_of,
-)
+from mellea_like.report.numbers import amount, count, moment, money, percent, seconds, tokens_of
+from mellea_like.report.run_figures import DEEPEST, LISTED, figures_of, why
+from mellea_like.report.views import FATES, ItemView, damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,14 +38,14 @@ STATUSES = {
     "errored": "errored: an exception ended them",
     "unfinished": "not finished yet",
 }
-"""How items end, in words."""
+"""Descriptions of the items' statuses."""
 
 _NAME, _IDENTITY = 100, 4000
 _LINES = 5
 
 
 def statuses_of(figures: RunFigures) -> list[tuple[str, str, int]]:
-    """Count a run's items by how they ended, in a word and in words."""
+    """Count a run's items by their status, with its description."""
     none, few = "no draw", "too few draws"
     passed = f"{none}, or {few},"
     if figures.too_few in (0, figures.statuses["failed"]):
@@ -64,24 +55,24 @@ def statuses_of(figures: RunFigures) -> list[tuple[str, str, int]]:
 
 
 def about_run(figures: RunFigures) -> str:
-    """Say in a line what was run, and when."""
-    run, parts = figures.run, list[str]()
+    """Describe a run in a line: its model, its strategy and its times."""
+    run, parts = figures.facts, list[str]()
     for name, key in (("model", "model"), ("strategy", "class")):
-        value = run["identity"].get(name)
+        value = run.identity.get(name)
         if isinstance(value, dict):
             value = cast("dict[str, object]", value).get(key)
         if value:
             parts.append(clip(_short(key, value), 120))
-    ended = run["ended"]
+    ended = run.ended
     until = f"until {moment(ended)}" if ended else "not finished"
-    parts.append(f"begun {moment(run['started'])}, {until}")
+    parts.append(f"begun {moment(run.started)}, {until}")
     return " · ".join(parts)
 
 
 def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str, str]]:
-    """Choose the figures that come first; ``advise`` says how to get one that is missing."""
+    """Choose the figures that come first; with ``advise``, explain how to get a missing one."""
     usage, done, passed = figures.usage, figures.done, figures.passed
-    low, high = wilson(passed, done) if done else (0.0, 1.0)
+    low, high = pass_rate_interval(done, passed) if done else (0.0, 1.0)
     known, complete = figures.money
     elapsed = figures.elapsed
     bound = "≥ " if usage.unknown else ""
@@ -100,7 +91,7 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
     begun = figures.begun
     per_item = f"{usage.requests / begun:.3g} per item" if begun else ""
     sure = f"95 % interval {100 * low:.1f} to {100 * high:.1f}" if done else ""
-    if begun > done:  # What passes is finished before what goes on failing.
+    if begun > done:  # Items that pass are finished earlier than those that keep failing.
         whose = "of those finished; " if done else ""
         sure = f"{whose}{percent(passed, begun)} of the {count(begun)} that had a draw"
     return [
@@ -119,7 +110,7 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
 
 
 def until_words(figures: RunFigures) -> str:
-    """Say how many draws it took until one passed."""
+    """Describe the number of draws until one passed."""
     until = figures.until_passed
     if not until.values:
         return "No item passed."
@@ -129,7 +120,7 @@ def until_words(figures: RunFigures) -> str:
 
 
 def latency_words(figures: RunFigures) -> str:
-    """Say how long items took."""
+    """Describe how long items took."""
     times = figures.latency
     if not times.values:
         return "No item is finished."
@@ -140,11 +131,10 @@ def latency_words(figures: RunFigures) -> str:
 
 
 def identity_of(figures: RunFigures) -> list[tuple[str, str]]:
-    """Say what was run."""
-    run = figures.run
+    """List the parts of a run's identity, and its prices."""
     lines = [
         (clip(name, _NAME), clip(_plain(value), _IDENTITY))
-        for name, value in run["identity"].items()
+        for name, value in figures.facts.identity.items()
         if value not in (None, "", [], {})
     ]
     if figures.prices is not None:
@@ -176,7 +166,7 @@ def run_text(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]], *, seed
         seed: which of the items that failed are listed.
 
     Returns:
-        The lines. What prints them has to make them fit for a terminal.
+        The lines. Make them safe for a terminal before printing them.
 
     Raises:
         ValueError: these aren't such records.
@@ -212,7 +202,7 @@ def _lines(figures: RunFigures) -> list[str]:
     if causes := figures.by_final_failure:
         lines += ["", "What failed items lacked in the end"]
         lines += [
-            f"  {count(c.items):>10} {_line(name)} ({_alone(c.alone)})"
+            f"  {count(c.items):>10} {_line(name)} ({count(c.alone)} of them nothing else)"
             for name, c in causes[:_LINES]
         ]
     if figures.by_depth:
@@ -228,34 +218,25 @@ def _lines(figures: RunFigures) -> list[str]:
             f"  {count(n):>10} {_line(kind)}" for kind, n in figures.errors.most_common(_LINES)
         ]
     if figures.failed:
-        lines += ["", _sample_words(figures)]
+        few = figures.done - figures.passed <= LISTED
+        sample = f"{LISTED} of the items that failed, at random (seed {figures.seed})"
+        lines += ["", "The items that failed" if few else sample]
         lines += [
-            f"  #{item['id']} {with_reason(_line(item['label']), _line(why(item)))}"
-            for item in figures.failed
+            f"  #{item.id} {with_reason(_line(item.label), _line(why(item)))}"
+            for item in map(ItemView, figures.failed)
         ]
     return lines
 
 
-def _sample_words(figures: RunFigures) -> str:
-    """Say which of the items that failed are listed."""
-    if figures.done - figures.passed <= LISTED:
-        return "The items that failed"
-    return f"{LISTED} of the items that failed, at random (seed {figures.seed})"
-
-
-def _alone(number: int) -> str:
-    return f"{count(number)} of them nothing else"
-
-
 def depth_name(depth: int) -> str:
-    """Say what replies at a depth are, in the plural."""
+    """Name the replies at a depth, in the plural."""
     ordinals = {1: "first", 2: "second", 3: "third"}
     more = " or later" if depth == DEEPEST else ""
     return f"{ordinals.get(depth, f'{depth}th')}{more} repairs" if depth else "first draws"
 
 
 def _gains(depth: RepairDepth) -> str:
-    """Say how many replies at a depth met more, as much or less than what they mended."""
+    """Compare the replies at a depth with those that they repaired."""
     compared = depth.more + depth.same + depth.less
     parts = ("met more", depth.more), ("as much", depth.same), ("less", depth.less)
     told = [f"{percent(n, compared)} {words}" for words, n in parts] if compared else []
@@ -263,7 +244,7 @@ def _gains(depth: RepairDepth) -> str:
 
 
 def models_of(figures: RunFigures) -> list[tuple[str, ...]]:
-    """Write what each model did; empty where there is one only."""
+    """Write a row for each model; none if there is only one."""
     prices = figures.prices
     return share_rows(figures.models, None if prices is None else prices.currency)
 
@@ -286,7 +267,7 @@ def _plain(value: object) -> str:
         return "\n".join(map(_plain, cast("list[object]", value)))
     if isinstance(value, dict):
         pairs = cast("dict[str, object]", value)
-        if "description" in pairs:  # A requirement: what checks it says little to a reader.
+        if "description" in pairs:  # A requirement: its validator says little to a reader.
             return _plain(pairs["description"])
         return ", ".join(f"{name}: {_short(name, part)}" for name, part in pairs.items())
     return json.dumps(value)

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.display import plural
 from mellea_like.report.charts import ticks
-from mellea_like.report.icons import box, mark
-from mellea_like.report.markup import Html, clip, html, joined
+from mellea_like.report.markup import Html, box, clip, html, joined, mark
 from mellea_like.report.numbers import capital, seconds
-from mellea_like.report.trace_figures import names_of, problems_of, winners_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mellea_like.report.views import SliceView, TraceView
+
 __all__ = ["MOST_ROWS", "anchor", "waterfall"]
 
 MOST_ROWS = 200
-"""Lanes that are drawn; beyond that a picture doesn't help."""
+"""Lanes that are drawn: a picture of more doesn't help."""
 
 _ROW, _BAR = 34, 28
 _AXIS = 24
 _TICKS = 5
 _THINNEST = 0.6
-"""Per cent of the width: so thin is a draw that took no time at all."""
+"""The width of a draw that took no time, in per cent."""
 
 _ROOMY, _SLIM = 11, 4
-"""Per cent of the width from which a bar has room for its number, or for its mark, on a phone."""
+"""The widths from which a bar has room for its number or its mark on a phone, in per cent."""
 
 
 class _Paint(NamedTuple):
-    """How long the time axis is, what draws are called, and the ids of panels and patterns."""
+    """The length of the time axis, the draws' names, and the ids of panels and patterns."""
 
     reach: float
     names: Mapping[int, str]
@@ -39,19 +39,17 @@ class _Paint(NamedTuple):
     patterns: str
 
 
-def waterfall(
-    trace: Mapping[str, Any], scope: str, *, links: bool, patterns: str | None = None
-) -> Html:
+def waterfall(trace: TraceView, scope: str, *, links: bool, patterns: str | None = None) -> Html:
     """Draw a call's draws over time, a row for each lane."""
-    slices: Sequence[Mapping[str, Any]] = trace["slices"]
-    chains = sorted({s["chain"] for s in slices})
+    slices = trace.slices
+    chains = sorted({s.chain for s in slices})
     reach = span_of(trace)
-    winners = winners_of(trace)
-    of_chain: dict[int, list[Mapping[str, Any]]] = {chain: [] for chain in chains[:MOST_ROWS]}
+    winners = trace.winners
+    of_chain: dict[int, list[SliceView]] = {chain: [] for chain in chains[:MOST_ROWS]}
     for s in slices:
-        if s["chain"] in of_chain:
-            of_chain[s["chain"]].append(s)
-    paint = _Paint(reach, names_of(trace), scope if links else None, patterns or scope)
+        if s.chain in of_chain:
+            of_chain[s.chain].append(s)
+    paint = _Paint(reach, trace.names, scope if links else None, patterns or scope)
     rows = [_row(chain, some, winners, paint) for chain, some in of_chain.items()]
     left_out = len(chains) - MOST_ROWS
     note = html('<p class="note">{} not drawn.</p>', plural(left_out, "more lane"))
@@ -67,38 +65,36 @@ def waterfall(
     )
 
 
-def span_of(trace: Mapping[str, Any]) -> float:
-    """Return how long the time axis of a call is."""
-    ends: list[float] = [s["ended_at"] for s in trace["slices"]]
-    elapsed: float = trace["elapsed"]
-    return max(elapsed, *ends, 1e-9)
+def span_of(trace: TraceView) -> float:
+    """Return the length of a call's time axis."""
+    return max(trace.elapsed, *(s.ended_at for s in trace.slices), 1e-9)
 
 
-def anchor(scope: str, slice_: Mapping[str, Any]) -> str:
+def anchor(scope: str, slice_: SliceView) -> str:
     """Return the id of a draw's panel."""
-    return f"{scope}-{slice_['iteration']}"
+    return f"{scope}-{slice_.iteration}"
 
 
-def draw_in_words(slice_: Mapping[str, Any], name: str, *, won: bool) -> str:
-    """Say in a line how a draw went."""
-    outcome = "passed and won" if won else slice_["outcome"]
-    when = f"{seconds(slice_['started_at'])} to {seconds(slice_['ended_at'])}"
-    problems = problems_of(slice_)
+def draw_in_words(slice_: SliceView, name: str, *, won: bool) -> str:
+    """Describe a draw in a line."""
+    outcome = "passed and won" if won else slice_.outcome
+    when = f"{seconds(slice_.started_at)} to {seconds(slice_.ended_at)}"
+    problems = slice_.problems
     what = f": {clip('; '.join(problems), 160)}" if problems else ""
     return f"{capital(name)}: {outcome}, {when}{what}"
 
 
 def _row(
     chain: int,
-    slices: Sequence[Mapping[str, Any]],
-    winners: Sequence[Mapping[str, Any]],
+    slices: Sequence[SliceView],
+    winners: Sequence[SliceView],
     paint: _Paint,
 ) -> Html:
     reach = paint.reach
     lines = [_line(at, reach, "grid") for at in ticks(reach, _TICKS)]
-    if winners:  # The last one to pass, where there are several.
-        lines.append(_line(max(s["ended_at"] for s in winners), reach, "won"))
-    bars = [_bar(s, paint, won=s in winners) for s in sorted(slices, key=lambda s: s["started_at"])]
+    if winners:  # The line marks the last one that passed.
+        lines.append(_line(max(s.ended_at for s in winners), reach, "won"))
+    bars = [_bar(s, paint, won=s in winners) for s in sorted(slices, key=lambda s: s.started_at)]
     return html(
         '<div class="wf-row"><div class="wf-name" aria-hidden="true">{0}</div>'
         '<svg class="wf-track" width="100%" height="{1}" role="group" aria-label="lane {0}">'
@@ -115,12 +111,12 @@ def _line(at: float, reach: float, kind: str) -> Html:
     return html('<line x1="{0}" x2="{0}" y1="0" y2="{1}" class="{2}"/>', place, _ROW, kind)
 
 
-def _bar(slice_: Mapping[str, Any], paint: _Paint, *, won: bool) -> Html:
-    start = 100 * max(slice_["started_at"], 0.0) / paint.reach
-    width = max(100 * slice_["ended_at"] / paint.reach - start, _THINNEST)
+def _bar(slice_: SliceView, paint: _Paint, *, won: bool) -> Html:
+    start = 100 * max(slice_.started_at, 0.0) / paint.reach
+    width = max(100 * slice_.ended_at / paint.reach - start, _THINNEST)
     start = min(start, 100 - width)
-    outcome = "won" if won else slice_["outcome"]
-    words = draw_in_words(slice_, paint.names[slice_["iteration"]], won=won)
+    outcome = "won" if won else slice_.outcome
+    words = draw_in_words(slice_, paint.names[slice_.iteration], won=won)
     size = "roomy" if width >= _ROOMY else "slim" if width >= _SLIM else "thin"
     inside = html(
         '<title>{}</title>{}<svg x="{}%" width="{}%" height="{}" aria-hidden="true">{}'
@@ -131,7 +127,7 @@ def _bar(slice_: Mapping[str, Any], paint: _Paint, *, won: bool) -> Html:
         f"{width:.5g}",
         _ROW,
         mark(outcome, 6, 8),
-        slice_["depth"] + 1,
+        slice_.depth + 1,
     )
     name = f"bar {size} {outcome}"
     if paint.panels is None:
@@ -142,7 +138,7 @@ def _bar(slice_: Mapping[str, Any], paint: _Paint, *, won: bool) -> Html:
 def _axis(reach: float) -> Html:
     labels: list[Html] = []
     for at in ticks(reach, _TICKS):
-        # A label at the right end would stick out.
+        # A centred label would stick out at the right end.
         side = "start" if not at else "end" if at > 0.93 * reach else "middle"
         place = _place(at, reach)
         labels.append(

@@ -1,15 +1,15 @@
-"""Parts that the ready-made checks share, and the wording of their reasons."""
+"""Helpers of the ready-made checks, and the wording of their reasons."""
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Awaitable
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import anyio
 
+from mellea_like.core.display import quoted
 from mellea_like.core.requirement import Requirement
 from mellea_like.runtime.threads import run_in_thread
 
@@ -19,31 +19,11 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import OnError
     from mellea_like.core.validation import Candidate, StreamCheck, ValidationResult, Verdict
 
-__all__ = [
-    "Answer",
-    "Decision",
-    "Fresh",
-    "Look",
-    "Settings",
-    "check",
-    "clipped",
-    "folded",
-    "found_in",
-    "given_texts",
-    "how_found",
-    "listed",
-    "quoted",
-    "ready_made",
-]
-
-
 LONG = 2**17
-"""Characters; a check of more would hold the event loop for a tenth of a second."""
+"""The characters of a very long reply, whose check would block the event loop for 0.1 s."""
 
 LONG_SECONDS = 10.0
-"""The most for a check of that, which is time enough for 10 MiB and more."""
-
-P = ParamSpec("P")
+"""The time limit for the check of a very long reply; 10 MiB take less."""
 
 Decision: TypeAlias = "ValidationResult | Awaitable[ValidationResult]"
 
@@ -55,7 +35,7 @@ class Settings(TypedDict, total=False):
         name: a short name for records and metrics, in place of the check's own.
         weight: how much the check counts when the best failure is chosen.
         check_only: check it, but leave it out of the prompt.
-        on_error: what an exception in the check does.
+        on_error: the effect of an exception in the check.
     """
 
     name: str
@@ -71,7 +51,7 @@ def check(
     settings: Settings,
     stream: StreamCheck | None = None,
 ) -> Requirement:
-    """Make an inline requirement; it checks a very long reply in a thread, in bounded time."""
+    """Make an inline requirement that checks very long replies in a thread, within a time limit."""
     asked: Settings = {"name": name, **settings}
 
     def decide(candidate: Candidate) -> Decision:
@@ -97,39 +77,14 @@ class _InThread:
             return await decision if isinstance(decision, Awaitable) else decision
 
 
-def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
-    """Have a check pickle as the call that makes it, for its validator is a closure."""
-
-    @wraps(make)
-    def made(*args: P.args, **settings: P.kwargs) -> Requirement:
-        requirement = make(*args, **settings)
-        object.__setattr__(requirement, "origin", partial(made, *args, **settings))
-        return requirement
-
-    return made
-
-
 def folded(text: str, *, ignore_case: bool) -> str:
-    """Bring a text into the form in which texts are compared."""
+    """Normalize a text for comparison."""
     text = unicodedata.normalize("NFC", text)
     return unicodedata.normalize("NFC", text.casefold()) if ignore_case else text
 
 
-def clipped(text: str, limit: int = 80) -> str:
-    """Shorten a text by leaving out its middle."""
-    if len(text) <= limit:
-        return text
-    half = (limit - 1) // 2
-    return f"{text[:half]}…{text[-half:]}"
-
-
-def quoted(text: str) -> str:
-    """Put a text into double quotes, on one line and of limited length."""
-    return json.dumps(clipped(text), ensure_ascii=False)
-
-
 def listed(texts: Sequence[str], joint: str = "and") -> str:
-    """Put quoted texts into a list in words."""
+    """List quoted texts in words."""
     words = [quoted(text) for text in texts]
     if len(words) == 1:
         return words[0]
@@ -154,7 +109,7 @@ def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
 
 
 def how_found(*, ignore_case: bool, words: bool = False) -> str:
-    """Word how a text is looked for."""
+    """Describe how a text is searched for."""
     whole = " as a whole word" if words else ""
     return f"{whole} (upper or lower case)" if ignore_case else whole
 
@@ -162,7 +117,7 @@ def how_found(*, ignore_case: bool, words: bool = False) -> str:
 def found_in(
     text: str, needle: str, *, words: bool = False, start: int = 0, end: int | None = None
 ) -> bool:
-    """Tell whether a text occurs in another; as whole words, not next to a letter or digit."""
+    """Tell whether a text occurs in another, if ``words`` not next to a letter or digit."""
     end = len(text) if end is None else end
     at = text.find(needle, start, end)
     while words and at >= 0 and (_in_word(text, at - 1) or _in_word(text, at + len(needle))):
@@ -178,16 +133,16 @@ def _in_word(text: str, at: int) -> bool:
 
 
 # --- while a reply arrives --------------------------------------------------------------------
-# Such a check says FAIL only if no reply that starts so passes the whole check, and takes time
+# Such a check fails only if no reply with this beginning passes the whole check. It takes time
 # linear in the length of the reply, however small the pieces are.
 
 Answer: TypeAlias = "Verdict | tuple[Verdict, str]"
 Look: TypeAlias = "Callable[[str, str], Answer]"
-"""Looks at one reply, piece by piece: a stream check with the state in it."""
+"""Checks one reply, piece by piece: a stream check with its state."""
 
 
 class Fresh:
-    """A stream check whose copies start from nothing."""
+    """A stream check whose copies start afresh."""
 
     __slots__ = ("_look", "_make")
 
@@ -199,7 +154,7 @@ class Fresh:
         return Fresh(self._make)
 
     def __call__(self, text_so_far: str, delta: str) -> Answer:
-        """Look at the newest piece; see `StreamCheck`."""
+        """Check the newest piece; see `StreamCheck`."""
         if self._look is None:
             self._look = self._make()
         return self._look(text_so_far, delta)

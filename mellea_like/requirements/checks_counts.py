@@ -8,24 +8,15 @@ import re
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from mellea_like.core.argument_checks import whole_number
+from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult, Verdict
-from mellea_like.requirements.checks_common import Answer, Fresh, Look, Settings, check, ready_made
+from mellea_like.requirements.checks_common import Answer, Fresh, Look, Settings, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
-
-__all__ = [
-    "Range",
-    "char_count",
-    "given_range",
-    "line_count",
-    "sentence_count",
-    "sentences_of",
-    "word_count",
-]
 
 _CLOSERS = r"[\"'”’»)\]}*_]*+"
 _SENTENCE_END = re.compile(
@@ -67,7 +58,7 @@ class Range(NamedTuple):
 
     @property
     def last(self) -> int | None:
-        """The number that a noun behind the range agrees with."""
+        """The number with which the noun after the range agrees."""
         return self.low if self.high is None else self.high
 
     @property
@@ -77,7 +68,7 @@ class Range(NamedTuple):
         return f"{self} {'is' if self.last == 1 else 'are'} {verb}"
 
     def closeness(self, number: int) -> float:
-        """1.0 inside the range, and less the further away."""
+        """The score: 1.0 inside the range, and lower with the distance from it."""
         if self.high is not None and number > self.high:
             return (self.high + 1) / (number + 1)
         if self.low is not None and number < self.low:
@@ -307,7 +298,7 @@ def _counted(
 
 
 def given_range(name: str, at_least: object, at_most: object, exactly: object) -> Range:
-    """Read the numbers that a check of a count was given."""
+    """Read the limits of a count."""
     given = {"at_least": at_least, "at_most": at_most, "exactly": exactly}
     numbers = {
         key: whole_number(f"{name}: {key}", number, least=0)
@@ -362,7 +353,7 @@ def _characters() -> Callable[[str], int]:
 
 
 def _words() -> Callable[[str], int]:
-    """Return a counter of words that have begun: runs with a letter or digit in them."""
+    """Return a counter of words that have begun, which are runs with a letter or digit."""
     number = 0
     begun = False  # Whether the run at the end of the text is a word already.
 
@@ -383,7 +374,7 @@ def _words() -> Callable[[str], int]:
 
 
 def _lines() -> Callable[[str], int]:
-    """Return a counter of lines with something else than white space in them."""
+    """Return a counter of lines that aren't blank."""
     number = 0
     begun = False  # Whether the line at the end of the text counts already.
 

@@ -6,16 +6,10 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Unpack
 
-from mellea_like.core.requirement import CheckStage, Requirement
+from mellea_like.core.display import quoted
+from mellea_like.core.requirement import CheckStage, Requirement, ready_made
 from mellea_like.core.validation import ValidationResult, ValidationStatus
-from mellea_like.requirements.checks_common import (
-    Decision,
-    Settings,
-    check,
-    listed,
-    quoted,
-    ready_made,
-)
+from mellea_like.requirements.checks_common import Decision, Settings, check, listed
 from mellea_like.requirements.checks_counts import sentences_of
 from mellea_like.requirements.staged_validation import StagedValidation
 
@@ -23,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mellea_like.core.validation import Candidate
-
-__all__ = ["Part", "each"]
 
 Part = Literal["sentence", "line", "paragraph", "item"]
 

@@ -7,13 +7,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
 from mellea_like.core.argument_checks import whole_number
-from mellea_like.core.display import first_few
+from mellea_like.core.display import clipped, first_few
 from mellea_like.core.format import check_format, parse_json, strip_fence
 from mellea_like.core.format_watch import FormatWatch
-from mellea_like.core.requirement import Requirement
+from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import Fresh, Settings, check, clipped, ready_made
+from mellea_like.requirements.checks_common import Fresh, Settings, check
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ from mellea_like.requirements.json_schemas import (
     unknown_names,
     validator_of,
 )
-
-__all__ = ["is_json", "json_only", "json_schema", "parses_as"]
 
 MAX_STEPS = 100_000
 """Keywords that are looked at in one validation; so many take about two seconds."""

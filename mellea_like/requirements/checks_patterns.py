@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
 from mellea_like.core.argument_checks import real_number
+from mellea_like.core.display import clipped
+from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import Settings, check, clipped, how_found, ready_made
+from mellea_like.requirements.checks_common import Settings, check, how_found
 from mellea_like.requirements.checks_counts import given_range
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
-
-__all__ = ["matches", "occurrences"]
 
 
 @ready_made

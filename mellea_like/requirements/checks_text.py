@@ -8,6 +8,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, Unpack, get_args
 
 from mellea_like.core.argument_checks import real_number
+from mellea_like.core.display import clipped, quoted
+from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult, Verdict
 from mellea_like.requirements.checks_common import (
     Answer,
@@ -15,14 +17,11 @@ from mellea_like.requirements.checks_common import (
     Look,
     Settings,
     check,
-    clipped,
     folded,
     found_in,
     given_texts,
     how_found,
     listed,
-    quoted,
-    ready_made,
 )
 
 if TYPE_CHECKING:
@@ -30,17 +29,6 @@ if TYPE_CHECKING:
 
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
-
-__all__ = [
-    "Casing",
-    "casing",
-    "contains",
-    "ends_with",
-    "excludes",
-    "number_between",
-    "one_of",
-    "starts_with",
-]
 
 Casing = Literal["lower", "upper"]
 
@@ -330,7 +318,7 @@ def number_between(
 def _limit(name: str, limit: object) -> Decimal | None:
     if limit is None:
         return None
-    # By way of the shortest notation: a user's 0.1 means 0.1, not the nearest binary fraction.
+    # The shortest notation is used because 0.1 means 0.1, not the nearest binary fraction.
     return Decimal(repr(real_number(f"number_between: {name}", limit)))
 
 
@@ -355,7 +343,8 @@ def _distance(number: Decimal, low: Decimal | None, high: Decimal | None) -> Dec
 # --- while a reply arrives --------------------------------------------------------------------
 
 # Vowels and final consonants of Hangul join the syllable before them, and the vowel signs of Kirat
-# Rai each other; all else that joins what stands before it is a mark, or follows no text at all.
+# Rai join each other; anything else that joins the character before it is a mark, or follows no
+# text at all.
 _JOINING = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\U00016d63-\U00016d6a]")
 _FIRST_MARK = "\u0300"
 
@@ -375,13 +364,13 @@ def _excluding(
     words: bool,
 ) -> Fresh:
     """Return a check that fails once one of some texts has arrived."""
-    # A whole word is one only with the character before it and the one behind it.
+    # Whether a word is whole depends on the characters before and after it.
     kept = max(len(needle) for _, needle in needles) + (1 if words else -1)
 
     def make() -> Look:
         settle = _settling(ignore_case=ignore_case)
         tail = ""
-        start = 0  # The place in the window to start from.
+        start = 0  # Where to start in the window.
 
         def look(_: str, delta: str) -> Answer:
             nonlocal tail, start

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from mellea_like.core.display import bounded, shown
-from mellea_like.core.requirement import Requirement, or_else
+from mellea_like.core.requirement import Requirement, or_else, ready_made
 from mellea_like.core.tools import as_json
 from mellea_like.core.validation import ValidationResult
-from mellea_like.requirements.checks_common import Settings, check, given_texts, ready_made
+from mellea_like.requirements.checks_common import Settings, check, given_texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mellea_like.core.tools import ToolCall
     from mellea_like.core.validation import Candidate
-
-__all__ = ["calls_tool", "no_tool_calls", "unless_it_calls"]
 
 
 @ready_made

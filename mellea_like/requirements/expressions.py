@@ -1,4 +1,7 @@
-"""The grammar of checks for configuration, with one form for each ready-made requirement."""
+"""Checks written as short texts, such as ``"words<=20"``.
+
+The command line, specifications and the gateway's configuration read them.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.requirements.checks_common import Settings
 
-__all__ = ["ALLOWED", "CODE_FORMS", "is_code_check", "parse_check", "parse_code_check"]
+__all__ = ["CHECK_FORMS", "CODE_FORMS", "is_code_check", "parse_check"]
 
-ALLOWED = (
+CHECK_FORMS = (
     "words<=20",
     "chars>=100",
     "lines==3",
@@ -33,7 +36,7 @@ ALLOWED = (
     "json",
     "choice:a|b|c",
 )
-"""An example of each form, for help and error messages."""
+"""An example of each form of check that runs no code."""
 
 _COUNTS: dict[str, Callable[..., Requirement]] = {
     "words": checks.word_count,
@@ -55,14 +58,31 @@ _MOST_DIGITS = 9
 
 
 def parse_check(
-    expression: str, *, early: bool = False, **settings: Unpack[Settings]
+    expression: str, *, early: bool = False, code: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Read one check. Its name is the expression, unless the settings have a ``name``.
+    """Read one check.
 
     Counts are ``words``, ``chars``, ``lines`` or ``sentences``, an operator (``<= >= == < >``) and
     a whole number, with or without spaces. Spaces around a TEXT are ignored; those around a PATTERN
-    are part of it.
+    are part of it. The arguments of a code check follow the colon as a JSON object. For ``parses``,
+    it may be the language alone; for ``passes_tests``, a test or a JSON list of tests. In
+    ``returns``, the input of a case is a list of arguments.
+
+    Args:
+        expression: the check, in a form of `CHECK_FORMS` or `CODE_FORMS`.
+        early: whether checks that can also check a reply while it streams in do so.
+        code: whether checks of code are allowed. They may run a model's code in a sandbox.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`. The
+            name is the expression by default.
+
+    Returns:
+        The requirement.
+
+    Raises:
+        ValueError: it isn't a check, and the message names the forms; or its arguments are wrong.
     """
+    if code and is_code_check(expression):
+        return _code_check(expression, settings)
     word, colon, text = expression.partition(":")
     kind = word.strip().lower()
     if colon and (kind in _TEXTS or kind == "choice"):
@@ -136,14 +156,14 @@ def _unknown(expression: str, kind: str) -> str:
     known = kind if kind in names else next(iter(close), None)
     hint = ""
     if known is not None:
-        meant = next(form for form in ALLOWED if form.startswith(known))
+        meant = next(form for form in CHECK_FORMS if form.startswith(known))
         mended = re.sub("^[a-z]+", known, expression.strip(), flags=re.IGNORECASE)
         if mended != expression.strip():
             with contextlib.suppress(ValueError):
                 parse_check(mended)
                 meant = mended
         hint = f"; did you mean {meant}?"
-    return f"check {expression!r} is unknown{hint}\nAllowed: {'  '.join(ALLOWED)}"
+    return f"check {expression!r} is unknown{hint}\nAllowed: {'  '.join(CHECK_FORMS)}"
 
 
 # --- checks of code ---
@@ -156,7 +176,7 @@ CODE_FORMS = (
     'prints:{"stdin": ..., "stdout": ...}',
     'runs_sql:{"schema": ..., "like": ...}',
 )
-"""An example of each form, for help and error messages."""
+"""An example of each form of check that parses or runs code."""
 
 _FORMS = {form.partition(":")[0]: form for form in CODE_FORMS}
 _ALONE = {"parses": "language", "passes_tests": "tests"}
@@ -164,17 +184,18 @@ _ALONE = {"parses": "language", "passes_tests": "tests"}
 
 
 def is_code_check(expression: str) -> bool:
-    """Tell whether an expression names a check of code."""
+    """Tell whether a text names a check of code.
+
+    Args:
+        expression: the text.
+
+    Returns:
+        Whether it begins as a form of `CODE_FORMS` does.
+    """
     return expression.partition(":")[0].strip() in _FORMS
 
 
-def parse_code_check(expression: str, **settings: Unpack[Settings]) -> Requirement:
-    """Read one check of code. Its name is the expression, unless the settings have a ``name``.
-
-    After the colon follow the arguments as a JSON object. For ``parses``, it may be the language
-    alone; for ``passes_tests``, a test or a JSON list of tests. In ``returns``, the input of a case
-    is a list of arguments.
-    """
+def _code_check(expression: str, settings: Settings) -> Requirement:
     from mellea_like.requirements import code  # noqa: PLC0415 (few programs check code)
 
     kind, _, text = (part.strip() for part in expression.partition(":"))

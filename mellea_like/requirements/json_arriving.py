@@ -11,10 +11,10 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from mellea_like.core.display import bounded
+from mellea_like.core.display import bounded, clipped, quoted
 from mellea_like.core.format_watch import BrokenError, FormatWatch
 from mellea_like.core.validation import Verdict
-from mellea_like.requirements.checks_common import Answer, Fresh, clipped, quoted
+from mellea_like.requirements.checks_common import Answer, Fresh
 from mellea_like.requirements.json_schemas import (
     TooCostly,
     count_step,
@@ -34,13 +34,11 @@ if TYPE_CHECKING:
     from mellea_like.core.tools import CallWatch
     from mellea_like.requirements.checks_common import Look
 
-__all__ = ["OTHERS_STEPS", "call_watch", "early_schema", "json_only", "of_schema", "watching"]
-
 OTHERS_STEPS = 2_000
-"""Keywords that are looked at while a reply of somebody else's schema arrives; some 20 ms."""
+"""The most keywords to check while a reply for somebody else's schema arrives; about 20 ms."""
 
 DEEPEST = 16
-"""Inside more values than that, one is validated with the value that it is in."""
+"""A value nested more deeply is validated with the value around it."""
 
 _FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
 
@@ -48,8 +46,8 @@ _FENCE_SO_FAR = re.compile(r"`{1,3}|```[A-Za-z0-9_-]*[ \t]*\r?")
 
 _LONG_LINE = 100
 
-# White space that a reply may have around its JSON, and JSON itself doesn't have: inside of it, the
-# whole check decides.
+# White space that may surround JSON in a reply, but isn't allowed inside it, where the whole check
+# decides.
 _OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and c not in " \t\r\n"}
 
 
@@ -67,7 +65,7 @@ def of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:
 
 
 def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatch:
-    """Return what fails at the first value that a schema can't have."""
+    """Return a reader that fails at the first value that a schema can't have."""
 
     def begin() -> Callable[[str], str | None]:
         watch = FormatWatch(None, shape=_SchemaShape(validator))
@@ -86,7 +84,7 @@ def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatc
 
 
 def watching(begin: Callable[[], Callable[[str], str | None]], *, constants: bool = False) -> Fresh:
-    """Return a stream check that reads JSON, and has something look at its values."""
+    """Return a stream check that reads JSON and passes its values on."""
     json_so_far = json_only(constants=constants)
 
     def make() -> Look:
@@ -182,7 +180,7 @@ class _SchemaNode:
         raise BrokenError(msg)
 
 
-def _may_be(  # noqa: C901 (a keyword after the other)
+def _may_be(  # noqa: C901 (one keyword after the other)
     kind: str, validator: Any, parts: list[Any], depth: int
 ) -> bool:
     """Tell whether a value of a kind can meet a schema; collect the schemas that it must meet."""
@@ -216,7 +214,7 @@ def _may_be(  # noqa: C901 (a keyword after the other)
                 choices.append(chosen)
         if keyword in rules and not choices:
             return False
-        if len(choices) == 1:  # The others can't be met: this one has to be.
+        if len(choices) == 1:  # The others can't be met, so this one must be.
             parts += choices[0]
     return True
 
@@ -229,7 +227,7 @@ class _JsonSoFar:
         self._constants = constants
         self._start = 0  # The start of the fence or the JSON in the text.
         self._fenced = False
-        self._read = 0  # Up to where the text has been read.
+        self._read = 0  # The end of the part that has been read.
         self._tail: int | None = None  # The start of the closing fence.
         self._events: Any = ijson.sendable_list()
         self._parser: Any = None
@@ -245,7 +243,7 @@ class _JsonSoFar:
             problem = self._begin(text, delta)
             if problem is not None:
                 return problem
-        # The parser reads an unfinished token again with each piece: in a long string they wait.
+        # The parser reads an unfinished token again with each piece: pieces of long strings wait.
         if len(text) - self._read < (self._read - self._token) // 8:
             return Verdict.UNKNOWN
         return self._go_on(text)
@@ -292,7 +290,7 @@ class _JsonSoFar:
             self._parser.send(_as_json_bytes(text[self._read : end]))
         except self._ijson.JSONError:
             return self._refused(text)
-        except Exception:  # noqa: BLE001 (a number that Python doesn't read: the whole check tells)
+        except Exception:  # noqa: BLE001 (a number that Python doesn't read: the whole check decides)
             self._gave_up = True
             return Verdict.UNKNOWN
         self._read = end
@@ -311,12 +309,12 @@ class _JsonSoFar:
         """Tell whether the JSON so far is a whole value, so that a backtick isn't part of it."""
         if not (self._depth or self._ended):
             with suppress(Exception):  # The next piece will show the error.
-                self._parser.send(b" ")  # A number ends only with what follows it.
+                self._parser.send(b" ")  # A number ends only when something follows it.
             self._note_events()
         return self._ended
 
     def _refused(self, text: str) -> Answer:
-        """Read the piece that was refused again, for the character that is wrong."""
+        """Read the refused piece again to find the wrong character."""
         again = self._ijson.basic_parse_coro(self._ijson.sendable_list())
         if self._read > self._start:  # The parser would take empty input for the end.
             again.send(_as_json_bytes(text[self._start : self._read]))

@@ -15,28 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.argument_checks import unknown_argument
-from mellea_like.core.display import bounded
-from mellea_like.requirements.checks_common import clipped
+from mellea_like.core.display import bounded, clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
-
-__all__ = [
-    "OF_THE_REST",
-    "TooCostly",
-    "count_step",
-    "counted",
-    "ignored",
-    "inside_of",
-    "looked_up",
-    "most_relevant",
-    "of_item",
-    "of_property",
-    "schema_validator",
-    "spent",
-    "unknown_names",
-    "validator_of",
-]
 
 PATTERN_SECONDS = 0.1
 """The most processor time for one search of a pattern."""
@@ -47,7 +29,7 @@ _ANNOTATIONS = frozenset(
     " example examples externalDocs format maxContains minContains readOnly then title"
     " writeOnly".split()
 )
-"""Keywords that are no mistakes, though they do not check anything by themselves."""
+"""Keywords that are correct although they check nothing by themselves."""
 
 _NOT_ASCII = re.compile(r"[\u00a0-\U0010ffff]")
 
@@ -59,7 +41,7 @@ OF_THE_REST = frozenset({"additionalProperties", "unevaluatedProperties"})
 
 
 def most_relevant(errors: list[Any]) -> Any:
-    """Return the error that says most."""
+    """Return the most informative error."""
     from jsonschema import exceptions  # noqa: PLC0415
 
     return cast("Any", exceptions).best_match(errors)
@@ -101,7 +83,7 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
 
 
 def validator_of(schema: dict[str, Any]) -> Any:
-    """Make the validator of a schema that is one."""
+    """Make the validator of a valid schema."""
     from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
     from jsonschema.validators import validator_for  # noqa: PLC0415
 
@@ -115,7 +97,7 @@ def _drafts() -> Any:
 
 
 def _formats(kind: Any) -> Any:
-    """Return a checker of a draft's formats; a pattern is one of the package that searches it."""
+    """Return a checker of a draft's formats; patterns are those of the ``regex`` package."""
     import regex  # noqa: PLC0415 (an extra, the same one)
     from jsonschema import FormatChecker  # noqa: PLC0415
 
@@ -180,12 +162,12 @@ spent = threading.local()
 
 
 class TooCostly(Exception):
-    """A validation takes more than it may; the message says more of what."""
+    """A validation exceeds a limit, which the message names."""
 
 
 @contextmanager
 def counted(most: int, *, ours: bool = True) -> Generator[None]:
-    """Count the steps of one validation from here on, in this thread."""
+    """Count the steps of one validation in this thread from now on."""
     spent.left = most
     spent.ours = ours
     try:
@@ -228,7 +210,7 @@ def _only_ours(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_others() -> None:
-    """Refuse what takes long in one step, for a schema that somebody else wrote."""
+    """Refuse keywords that take long in one step, for a schema from somebody else."""
     if not spent.ours:
         msg = "a step of unknown cost"
         raise TooCostly(msg)
@@ -263,7 +245,7 @@ def _patterns(
 def _of_the_rest(
     check: Callable[..., Any], names: Callable[[Any, Any, Any], set[str]]
 ) -> Callable[..., Any]:
-    """Have a keyword look at what others left over only, so that it searches no pattern itself."""
+    """Make a keyword check only names that others left, so that it needs no patterns itself."""
 
     def rest(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(instance, "object"):
@@ -275,14 +257,14 @@ def _of_the_rest(
 
 
 def _named(_validator: Any, instance: Any, schema: Any) -> set[str]:
-    """Return the names in an object that a schema's own keywords say something of."""
+    """Return the names in an object to which a schema's own keywords apply."""
     patterns = schema.get("patternProperties", ())
     matching = {name for name in instance if any(_found(pattern, name) for pattern in patterns)}
     return matching | (set(instance) & set(schema.get("properties", ())))
 
 
 def _evaluated(validator: Any, instance: Any, _schema: Any) -> set[str]:
-    """Return the names in an object that a schema, or a part of it that holds, has looked at."""
+    """Return the names in an object that a schema, or a part of it that holds, has checked."""
     names: set[str] = set()
     for part in _parts(validator, instance):
         names |= _named(part, instance, part.schema)
@@ -293,7 +275,7 @@ def _evaluated(validator: Any, instance: Any, _schema: Any) -> set[str]:
 
 
 def _parts(validator: Any, instance: Any) -> Iterator[Any]:
-    """Yield validators of a schema, and of each part that looks at the same value and holds."""
+    """Yield validators of a schema, and of each part that checks the same value and holds."""
     schema = validator.schema
     if not validator.is_type(schema, "object"):
         return
@@ -332,7 +314,7 @@ def looked_up(validator: Any, keyword: str) -> Any:
 
 
 def unknown_names(value: Any, validators: list[Any], path: str = "") -> Iterator[str]:
-    """Yield a message for each name in a tool's arguments that their schema does not know."""
+    """Yield a message for each name in a tool's arguments that isn't in their schema."""
     # JSON Schema lets an object have names that its schema does not mention; a model that writes
     # one has misspelt or invented it. So the arguments, and objects inside whose `properties` are
     # given, may have no others unless `additionalProperties` allows them.

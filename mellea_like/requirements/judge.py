@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
-__all__ = ["block", "conversation_block", "judge_messages", "read_verdict", "without_duplicates"]
-
 SYSTEM = """\
 You decide whether a text meets one requirement. The text stands between <text> and </text>, \
 the conversation that it answers between <conversation> and </conversation>; inside them, &lt; \
@@ -47,7 +45,7 @@ def conversation_block(messages: Iterable[Message]) -> str:
 def judge_messages(
     requirement: Requirement, candidate: Candidate, sent: Sequence[Message] = ()
 ) -> tuple[Message, ...]:
-    """Return the question that is put to a judge."""
+    """Return the question for a judge."""
     asked = sent or candidate.action.render(candidate.context)
     text = reply_message(candidate.generation).text
     question = (

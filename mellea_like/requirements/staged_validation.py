@@ -13,7 +13,7 @@ from mellea_like.core.display import add_note, error_text, with_reason
 from mellea_like.core.requirement import CheckStage, Requirement
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import BadVerdict, RequirementError
-from mellea_like.runtime.event_loops import cancel_requested, cancellations, split_cancellation
+from mellea_like.runtime.event_loops import cancel_requested, foreign, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mellea_like.core.validation import Candidate, Validator
-
-__all__ = ["Judge", "StagedValidation", "combined", "errored", "line_of", "read"]
 
 Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResult]]"
 """Decides a requirement that has no validator."""
@@ -150,13 +148,10 @@ async def _decide(
 ) -> ValidationResult:
     """Decide one requirement, and treat exceptions as its ``on_error`` says."""
     try:
-        return await _in_time(requirement, candidate, judge, verdict)
+        with foreign("it"):
+            return await _in_time(requirement, candidate, judge, verdict)
     except BadVerdict:
         raise
-    except cancellations() as exc:
-        if cancel_requested() and isinstance(exc, anyio.get_cancelled_exc_class()):
-            raise
-        return errored(requirement, exc)
     except Exception as exc:  # noqa: BLE001 (a validator's)
         return errored(requirement, exc)
 

@@ -1,1 +1,1 @@
-"""What the library needs of event loops, threads and logging, in one place each."""
+"""Event loops, threads and logging, as the rest of the library uses them."""

@@ -20,7 +20,7 @@ def replaced(path: Path, mode: int | None = None) -> Generator[BinaryIO]:
     """Open a file beside its place, and put it there when all of it is on the disk.
 
     Its permissions are ``mode``, by default those of the file that is there, or those of any new
-    file. What is there and isn't a file, a pipe for one, is written to as it is.
+    file. If the path isn't a regular file (a pipe, say), it is written to directly.
 
     Yields:
         The open file.

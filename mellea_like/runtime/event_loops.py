@@ -1,8 +1,8 @@
 """The one module that knows asyncio from trio: was this code asked to stop?
 
-anyio hides the two libraries from the rest of the package. What it can't hide is a native
-``task.cancel()`` on asyncio, which no cancel scope knows of, and a ``CancelledError`` that someone
-raised though nobody asked for it.
+anyio hides the two libraries from the rest of the package. It can't hide two
+things: a native ``task.cancel()`` on asyncio, which no cancel scope knows of, and a
+``CancelledError`` that someone raised though nobody asked for it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = [
     "check_loop",
     "clock",
     "context_for_thread",
+    "foreign",
     "loop_runs",
     "native_cancel_requests",
     "new_cancellations",
@@ -42,12 +43,12 @@ _EARLIER: ContextVar[tuple[object, int]] = ContextVar("_EARLIER", default=(None,
 """A task, and how many native cancellations of it are no news."""
 
 _NO_LOOP = (RuntimeError, AttributeError)
-"""Raised where no loop runs, and by a module that is missing or half imported by another thread."""
+"""Raised if no loop runs, or if another thread is still importing the module."""
 
 
 def call_soon(token: EventLoopToken, function: Callable[[], object]) -> None:
     """Have a function called in an event loop, from another thread, without waiting for it."""
-    # anyio's from_thread.run_sync waits for the call: for ever, where the loop is closed before.
+    # anyio's from_thread.run_sync waits for the call: for ever, if the loop is closed first.
     loop: Any = token.native_token
     soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
     soon(function)
@@ -97,7 +98,7 @@ def clock() -> Callable[[], float]:
 def context_for_thread(library: str | None = None) -> Context:
     """Copy the context for a function that runs in another thread."""
     context = copy_context()
-    sniffio: Any = sys.modules.get("sniffio")  # anyio asks it, where it is installed.
+    sniffio: Any = sys.modules.get("sniffio")  # anyio asks it, if it is installed.
     if sniffio is not None:
         context.run(sniffio.current_async_library_cvar.set, library)
     return context
@@ -133,7 +134,7 @@ def split_cancellation(
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         cancellation, rest = group.split(cancellations())
-        # A split gives a new group even where nothing was taken out of it.
+        # A split gives a new group even if nothing was taken out of it.
         return (None, group) if cancellation is None else (cancellation, rest)
     if isinstance(error, cancellations()):
         return error, None
@@ -158,6 +159,40 @@ def cancel_requested() -> bool:
     return scope_cancelled() or native_cancel_requests() > 0
 
 
+class foreign:  # noqa: N801 (it reads as a function)
+    """Surround someone else's code: a cancellation that no one asked for is an error of theirs.
+
+    What failed along with it is raised instead, if something did. A cancellation that someone did
+    ask for leaves as it is, and so does any other exception.
+
+    Args:
+        who: the code's name, which begins the error's message.
+        error: the type of that error.
+    """
+
+    # Not a `contextmanager`: that sets attributes of exceptions, and some of them refuse.
+
+    __slots__ = ("_error", "_who")
+
+    def __init__(self, who: str, error: type[Exception] = RuntimeError) -> None:
+        self._who = who
+        self._error = error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
+        if exc is None:
+            return
+        cancellation, rest = split_cancellation(exc)
+        if cancellation is None or cancel_requested():
+            return
+        if rest is not None:
+            raise rest from None
+        msg = f"{self._who} raised a cancellation that no one asked for"
+        raise self._error(msg) from exc
+
+
 def cancellation_lost() -> bool:
     """Tell whether a native cancellation was made an error of, or swallowed: it comes only once."""
     return native_cancel_requests() > 0 and not scope_cancelled()
@@ -168,7 +203,7 @@ def _nothing() -> None:
 
 
 def _asyncio_task() -> asyncio.Task[object] | None:
-    """Return asyncio's running task; None on trio, also where asyncio is trio's host."""
+    """Return asyncio's running task; None on trio, also if asyncio is trio's host."""
     asyncio: Any = sys.modules.get("asyncio")
     try:
         return asyncio.current_task()  # type: ignore[no-any-return]

@@ -16,8 +16,8 @@ logger = logging.getLogger("mellea_like")
 class IterationFilter(logging.Filter):
     """Adds ``sampling_id``, ``iteration`` and ``subsample`` to every record it sees.
 
-    Put it on a handler, and what validators and backends log carries the ids of the slice that they
-    work for: ``handler.addFilter(IterationFilter())``. Outside an iteration the three are None.
+    Put it on a handler, and records that validators and backends log carry the ids of their slice:
+    ``handler.addFilter(IterationFilter())``. Outside an iteration the three are None.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -44,7 +44,7 @@ def warn(
     subsample: int | None = None,
     **more: Any,
 ) -> None:
-    """Log a warning with the ids of what it is about; by default those of the running iteration."""
+    """Log a warning with the ids given, by default those of the running iteration."""
     ids = ITERATION.get()
     if ids is not None and sampling_id is None:
         sampling_id, iteration, subsample = ids.sampling_id, ids.iteration, ids.subsample
@@ -53,7 +53,7 @@ def warn(
 
 
 def _short(arg: object) -> object:
-    """Return what goes into a log record: of a long text or error message its beginning."""
+    """Shorten a long text or error message for a log record."""
     if isinstance(arg, BaseException):
         text = bounded(error_text(arg))
         return arg if arg.args == (text,) else text  # A filter may ask for its class.

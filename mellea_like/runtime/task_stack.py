@@ -1,4 +1,4 @@
-"""Where a suspended task stands."""
+"""The stack of a suspended task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["stack_of"]
 
 
 def stack_of(coroutine: Any) -> Iterator[str]:
-    """List where a suspended coroutine stands, the outermost frame first."""
+    """List the frames of a suspended coroutine, the outermost first."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is not None:

@@ -1,11 +1,11 @@
 """Daemon threads for functions that may block.
 
 anyio's own worker threads are not used, for two reasons: a thread that never ends must not keep the
-process from exiting, and a function that was abandoned must go on holding its slot, or stuck ones
-would pile up without bound.
+process from exiting, and an abandoned function must keep its slot, or stuck ones would pile up
+without bound.
 
-A function may wait for a call that needs threads in turn. Each level of such nesting has threads of
-its own, so that functions only ever wait for threads that their callers can't hold.
+A function may wait for a call that needs threads in turn. Each level of such nesting has
+separate threads, so that functions only ever wait for threads that their callers can't hold.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ async def run_in_thread(function: Callable[..., T], *args: object, name: str | N
     ``name`` says whose function it is, for messages. `ThreadsExhausted` is raised when every thread
     runs a function that was abandoned.
     """
-    # When the wait is cancelled, a function that already runs is abandoned: it goes on to its end,
+    # When the wait is cancelled, a function that already runs is abandoned: it runs to its end,
     # holds its thread until then, and is counted and logged.
     level = _level.get()
     context = context_for_thread()

@@ -1,4 +1,4 @@
-"""A clock that goes on from one event loop to the next."""
+"""A clock that continues from one event loop to the next."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["Timeline"]
 class Timeline:
     """The time of an object that outlives event loops."""
 
-    # Each event loop has a clock of its own, and two need not agree: trio's starts at a random
-    # number, a virtual one at 0. A timeline follows the clock of the event loop that asks, and
-    # between two event loops goes on by the time that really passed.
+    # The clocks of two event loops need not agree: trio's starts at a random number, a virtual one
+    # at 0. A timeline follows the clock of the event loop that asks, and advances by the real time
+    # that passed between two event loops.
 
     __slots__ = ("_state",)
 

@@ -1,1 +1,32 @@
-"""Sampling strategies, and the engine that runs their calls."""
+"""Strategies, calls in rounds, and the table of what goes together."""
+
+from typing import TYPE_CHECKING
+
+from mellea_like.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mellea_like.sampling.exclusions import (
+        Exclusion,
+        check_together,
+        features_of,
+        why_not_together,
+    )
+    from mellea_like.sampling.rounds import CallInRounds
+
+__all__ = [
+    "CallInRounds",
+    "Exclusion",
+    "check_together",
+    "features_of",
+    "why_not_together",
+]
+
+__getattr__, __dir__ = lazy_exports(
+    globals(),
+    {
+        "mellea_like.sampling.exclusions": (
+            "Exclusion check_together features_of why_not_together"
+        ),
+        "mellea_like.sampling.rounds": "CallInRounds",
+    },
+)

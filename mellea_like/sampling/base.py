@@ -10,8 +10,8 @@ from mellea_like.core.backend import JUDGE_DEFAULTS, Options
 from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.best_failure import best_failure
-from mellea_like.sampling.call import Call
-from mellea_like.sampling.call_state import SliceListener
+from mellea_like.sampling.call import RunningCall
+from mellea_like.sampling.exclusions import check_together, features_of
 from mellea_like.sampling.prepare import (
     ROUNDS,
     Settings,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.escalate import Stage
     from mellea_like.sampling.prepare import Selection
+    from mellea_like.sampling.rounds import CallInRounds
     from mellea_like.sampling.streaming import Release, StreamedReply
     from mellea_like.schedules.base import BaseSchedule
     from mellea_like.schedules.giving_up import PerRequirement
@@ -56,7 +57,7 @@ _RETRY = Retry()
 
 
 class Arguments(TypedDict, total=False):
-    """What `sample` and `sample_sync` take besides; see there."""
+    """The other arguments of `sample` and `sample_sync`; see there."""
 
     context: Context | Sequence[MessageLike] | None
     backend: Backend | None
@@ -76,14 +77,14 @@ class BaseSamplingStrategy:
     one, override `repair`, and `select_from_failure` if the default does not fit; both are pure.
 
     Args:
-        backend: what generates; a call may name another.
+        backend: the model that generates; a call may name another.
         loop_budget: attempts in each lane at most, one after another, at least 1.
         concurrency_budget: number of lanes that run side by side, at least 1. That many requests
             are in flight for each call: the result comes sooner, more is spent on draws that lose,
-            and a provider's rate limit is met sooner. Where a draw can fail by its backend only (no
+            and a provider's rate limit is met sooner. If only the backend can fail a draw (no
             requirement, plain text, no hook that decides on it, no schedule), one lane runs at
             a time, for there is nothing to race.
-        requirements: what every call's draws must meet, before the action's and the call's own.
+        requirements: conditions for every call's draws, before the action's and the call's own.
         judge: decides requirements without a validator; by default the call's backend.
         plugins: hooks that run in every call of this strategy.
         selection: which passing draw wins. ``"first"`` takes the first to arrive, which depends on
@@ -93,10 +94,10 @@ class BaseSamplingStrategy:
             ``Vote()``, ``Collect(3)``, ``Consensus()``, ``Tournament()``. Then the attempts of all
             lanes are pooled, and no more draws are started than it could still need.
         options: how to generate, where a call leaves it open.
-        judge_options: how judges generate. Where they don't say, at temperature 0, unless the
+        judge_options: how judges generate. By default at temperature 0, unless the
             judge's model refuses that; ``{"temperature": None}`` takes the server's own.
         iteration_timeout: the longest a draw may take, in seconds; past it the draw has
-            errored and its lane goes on. A comparison by a judge may take as long; past it the
+            errored and its lane continues. A comparison by a judge may take as long; past it the
             two are even.
         timeout: the longest a call may take, in seconds; past it the call returns what there is,
             with the stop reason ``"timeout"``.
@@ -106,14 +107,14 @@ class BaseSamplingStrategy:
         max_iterations: ``loop_budget * concurrency_budget`` at most; a guard against expensive
             mistakes.
         cancel_grace: seconds after which a backend that ignores its cancellation is logged, with
-            where it stands. It is waited for all the same. Nothing logs that of a lone lane,
+            its stack. It is waited for all the same. Nothing logs that of a lone lane,
             which runs in the caller's task.
         retry: how a request is tried again within its draw after a transient error; None turns
             that off, and such an error then costs its attempt.
         schedule: when draws may start; None, like ``Eager()``, starts all lanes at once
             where a draw can fail.
-        budget: what all calls of this strategy together may cost; a call can have its own budget
-            besides.
+        budget: the limit on the cost of all calls of this strategy together; a call can have its
+            own budget, too.
         give_up: when to stop because a requirement fails too often, as in ``PerRequirement()``;
             None uses all attempts.
         accept_incomplete: whether a reply is an answer that was cut off at its longest length,
@@ -121,7 +122,8 @@ class BaseSamplingStrategy:
             no value), or calls a tool that nobody asked for. By default such a draw has failed, its
             reason says so, and the repair begins. Text completion wants True: then such a reply is
             parsed and checked like any other.
-        telemetry: where spans and metrics go; by default the process's providers, without content.
+        telemetry: the destination of spans and metrics; by default the process's providers,
+            without content.
 
     Attributes:
         needs_all_reasons: whether a repair wants the verdict on every requirement, so that none is
@@ -134,6 +136,7 @@ class BaseSamplingStrategy:
 
     needs_all_reasons: ClassVar[bool] = False
     _stages: tuple[Stage, ...] = ()
+    _features: Mapping[str, str] = {}
 
     @suggests_arguments
     def __init__(
@@ -194,7 +197,7 @@ class BaseSamplingStrategy:
             cancel_grace=cancel_grace,
             handlers=handlers_in(plugins),
             retry=retry,
-            schedule=check_schedule(schedule, give_up, chosen),
+            schedule=check_schedule(schedule, give_up),
             budget=None if budget is None else check_budget(budget),
             give_up=give_up,
             telemetry=_SILENT if telemetry is None else telemetry,
@@ -202,6 +205,7 @@ class BaseSamplingStrategy:
             stages=self._stages,
         )
         self.__settings.check_loop_budget(loop_budget, "loop_budget is set")
+        check_together(features_of(self.__settings), self._features)
 
     @property
     def settings(self) -> Settings:
@@ -293,15 +297,15 @@ class BaseSamplingStrategy:
         """Draw until a draw meets every requirement, or the attempts are spent.
 
         Args:
-            action: what to generate; a text becomes an `Instruction`. OpenAI-style messages will
-                do, one or a list: the last is the action, and the others go on from ``context``.
-            requirements: what each draw must meet, besides the strategy's and the action's; a text
+            action: the request; a text becomes an `Instruction`. OpenAI-style messages will
+                do, one or a list: the last is the action, and the others continue ``context``.
+            requirements: conditions for each draw, with the strategy's and the action's; a text
                 is decided by a judge.
             context: the conversation to start from; also a list of messages, or of their dicts.
-            backend: what generates, instead of the strategy's backend.
+            backend: the model that generates, instead of the strategy's backend.
             format: the type to parse replies to, as JSON: a pydantic model, or any other type that
                 pydantic can validate. The result's ``value`` is then of that type. A reply that
-                does not parse, or breaks a rule of the type, is a failed draw. Where the backend
+                does not parse, or breaks a rule of the type, is a failed draw. If the backend
                 streams and not all reasons are wanted (``validate_all``), its request is closed at
                 the first field that can't be right.
             options: how to generate; what they leave open is as the strategy's options say. To
@@ -312,15 +316,15 @@ class BaseSamplingStrategy:
             on_slice: called with the record of each draw, in the order they end; sync or async.
                 An exception in it ends the call and is raised, unless the call is decided; then it
                 is logged.
-            budget: what this call may cost, besides the strategy's budget. When it is spent, no
-                further draw starts, and the call returns what there is, with the stop reason
-                ``"budget"``.
+            budget: the limit on the cost of this call, within the strategy's budget. When it is
+                spent, no further draw starts, and the call returns what there is, with the stop
+                reason ``"budget"``.
             tools: what the model may call: functions with type hints and a docstring, JSON Schemas,
                 or what `Tool.of` makes of either. A call whose name or arguments don't fit is a
                 failed slice. The calls of the winner are in the result's ``tool_calls``, and
                 ``await result.run_tools()`` makes them; a reply that calls tools is not parsed, and
                 its value is None. Only a tool that is ``read_only`` runs in draws: its answer
-                goes to the model, and the draw goes on with another request. Where a reply calls
+                goes to the model, and the draw continues with another request. Where a reply calls
                 others besides, none of them runs.
             tool_choice: ``"auto"``, the default of servers; ``"required"``, some tool is called;
                 ``"none"``; or the name of the tool to call. A reply that goes against it is a
@@ -364,7 +368,44 @@ class BaseSamplingStrategy:
             tool_rounds=tool_rounds,
         )
         _check_on_slice(on_slice)
-        return await Call(self, inputs, on_slice).run()
+        return await RunningCall(self, inputs, on_slice).run()
+
+    def begin(
+        self,
+        action: Asked | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        earlier: Sequence[Slice] = (),
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+        **arguments: Any,
+    ) -> CallInRounds[Any]:
+        """Prepare what `sample` does, so that it can be done some draws at a time.
+
+        It is for programs that go through many calls: a call can be left after any of its draws,
+        and continued, also in another process from the records of its slices.
+
+        Args:
+            action: see `sample`.
+            requirements: see `sample`.
+            earlier: the slices that the call has recorded before, in their order. It is for calls
+                of one lane, without a schedule and stages.
+            on_slice: see `sample`.
+            **arguments: see `sample`.
+
+        Returns:
+            The call, which has not begun.
+
+        Raises:
+            TypeError: an argument is of the wrong type.
+            ValueError: an argument is wrong, as in `sample`.
+            RequirementError: a requirement needs a judge, and its judge can't judge.
+        """
+        # Imported lazily: most calls are made at once.
+        from mellea_like.sampling.rounds import CallInRounds  # noqa: PLC0415
+
+        inputs = prepare_call(self.__settings, action, requirements, **arguments)
+        _check_on_slice(on_slice)
+        return CallInRounds(self, inputs, on_slice, earlier)
 
     @overload
     def stream(
@@ -423,7 +464,7 @@ class BaseSamplingStrategy:
         With ``release="prefix"``, text comes as soon as it is certain that its draw will pass: when
         every requirement has an incremental check (``Requirement(stream=...)``) that has said
         ``Verdict.PASS`` for what has arrived, or there are no requirements. From then on no other
-        draw can win. Where a draw can't be certain before its end, its text comes in one piece when
+        draw can win. If a draw can't be certain before its end, its text comes in one piece when
         it has passed: with a judge, a ``format``, a parser, ``tools`` that draws run themselves or
         have to call, an escalation, a schedule, a plugin that decides validations, a backend that
         doesn't stream, or a selection other than ``"first"``.
@@ -504,9 +545,9 @@ class BaseSamplingStrategy:
         It may be called again and again with the same backend, limiters and budgets. Ctrl-C cancels
         the requests in flight and raises ``KeyboardInterrupt``.
 
-        In an async function, write ``await strategy.sample(...)``. Where an event loop runs in this
+        In an async function, write ``await strategy.sample(...)``. If an event loop runs in this
         thread already, as in a notebook, the call's own runs in another thread; this one blocks
-        until the call has ended, and everything else on its event loop stands still. A limiter or
+        until the call has ended, and everything else on its event loop waits. A limiter or
         budget that requests of that event loop are using is refused meanwhile.
 
         For many threads at a time there is `SyncSampler`.
@@ -521,7 +562,7 @@ class BaseSamplingStrategy:
 
         Raises:
             RuntimeError: a limiter or a budget is in use on another event loop.
-            Exception: what `sample` raises.
+            Exception: the errors of `sample`.
         """
         if isinstance(requirements, Iterator):
             requirements = tuple(requirements)  # They are looked at twice.
@@ -533,7 +574,7 @@ class BaseSamplingStrategy:
 
 def _check_on_slice(on_slice: object) -> None:
     """Make sure that a progress callback is one."""
-    if on_slice is None or isinstance(on_slice, SliceListener):
+    if on_slice is None:
         return
     if not callable(on_slice):
         msg = f"on_slice is a function of one slice, not {on_slice!r}"

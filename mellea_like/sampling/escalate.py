@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from mellea_like.core.argument_checks import real_number, whole_number
@@ -11,9 +10,9 @@ from mellea_like.core.backend import Options
 from mellea_like.core.conversation import said_below
 from mellea_like.core.prices import checked_prices, price_for
 from mellea_like.core.slice import Outcome
-from mellea_like.errors import LimitExceeded
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
+from mellea_like.sampling.exclusions import check_together
 from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements
 from mellea_like.sampling.strategies import followed_up
 from mellea_like.schedules.base import CallFacts
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
     from typing import Unpack
 
-    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.backend import Backend
     from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.hooks.plugins import Pluggable
-    from mellea_like.limits.base import Permit
+    from mellea_like.kernel.call import Spec
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.retry import Retry
     from mellea_like.sampling.prepare import CallInputs
@@ -37,12 +36,12 @@ if TYPE_CHECKING:
     from mellea_like.schedules.learned import Beta, RateKey
     from mellea_like.telemetry import Telemetry
 
-__all__ = ["Carry", "Escalate", "ExpectedCost", "Stage", "StageAtWork", "StageCosts"]
+__all__ = ["Carry", "Escalate", "ExpectedCost", "Stage", "StageCosts"]
 
 T = TypeVar("T")
 
 Carry = Literal["nothing", "best", "chat"]
-"""What a stage's model sees of the failures before its turn."""
+"""The part of earlier failures that a stage's model sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +49,19 @@ class Stage:
     """The turns of one model in an escalation.
 
     Args:
-        backend: what generates.
+        backend: the model that generates.
         turns: how many turns each subsample has with it, at least 1.
-        carry: what its model sees of the failures before its turn, of this stage's or of those
+        carry: the part that its model sees of earlier failures, of this stage's or of those
             before: ``"nothing"``, the request alone; ``"best"``, below the request the failure that
             came nearest, with what was wrong with it; ``"chat"``, the conversation of the last
             failure, and a message with what was wrong.
         options: how to generate, where a call leaves it open; before the strategy's options.
-        requirements: what its slices must meet besides.
+        requirements: further conditions that its draws must meet.
         judge: decides its requirements without a validator; by default the strategy's judge, or
             else the stage's own backend.
-        budget: what its requests may cost, those of its judge included, in all calls of all
+        budget: the limit on the cost of its requests, its judge's included, in all calls of all
             strategies that it is given to; inside of the strategy's and the call's budgets. When it
-            is spent, the stage's turns are over and the next stage goes on. The turn that was
+            is spent, the stage's turns are over and the next stage takes over. The turn that was
             refused is a cancelled slice whose reason says so.
 
     Raises:
@@ -92,11 +91,11 @@ class Stage:
         checked = check_requirements(self.requirements, "a stage's requirements")
         object.__setattr__(self, "requirements", checked)
 
-    def repair(self, inputs: CallInputs, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
+    def repair(self, inputs: Spec, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
         """Choose what this stage's model is asked after some failures. Pure.
 
         Args:
-            inputs: what the stage asks.
+            inputs: the inputs of the stage.
             history: the failed slices of this lane, oldest first, at least one.
 
         Returns:
@@ -114,9 +113,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCost:
-    """Goes on with the next stage where a pass is expected to cost less there.
+    """Moves to the next stage if a pass is expected to cost less there.
 
-    After each failed draw of a call, its stage is compared with the next one. Where a draw of a
+    After each failed draw of a call, its stage is compared with the next one. If a draw of a
     stage costs c, and Beta(a, b) is what is believed of its pass rate in this call, a pass is
     expected to cost
 
@@ -171,7 +170,7 @@ class ExpectedCost:
         """Begin a call.
 
         Args:
-            facts: what is known of it.
+            facts: the known facts of it.
             models: the model of each stage.
 
         Returns:
@@ -200,7 +199,7 @@ class ExpectedCost:
         """Take note of a draw.
 
         Args:
-            key: what it is kept under.
+            key: the key that it is kept under.
             slice_: its record.
         """
         self.rates.learn(key, slice_)
@@ -210,13 +209,13 @@ class ExpectedCost:
 
 
 class StageCosts:
-    """What is known in a call of what a pass costs in each stage. Pure.
+    """The expected cost of a pass in each stage, as known in a call. Pure.
 
     Args:
-        rule: what learns from the call.
-        keys: what each stage's rate is kept under.
-        beliefs: what is believed of each stage's pass rate.
-        costs: what a draw of each stage costs.
+        rule: the rule that learns from the call.
+        keys: the key of each stage's rate.
+        beliefs: the belief about each stage's pass rate.
+        costs: the cost of a draw of each stage.
     """
 
     __slots__ = ("_beliefs", "_costs", "_keys", "_rule")
@@ -245,7 +244,7 @@ class StageCosts:
         return self._costs[stage] / self._beliefs[stage].mean
 
     def hear(self, stage: int, slice_: Slice, *, telling: bool) -> bool:
-        """Take note of a draw; tell whether the next stage is to go on.
+        """Take note of a draw; tell whether the next stage should take over.
 
         Args:
             stage: whose draw it is.
@@ -261,49 +260,6 @@ class StageCosts:
             return False
         self._beliefs[stage] = self._beliefs[stage].after_failures(1)
         return stage + 1 < len(self._keys) and self.expected(stage + 1) < self.expected(stage)
-
-
-class StageAtWork:
-    """A stage in one call: when its turns are over."""
-
-    __slots__ = ("_costs", "_depth", "_stage", "index", "last", "over")
-
-    def __init__(
-        self, stage: Stage, index: int, depth: int, costs: StageCosts | None, *, last: bool
-    ) -> None:
-        self._stage = stage
-        self._depth = depth
-        self._costs = costs
-        self.index = index
-        self.last = last
-        self.over = False
-
-    def recorded(self, slice_: Slice) -> None:
-        """Take note of a draw: part of the step that records it."""
-        if self._costs is not None:
-            telling = slice_.depth == self._depth or self._stage.carry != "nothing"
-            over = self._costs.hear(self.index, slice_, telling=telling)
-            self.over = self.over or over
-
-    def within_budget(self, backend: Backend) -> Backend:
-        """Return a backend whose requests fit into the stage's budget, too."""
-        if self._stage.budget is None:
-            return backend
-        # Imported lazily: most programs don't need it.
-        from mellea_like.limits.budget import Budgets, within_budgets  # noqa: PLC0415
-
-        stage = self
-
-        class StageBudgets(Budgets):
-            async def acquire(self, request: Request, backend: Backend) -> Permit:
-                try:
-                    return await super().acquire(request, backend)
-                except LimitExceeded as exc:
-                    stage.over = True
-                    exc.stage = stage.index
-                    raise
-
-        return within_budgets(backend, [self._stage.budget], StageBudgets)
 
 
 class _Arguments(TypedDict, total=False):
@@ -327,26 +283,26 @@ class _Arguments(TypedDict, total=False):
 
 
 class Escalate(BaseSamplingStrategy):
-    """Draws from a small model first, and goes on with bigger ones where its draws fail.
+    """Draws from a small model first, and from bigger ones if its draws fail.
 
-    Each subsample goes through the stages one after the other: it goes on with the next when the
+    Each subsample goes through the stages one after the other: it moves to the next when the
     turns of this one are spent, when its backend has a permanent error (a `FallbackBackend` is for
     outages), or when the stage is over for the whole call: its budget is spent, or ``after`` says
     so. Each slice names its ``stage`` and ``model``.
 
     Args:
         stages: the stages in order, at least one; each has its own backend.
-        after: when the next stage goes on before the turns of this one are spent: where a pass is
+        after: when the next stage takes over before the turns of this one are spent: if a pass is
             expected to cost less there, with an `ExpectedCost`; None for never.
         **arguments: as `BaseSamplingStrategy` takes them, but for ``backend``, ``loop_budget``
             (which is the sum of the stages' turns) and ``give_up``. All reasons of a failure are
             found where a stage's ``carry`` hands them on, unless ``validate_all`` is False.
 
     Raises:
-        TypeError: an argument is of the wrong type; or the selection is an object: it would choose
-            among draws of different models.
-        ValueError: an argument is out of its range, ``give_up`` is given, or ``after`` with
-            ``selection="ordered"`` or with several lanes.
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range, or doesn't go with an escalation: the selection
+            is an object, which would choose among draws of different models; ``give_up`` is given,
+            or ``loop_budget``; or ``after`` with ``selection="ordered"`` or with several lanes.
     """
 
     def __init__(
@@ -361,61 +317,35 @@ class Escalate(BaseSamplingStrategy):
             msg = f"Escalate takes a list of stages, as in [Stage(small, turns=3)], not {stages!r}"
             raise TypeError(msg)
         given: Mapping[str, Any] = arguments
-        if given.get("give_up") is not None:
-            msg = "give_up would end a call before the bigger model's turns: leave it out"
-            raise ValueError(msg)
         if "loop_budget" in given:
-            msg = "Escalate: no loop_budget, the turns are in the stages: Stage(small, turns=3)"
-            raise TypeError(msg)
-        if not isinstance(given.get("selection", "first"), str):
-            msg = (
-                "Escalate takes selection='first' or 'ordered': an object such as BestOf(score)"
-                " would choose among draws of different models"
-            )
-            raise TypeError(msg)
+            check_together({"stages": "Escalate", "loop_budget": "loop_budget"})
         if after is not None and not isinstance(after, ExpectedCost):
             msg = (
                 "after is a rule, as in ExpectedCost(prices), or None for the stages' turns, as in"
                 f" Stage(small, turns=3); not {after!r}"
             )
             raise TypeError(msg)
-        if after is not None and given.get("concurrency_budget", 1) != 1:
-            msg = (
-                "after= learns how often draws pass, and of lanes that race it would see only the"
-                " quick ones: leave it out, or use concurrency_budget=1"
-            )
-            raise ValueError(msg)
-        if after is not None and given.get("selection") == "ordered":
-            msg = (
-                "after= goes by which draws fail first, and selection='ordered' is there so that"
-                " the result does not depend on timing: leave one of them out"
-            )
-            raise ValueError(msg)
+        if after is not None:
+            self._features = {"cheaper": "after=..."}
         self._after = after
         if arguments.get("validate_all") is None:
             arguments["validate_all"] = any(stage.carry != "nothing" for stage in self._stages)
         turns = sum(stage.turns for stage in self._stages)
         super().__init__(self._stages[0].backend, loop_budget=turns, **arguments)
 
-    def begin(self, inputs: CallInputs) -> list[StageAtWork]:
-        """Return the stages' states in a call."""
-        costs = None
-        if self._after is not None:
-            settings = self.settings
-            facts = CallFacts(
-                inputs.action,
-                inputs.requirements,
-                settings.concurrency_budget,
-                settings.loop_budget,
-                inputs.model,
-            )
-            costs = self._after.begin(facts, [stage.model for stage in inputs.stages])
-        depths = accumulate((stage.turns for stage in self._stages), initial=0)
-        last = len(self._stages) - 1
-        return [
-            StageAtWork(stage, index, depth, costs, last=index == last)
-            for index, (stage, depth) in enumerate(zip(self._stages, depths, strict=False))
-        ]
+    def costs(self, inputs: CallInputs) -> StageCosts | None:
+        """Return what a pass costs in each stage of a call, if that may end a stage."""
+        if self._after is None:
+            return None
+        settings = self.settings
+        facts = CallFacts(
+            inputs.action,
+            inputs.requirements,
+            settings.concurrency_budget,
+            settings.loop_budget,
+            inputs.model,
+        )
+        return self._after.begin(facts, [stage.model for stage in inputs.stages])
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
         """Choose the first slice's action and conversation again; stages choose for themselves."""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from mellea_like.core.backend import Backend, Options, can_judge, is_backend
+from mellea_like.core.backend import Backend, Options, innermost
 from mellea_like.core.conversation import (
     Action,
     Asked,
@@ -19,11 +19,19 @@ from mellea_like.core.conversation import (
 )
 from mellea_like.core.format import check_format
 from mellea_like.core.requirement import Requirement
-from mellea_like.errors import RequirementError
+from mellea_like.kernel.call import Spec
 from mellea_like.limits.retry import Retry
+from mellea_like.requirements.merging import (
+    as_backend,
+    check_judge,
+    check_requirements,
+    merge_requirements,
+)
+from mellea_like.runtime.logs import warn
+from mellea_like.sampling.exclusions import check_together
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mellea_like.core.tools import ToolSource
     from mellea_like.hooks.plugins import Handler
@@ -68,7 +76,7 @@ Selection: TypeAlias = "CheckedSelection | First | Ordered"
 class Settings:
     """A strategy's configuration, checked; see `BaseSamplingStrategy` for the fields.
 
-    The schedule is None where it has nothing to decide.
+    The schedule is None if it has nothing to decide.
     """
 
     backend: Backend | None
@@ -92,12 +100,12 @@ class Settings:
     telemetry: Telemetry
     accept_incomplete: bool
     warned: set[str] = field(default_factory=set[str], repr=False, compare=False)
-    """What was said in the log of this strategy, so as not to say it again with each call."""
+    """The log messages of this strategy, which aren't repeated with each call."""
     stages: tuple[Stage, ...] = ()
 
     @property
     def backends(self) -> list[Any]:
-        """All backends and judges that calls may use; None among them where there is none."""
+        """All backends and judges that calls may use; None among them if there is none."""
         judges = judges_of(self.requirements)
         for stage in self.stages:
             judges += [stage.backend, stage.judge, *judges_of(stage.requirements)]
@@ -113,6 +121,12 @@ class Settings:
             options=Options.of(stage.options, self.options),
             stages=(),
         )
+
+    def warn_once(self, message: str) -> None:
+        """Log what this strategy can't work with: once, however many calls there are."""
+        if message not in self.warned:
+            self.warned.add(message)
+            warn("%s", message)
 
     def check_loop_budget(self, loop_budget: object, what: str) -> None:
         """Make sure that a loop budget is possible."""
@@ -153,11 +167,11 @@ def check_selection(selection: Selection) -> CheckedSelection:
 
 
 def check_schedule(
-    schedule: BaseSchedule | None, give_up: PerRequirement | None, selection: CheckedSelection
+    schedule: BaseSchedule | None, give_up: PerRequirement | None
 ) -> BaseSchedule | None:
-    """Make sure that a schedule and a rule to give up by go with the selection.
+    """Make sure that arguments are a schedule and a rule to give up by.
 
-    Return the schedule; None where it has nothing to decide.
+    Return the schedule; None if it has nothing to decide.
     """
     if schedule is None and give_up is None:
         return None
@@ -170,48 +184,23 @@ def check_schedule(
     if give_up is not None and not isinstance(give_up, PerRequirement):
         msg = f"give_up is a PerRequirement, as in PerRequirement(), not {give_up!r}"
         raise TypeError(msg)
-    if selection == "ordered":
-        if schedule is not None and schedule.timing_dependent:
-            msg = (
-                f"schedule={schedule!r} depends on timing, and selection='ordered' is there so that"
-                " the result does not: take Eager() or Staggered(...), or selection='first'"
-            )
-            raise ValueError(msg)
-        if schedule is not None and schedule.pooled:
-            msg = (
-                f"schedule={schedule!r} lets lanes take attempts of one another, which depends on"
-                " timing: with selection='ordered', its `pooled` has to be False"
-            )
-            raise ValueError(msg)
-        if give_up is not None:
-            msg = (
-                "give_up depends on which slices come first, and selection='ordered' is there so"
-                " that the result does not depend on timing: leave one of them out"
-            )
-            raise ValueError(msg)
     return None if isinstance(schedule, Eager) and not schedule.pooled else schedule
 
 
-@dataclass(frozen=True, slots=True)
-class CallInputs:
-    """What one call is about, checked and complete; the fields are the arguments of `sample`."""
+@dataclass(slots=True)
+class CallInputs(Spec):
+    """The inputs of one call, checked and complete; the fields are the arguments of `sample`."""
 
-    action: Action[Any]
-    context: Context
-    requirements: tuple[Requirement, ...]
-    backend: Backend
-    judge: Backend
-    format: Any
-    options: Options
-    validation_context: Context | None
     budgets: tuple[Budget, ...] = ()
     stages: tuple[CallInputs, ...] = ()
-    tools: Toolbox | None = None
 
     @property
-    def model(self) -> str | None:
-        """The model that generates, as far as the options or the backend say."""
-        return self.options.model or getattr(self.backend, "model", None)
+    def temperature(self) -> float | None:
+        """The temperature of the draws, as far as the options or the backend say."""
+        defaults = getattr(innermost(self.backend), "defaults", None)
+        if self.options.temperature is None and isinstance(defaults, Options):
+            return defaults.temperature
+        return self.options.temperature
 
 
 def prepare_call(
@@ -240,8 +229,7 @@ def prepare_call(
         before, asked = before.add(*asked.messages[:-1]), asked.messages[-1]
     if settings.stages:
         if backend is not None:
-            msg = "a call of Escalate takes no backend: its stages name theirs"
-            raise ValueError(msg)
+            check_together({"stages": "a call of Escalate", "backend": "backend=..."})
         return _prepare_stages(
             settings,
             action=asked,
@@ -344,77 +332,6 @@ def _check_judges_budget(
         what = f"this is about the judge of requirement {requirement.name!r}"
         exc.add_note(f"{what}: its options are the strategy's judge_options")
         raise
-
-
-def as_backend(backend: object, name: str) -> Backend:
-    """Make sure that something is a backend."""
-    if backend is None:
-        msg = f"there is no {name}: give one to the strategy, or to the call as {name}=..."
-        raise ValueError(msg)
-    if not is_backend(backend):
-        hint = ""
-        if isinstance(backend, type):
-            hint = ": make an instance of it"
-        elif callable(backend):
-            hint = ": wrap it in FunctionBackend(...)"
-        msg = f"{name} isn't a backend, for it has no generate(request): {backend!r}{hint}"
-        raise TypeError(msg)
-    return backend
-
-
-def check_requirements(
-    requirements: Sequence[Requirement | str], name: str
-) -> tuple[Requirement | str, ...]:
-    """Make sure that something is a sequence of requirements and texts, called by a name."""
-    if isinstance(requirements, str | Requirement):
-        msg = f"{name} takes a list, not a lone {type(requirements).__name__}: put it into a list"
-        raise TypeError(msg)
-    try:
-        items = tuple(requirements)
-    except TypeError:
-        msg = f"{name} takes a list of Requirement objects and texts, not {requirements!r}"
-        raise TypeError(msg) from None
-    for item in items:
-        if not isinstance(item, str | Requirement):
-            hint = (
-                ": wrap it, as in Requirement('what must hold', function)" if callable(item) else ""
-            )
-            msg = f"{name} holds Requirement objects and texts, not {item!r}{hint}"
-            raise TypeError(msg)
-        if isinstance(item, str) and not item.strip():
-            msg = f"{name} holds an empty text: say in words what must hold"
-            raise ValueError(msg)
-        if isinstance(item, Requirement) and item.inline and item.validator is None:
-            msg = f"requirement {item.name!r} is inline, but has no validator to run"
-            raise ValueError(msg)
-    return items
-
-
-def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requirement, ...]:
-    """Join requirements in order, each object and each text once; a text is left to a judge."""
-    merged: dict[object, Requirement] = {}
-    for source in sources:
-        for item in source:
-            if isinstance(item, Requirement):
-                merged.setdefault(id(item), item)
-            elif item not in merged:
-                merged[item] = Requirement(item)
-    return tuple(merged.values())
-
-
-def check_judge(requirement: Requirement, default: Backend) -> None:
-    """Make sure that what decides a requirement, or a part of it, can."""
-    for part in requirement.parts:
-        check_judge(part, default)
-    if requirement.parts or requirement.validator is not None:
-        return
-    judge = default if requirement.judge is None else as_backend(requirement.judge, "judge")
-    if not can_judge(judge):
-        msg = (
-            f"requirement {requirement.description!r} needs a judge, and {type(judge).__name__}"
-            " can't judge: give judge=... a backend that can, or the requirement a validator"
-        )
-        raise RequirementError(msg, requirement=requirement.name)
 
 
 def backends_of(

@@ -1,4 +1,4 @@
-"""What to ask after a failure: the same again, the same with what was wrong, or on and on."""
+"""The strategies: after a failure, ask the same again, add the problems, or continue the chat."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 NOT_RUN = "This call was not run, for the reply was not accepted."
-"""What a tool's message says in answer to a call of a rejected reply."""
+"""The text of a tool's message in answer to a call of a rejected reply."""
 
 T = TypeVar("T")
 
@@ -61,9 +61,9 @@ class RepairTemplateStrategy(BaseSamplingStrategy):
 
 
 class MultiTurnStrategy(BaseSamplingStrategy):
-    """Goes on in the conversation: the model sees its reply, and a message with what failed.
+    """Continues the conversation: the model sees its reply, and a message with what failed.
 
-    Where the reply calls tools, each call is answered first, as the protocol demands: it was not
+    If the reply calls tools, each call is answered first, as the protocol demands: it was not
     run.
     """
 
@@ -81,7 +81,7 @@ class MultiTurnStrategy(BaseSamplingStrategy):
 def followed_up(
     first: Action[Any], last: Slice, required: Sequence[str] = ()
 ) -> tuple[Action[Any], Context]:
-    """Go on in the conversation of a failed slice, with what was wrong and what is required now."""
+    """Continue the conversation of a failed slice, with its problems and the requirements."""
     context = last.context_after
     made = last.generation
     silent = made is not None and not (reply_message(made).text.strip() or made.tool_calls)

@@ -8,34 +8,25 @@ starts no other, cancels those under way, and counts as cancelled what passes in
 from __future__ import annotations
 
 from collections import deque
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.core.backend import BackendWrapper, CallPiece
-from mellea_like.core.conversation import Instruction, Message
-from mellea_like.errors import BackendError, ReplyBroken
-from mellea_like.hooks.types import HookType
+from mellea_like.errors import ReplyBroken
 from mellea_like.runtime.task_scope import task_scope
-from mellea_like.sampling.call import Call
-from mellea_like.sampling.early_rejection import EarlyWatch
+from mellea_like.sampling.call import RunningCall
+from mellea_like.sampling.exclusions import check_together, features_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
 
-    from mellea_like.core.backend import Backend, Request
-    from mellea_like.core.generation import Generation
-    from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.base import BaseSamplingStrategy
-    from mellea_like.sampling.call_state import Recorder
     from mellea_like.sampling.prepare import CallInputs
 
 __all__ = ["Release", "StreamedReply"]
@@ -63,12 +54,7 @@ class StreamedReply(Generic[T]):
         if release not in get_args(Release):
             msg = f"release is one of {', '.join(map(repr, get_args(Release)))}, not {release!r}"
             raise ValueError(msg)
-        # Imported lazily: most calls are not streamed.
-        from mellea_like.selections.votes import Collect  # noqa: PLC0415
-
-        if isinstance(strategy.settings.selection, Collect):
-            msg = "a stream has one reply, and Collect selects several: use sample()"
-            raise ValueError(msg)  # noqa: TRY004 (its type is right)
+        check_together(features_of(strategy.settings), {"stream": "stream()"})
         self._strategy = strategy
         self._inputs = inputs
         self._on_slice = on_slice
@@ -92,7 +78,7 @@ class StreamedReply(Generic[T]):
 
         Raises:
             RuntimeError: the reply has not ended.
-            Exception: what the call raised.
+            Exception: the error of the call.
         """
         if self._error is not None:
             raise self._error
@@ -105,15 +91,8 @@ class StreamedReply(Generic[T]):
         if self._scope is not None:
             msg = "a reply is entered once: make another one with stream(...)"
             raise RuntimeError(msg)
-        strategy, inputs = self._strategy, self._inputs
-        draws = None
-        if self._release == "prefix" and hasattr(inputs.backend, "stream"):
-            draws = ShownDraws(inputs.backend, inputs.requirements, self._take)
-            inputs = replace(inputs, backend=draws)
-        call = Call(strategy, inputs, self._on_slice)
-        if draws is not None and may_show(call, inputs):
-            draws.recorder = call.context.recorder
-            draws.recorder.streams = True
+        show = self._take if self._release == "prefix" else None
+        call = RunningCall(self._strategy, self._inputs, self._on_slice, show=show)
         self._scope = task_scope()
         tasks = await self._scope.__aenter__()
         tasks.start_soon(self._run, call, name="runs a streamed call")
@@ -141,7 +120,7 @@ class StreamedReply(Generic[T]):
             RuntimeError: the reply is not entered.
             StopAsyncIteration: that was all, or no draw has passed: see ``result``.
             ReplyBroken: the reply failed after some of it was handed on.
-            Exception: what the call raised.
+            Exception: the error of the call.
         """
         if self._scope is None:
             msg = "this reply is not entered: async with strategy.stream(...) as reply"
@@ -163,7 +142,7 @@ class StreamedReply(Generic[T]):
             self._pieces.append(piece)
             self._news.set()
 
-    async def _run(self, call: Call) -> None:
+    async def _run(self, call: RunningCall) -> None:
         try:
             result = await call.run()
             self._conclude(result)
@@ -198,93 +177,3 @@ class StreamedReply(Generic[T]):
         )
         error.__cause__ = cause
         return error
-
-
-def may_show(call: Call, inputs: CallInputs) -> bool:
-    """Tell whether a draw of a call may be certain to pass before it has ended.
-
-    It never is where something looks at the whole reply: a format, a parser, a judge, a plugin; nor
-    where draws are compared, or others may take their places for other reasons; nor where a draw
-    runs tools itself, or has to call one. A text is certain before the calls that follow it are.
-    """
-    settings, hooks = call.context.settings, call.context.events.hooks
-    parse = getattr(type(inputs.action), "parse", None)
-    return (
-        settings.selection == "first"
-        and settings.schedule is None
-        and not inputs.stages
-        and inputs.format is None
-        and (inputs.tools is None or inputs.tools.leaves_texts)
-        and parse in (Instruction.parse, Message.parse)
-        and all(_certain_in_time(requirement) for requirement in inputs.requirements)
-        and not hooks.decides(HookType.VALIDATION_PRE_CHECK)
-        and not hooks.decides(HookType.VALIDATION_POST_CHECK)
-    )
-
-
-def _certain_in_time(requirement: Requirement) -> bool:
-    return requirement.streams and not requirement.judged
-
-
-class ShownDraws(BackendWrapper):
-    """A backend that hands on the text of the first draw that is certain to pass.
-
-    Args:
-        inner: the backend inside, which streams.
-        requirements: all that a draw must meet.
-        take: is given the text.
-    """
-
-    def __init__(
-        self, inner: Backend, requirements: Sequence[Requirement], take: Callable[[str], None]
-    ) -> None:
-        super().__init__(inner)
-        self._requirements = requirements
-        self._take = take
-        self.recorder: Recorder | None = None
-        """The call's; None where no draw of it may be shown."""
-
-    async def generate(self, request: Request) -> Generation:
-        """Answer one request."""
-        if self.recorder is None or request.meta.purpose != "generate":
-            return await self.inner.generate(request)
-        return await self._whole(request)
-
-    @asynccontextmanager
-    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
-        recorder = self.recorder
-        async with super()._stream(request) as pieces:
-            if recorder is None or request.meta.purpose != "generate":
-                yield pieces
-                return
-            async with aclosing(self._watched(pieces, request, recorder)) as watched:
-                yield watched
-
-    async def _watched(
-        self, pieces: AsyncIterator[str | Generation], request: Request, recorder: Recorder
-    ) -> AsyncGenerator[str | Generation]:
-        watch, meta = EarlyWatch(self._requirements), request.meta
-        text, shown = "", False
-        try:
-            async for piece in pieces:
-                if isinstance(piece, str) and not isinstance(piece, CallPiece):
-                    text += piece
-                    if shown:
-                        self._take(piece)
-                    elif _certain(watch, text, piece):
-                        shown = recorder.show(meta.iteration, meta.subsample)
-                        self._take(text if shown else "")
-                yield piece
-        except BackendError as exc:
-            if shown:
-                exc.retryable = False  # Another reply can't go on from what was shown of this one.
-            raise
-
-
-def _certain(watch: EarlyWatch, text: str, piece: str) -> bool:
-    """Tell whether a reply will pass, whatever follows."""
-    try:
-        watch.feed(text, piece)
-    except Exception:  # noqa: BLE001 (the engine's own watch asks once more, and raises it)
-        return False
-    return watch.certain and not (not text or text.isspace())  # So far, it may end empty.

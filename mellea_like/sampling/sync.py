@@ -140,7 +140,7 @@ class SyncSampler:
             RuntimeError: the sampler is closed; or this is its own event loop's thread, where an
                 inline or async function of a call would wait for itself.
             ValueError: ``timeout`` is not over 0.
-            Exception: what `BaseSamplingStrategy.sample` raises.
+            Exception: the errors of `BaseSamplingStrategy.sample`.
         """
         if timeout is not None:
             real_number("timeout", timeout, over=0, unit="seconds")
@@ -168,7 +168,7 @@ class SyncSampler:
 def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
     """Run a call in a new event loop, and close the loop's idle connections at the end.
 
-    Where an event loop runs in this thread already, the call's runs in another thread.
+    If an event loop runs in this thread already, the call's runs in another thread.
     """
     if running_loop() is not None:
         thread = _LoopThread(backends)

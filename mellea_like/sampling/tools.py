@@ -17,25 +17,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from mellea_like.core.argument_checks import is_async, whole_number
-from mellea_like.core.backend import SPENDS_ON, checked_reply
-from mellea_like.core.conversation import Message, reply_message
+from mellea_like.core.conversation import Message
 from mellea_like.core.display import bounded, error_text, shown
 from mellea_like.core.format import refuse_repeated_keys
-from mellea_like.core.generation import CALLS, CALLS_NONE, REJECTED
-from mellea_like.core.tools import Tool, as_json, resendable
+from mellea_like.core.generation import CALLS, CALLS_NONE
+from mellea_like.core.tools import Tool, as_json
 from mellea_like.errors import LimitExceeded, ToolError
-from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import foreign
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.tools import CallWatch, ToolCall, ToolSource
-    from mellea_like.sampling.iteration import Iteration
     from mellea_like.telemetry import Telemetry
 
 __all__ = [
@@ -44,7 +41,6 @@ __all__ = [
     "checked_tools",
     "run_tools",
     "toolbox_of",
-    "use_tools",
 ]
 
 
@@ -81,8 +77,8 @@ class Toolbox:
     def watches(self, *, every: bool) -> dict[str, CallWatch]:
         """Return what looks at the arguments of calls while they arrive, by the tools' names.
 
-        Where every reason is wanted, the first wrong argument isn't enough, unless a tool has a
-        watch of its own.
+        If every reason is wanted, the first wrong argument isn't enough, unless a tool has its own
+        watch.
         """
         found = {tool.name: _watch(tool, every=every) for tool in self.tools}
         return {name: watch for name, watch in found.items() if watch is not None}
@@ -134,7 +130,7 @@ class Toolbox:
         for winner in result.winners:
             reply = winner.generation
             if reply is not None and reply.tool_calls:
-                with suppress(ValueError):  # What read it once reads it otherwise now.
+                with suppress(ValueError):  # Its reader reads it otherwise now.
                     again = replace(reply, tool_calls=tuple(map(self._read, reply.tool_calls)))
                     slices[winner.iteration] = replace(winner, generation=again)
         return replace(result, slices=tuple(slices.values()), toolbox=self)
@@ -184,17 +180,12 @@ class Toolbox:
         function: Any = tool.function
         arguments = self._own_arguments(call)
         try:
-            with self.telemetry.tool(tool.name, call.id):
+            with self.telemetry.tool(tool.name, call.id), foreign("it"):
                 if is_async(function):
                     return _text(await function(**arguments))
                 answer = await run_in_thread(partial(function, **arguments))
                 return _text(await answer if isawaitable(answer) else answer)
-        except BaseException as exc:
-            cancellation, rest = split_cancellation(exc)
-            interrupt = cancellation is None and not isinstance(exc, Exception)
-            if interrupt or (cancellation is not None and cancel_requested()):
-                raise
-            raised = rest or exc
+        except Exception as raised:
             what = f"{type(raised).__name__}: {bounded(error_text(raised))}"
             msg = f"the tool {tool.name} raised {what}"
             raise ToolError(msg, tool=tool.name) from raised
@@ -207,70 +198,13 @@ class Toolbox:
             return dict(_reader(self[call.name])(call.arguments))
 
 
-async def use_tools(
-    box: Toolbox,
-    iteration: Iteration,
-    request: Request,
-    reply: Generation,
-    ask: Callable[[Request], Awaitable[Generation]],
-) -> Generation | None:
-    """Run what a reply calls and ask again, as long as a draw may do so itself.
-
-    Return the reply that the draw has come to; None where it failed. The iteration has what there
-    is at any time, for its record.
-    """
-    meter, rounds = request.meter, 0
-    meter.finish(reply)
-    while True:
-        ids = {call.id for call in reply.tool_calls}
-        if "" in ids or len(ids) < len(reply.tool_calls):  # Servers leave it out, or repeat it.
-            named = (replace(c, id=f"call_{rounds}_{i}") for i, c in enumerate(reply.tool_calls))
-            reply = replace(reply, tool_calls=tuple(named))
-        iteration.generation = reply
-        if iteration.why_incomplete(reply) or reply.finish_reason == REJECTED:
-            return reply
-        try:
-            iteration.generation = reply = box.checked(reply, rounds)
-            if not box.runs(reply.tool_calls):
-                return reply
-            if rounds == box.rounds:
-                msg = (
-                    f"tools have run {rounds} times (tool_rounds={rounds}), and it calls"
-                    f" {_names(reply.tool_calls)} again: answer with what they said"
-                )
-                raise ValueError(msg)
-        except ValueError as exc:
-            iteration.fail(error_text(exc))
-            return None
-        rounds += 1
-        made = tuple(map(resendable, reply.tool_calls))
-        asked = replace(reply_message(reply), tool_calls=made)
-        SPENDS_ON.set(iteration.inside)
-        iteration.rounds += (asked, *await box.answers(reply.tool_calls))
-        SPENDS_ON.set(meter)
-        iteration.generation = None
-        iteration.messages = request.messages + iteration.rounds
-        again = replace(
-            request,
-            messages=iteration.messages,
-            meter=meter.attempt(),
-            # Required once more, the model could never answer.
-            tool_choice=None if box.choice is None else "auto",
-        )
-        replied: Generation | None = None
-        try:
-            reply = replied = checked_reply(iteration.call.inputs.backend, await ask(again))
-        finally:
-            again.meter.finish(replied)
-
-
 def toolbox_of(
     tools: Sequence[ToolSource],
     choice: str | None,
     rounds: int,
     telemetry: Telemetry,
 ) -> Toolbox | None:
-    """Check what a call is given of tools; None where there are none."""
+    """Check the tools of a call; None if there are none."""
     whole_number("tool_rounds", rounds, least=0)
     made = checked_tools(tools)
     names = [tool.name for tool in made]

@@ -1,4 +1,4 @@
-"""What a schedule decides, and from what."""
+"""Schedules: the facts that they are told, and their decisions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SLACK = 1e-6
 
 
 class CallFacts(NamedTuple):
-    """What a schedule knows of a call when it begins.
+    """The facts of a call that a schedule knows when it begins.
 
     Attributes:
-        action: what is asked for.
-        requirements: what each slice must meet.
+        action: the request.
+        requirements: the conditions for each slice.
         concurrency_budget: how many iterations may be in flight.
         loop_budget: turns of each subsample.
         model: the model's name, where the backend or the options say it.
@@ -48,11 +48,11 @@ class CallProgress(NamedTuple):
         failed: how many of them were judged, and failed.
         broken: how many chains a permanent error has ended.
         turns: how many turns are left.
-        waiting: how many chains wait to go on with a repair. A chain that has no turn left has
+        waiting: how many chains wait to continue with a repair. A chain that has no turn left has
             ended, and does not wait.
         passed: how many of the iterations passed: none, unless a selection wants several.
         wanted: how many more passing iterations a selection could need; the engine lets no more
-            run than that and the schedule's `BaseSchedule.extra`. None where the first pass ends
+            run than that and the schedule's `BaseSchedule.extra`. None if the first pass ends
             the call.
     """
 
@@ -69,10 +69,10 @@ class CallProgress(NamedTuple):
 
 
 class Go(NamedTuple):
-    """What a schedule wants now.
+    """The decision of a schedule.
 
     Attributes:
-        more: how many further iterations may start now. A chain that waits to go on with a repair
+        more: how many further iterations may start now. A chain that waits for its repair
             comes first, then a new chain.
         look_again: the time, in seconds since the call began, at which the answer changes even if
             nothing happens before; None if it does not.
@@ -91,8 +91,8 @@ class SchedulePlan(ABC):
     def decide(self, progress: CallProgress) -> Go:
         """Decide how many iterations may start now.
 
-        It is asked when the call begins, whenever an iteration has ended, and at ``look_again``.
-        The engine starts no more than there are turns.
+        It is asked when the call begins, whenever an iteration has ended, and at ``look_again``
+        unless as many are in flight as may be. The engine starts no more than there are turns.
 
         Args:
             progress: how far the call has come.
@@ -101,19 +101,14 @@ class SchedulePlan(ABC):
             The decision.
         """
 
-    @property
-    def restarts_spend_turns(self) -> bool:
-        """Whether drawing an iteration anew spends a turn; without one left, it goes on."""
-        return False
-
     def patience(self, restarts: int, model: str | None) -> float | None:
-        """Say for how long an iteration may wait for its reply before it is drawn anew.
+        """Return for how long an iteration may wait for its reply before it is drawn again.
 
         It is asked before each request. Then the request is closed, and another sent in its place,
         by the same iteration.
 
         Args:
-            restarts: how often the iteration was drawn anew before.
+            restarts: how often the iteration was drawn again before.
             model: the model that is asked, where it is known: that of the stage in an `Escalate`.
 
         Returns:
@@ -123,7 +118,7 @@ class SchedulePlan(ABC):
         return None
 
     def restarted(self, chain: int, seconds: float, model: str | None) -> None:  # noqa: B027 (by default it does nothing)
-        """Learn that an iteration is drawn anew; by default, nothing.
+        """Learn that an iteration is drawn again; by default, nothing.
 
         Args:
             chain: whose iteration.
@@ -184,9 +179,9 @@ class BaseSchedule(ABC):
         """Begin a call.
 
         Args:
-            facts: what is known of it.
+            facts: the known facts of it.
 
         Returns:
-            The decisions of this call; None where all chains start at once and keep their own
+            The decisions of this call; None if all chains start at once and keep their own
             turns, so that there is nothing to decide.
         """

@@ -72,11 +72,11 @@ class _Wide(SchedulePlan):
 class Staggered(BaseSchedule):
     """Starts subsample i when i times ``delay`` seconds have passed; each keeps its own turns.
 
-    A further subsample costs nothing where the ones before pass within the delay. Where none is at
-    work any more, the next one does not wait for its time. (The connection attempts of "happy
+    A further subsample costs nothing if the ones before pass within the delay. If none is at work
+    any more, the next one does not wait for its time. (The connection attempts of "happy
     eyeballs" are paced like this: RFC 8305, section 5.)
 
-    What a turn comes to does not depend on when it starts, so ``selection="ordered"`` is possible.
+    The outcome of a turn does not depend on when it starts, so ``selection="ordered"`` is possible.
 
     Args:
         delay: seconds between the starts of two subsamples, over 0.
@@ -108,13 +108,13 @@ class Staggered(BaseSchedule):
 
 @dataclass(slots=True)
 class _Paced(SchedulePlan):
-    """Lets every chain at work go on, and opens a further one when its time has come."""
+    """Continues every chain at work, and opens a further one when its time has come."""
 
     delay: float
     chains: int
 
     def decide(self, progress: CallProgress) -> Go:
-        """Open what chains are due; chains at work go on whatever the time."""
+        """Open what chains are due; chains at work continue whatever the time."""
         opened = progress.opened
         left = self.chains - opened
         if left <= 0:
@@ -133,8 +133,8 @@ class Hedged(BaseSchedule):
     """Starts another iteration beside one that takes unusually long.
 
     An iteration that is older than most get (than the ``quantile`` of the durations known so far,
-    per model) no longer counts towards ``concurrency_budget``, so another takes its place. It goes
-    on all the same. Never more than ``concurrency_budget + extra`` are in flight. The turns are
+    per model) no longer counts towards ``concurrency_budget``, so another takes its place. It
+    continues all the same. Never more than ``concurrency_budget + extra`` are in flight. Turns are
     pooled: while a chain lags, fresh chains take its turns. (Hedged requests: Dean and Barroso,
     "The Tail at Scale", CACM 56(2), 2013.)
 
@@ -198,7 +198,7 @@ class _Hedging(SchedulePlan):
 
 @dataclass(frozen=True, slots=True)
 class Restart(BaseSchedule):
-    """Closes the request of an iteration that takes unusually long, and draws it anew.
+    """Closes the request of an iteration that takes unusually long, and draws it again.
 
     An iteration whose reply takes longer than most iterations do (than the ``quantile`` of the
     durations known so far, per model) sends another request in place of that one, with another
@@ -206,23 +206,20 @@ class Restart(BaseSchedule):
     schedule's to say: ``Restart(schedule=Hedged())`` does both.
 
     It helps where slowness is redrawn: a busy replica behind a load balancer, a reply that rambles.
-    Where the prompt itself is what takes long, or the whole server is slow, what had arrived is
-    lost, so that an iteration is drawn anew ``most`` times only and then takes as long as it does.
+    If the prompt itself takes long, or the whole server is slow, what had arrived is
+    lost, so that an iteration is drawn again ``most`` times only and then takes as long as it does.
     The time that a request waits for a limiter counts. (With heavy tails, the expected time to a
     reply is least with restarts at a fixed cutoff: Luby, Sinclair and Zuckerman, "Optimal speedup
     of Las Vegas algorithms", IPL 47, 1993.)
 
-    Until enough durations are known (see `LatencyQuantiles`), nothing is drawn anew; nor is an
+    Until enough durations are known (see `LatencyQuantiles`), nothing is drawn again; nor is an
     iteration that was sent when a budget had no room for another like it.
 
     Args:
         quantile: the share of iterations that do not take unusually long, between 0 and 1.
         schedule: when iterations may start; by default as many as ``concurrency_budget`` at once,
             with pooled turns.
-        most: how often an iteration is drawn anew at most, at least 1.
-        spend_turns: whether drawing anew spends one of the call's turns, so that it makes no more
-            requests than it has turns, retries aside. An iteration whose call has no turn left
-            takes as long as it does.
+        most: how often an iteration is drawn again at most, at least 1.
         latency: the durations known so far. By default each schedule learns its own; give several
             of them one object to learn from each other.
 
@@ -234,14 +231,12 @@ class Restart(BaseSchedule):
     quantile: float = 0.95
     schedule: BaseSchedule = Eager(pool=True)
     most: int = 2
-    spend_turns: bool = False
     latency: LatencyQuantiles = field(default_factory=LatencyQuantiles)
 
     def __post_init__(self) -> None:
         real_number("Restart: quantile", self.quantile, over=0, under=1)
         _check("Restart: schedule", self.schedule, BaseSchedule)
         whole_number("Restart: most", self.most)
-        _check("Restart: spend_turns", self.spend_turns, bool)
         _check("Restart: latency", self.latency, LatencyQuantiles)
 
     @property
@@ -273,11 +268,6 @@ class _Restarting(SchedulePlan):
     plan: SchedulePlan
     model: str | None
     waited: dict[int, float] = field(default_factory=dict[int, float])
-
-    @property
-    def restarts_spend_turns(self) -> bool:
-        """Whether drawing an iteration anew spends a turn."""
-        return self.schedule.spend_turns
 
     def decide(self, progress: CallProgress) -> Go:
         """Decide as the other schedule does."""

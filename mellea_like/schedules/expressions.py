@@ -44,7 +44,17 @@ SCHEDULES = tuple(form.written for form in _FORMS.values())
 
 
 def parse_schedule(text: str) -> BaseSchedule:
-    """Read a schedule."""
+    """Read a schedule that is written as a text, such as ``"hedged:0.8"``.
+
+    Args:
+        text: a name in any case and its numbers, in a form of `SCHEDULES`.
+
+    Returns:
+        The schedule.
+
+    Raises:
+        ValueError: the name is unknown, or the numbers are wrong.
+    """
     name, colon, rest = text.partition(":")
     kind = name.strip().lower()
     form = _FORMS.get(kind)

@@ -8,10 +8,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.argument_checks import real_number
-from mellea_like.core.connection_errors import connection_failed
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationStatus
-from mellea_like.errors import BackendError, MissingAnswer, RequirementError, ToolError
+from mellea_like.errors import BackendError
 from mellea_like.requirements.staged_validation import line_of
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-__all__ = ["FEWEST", "Bug", "PerRequirement", "Tally", "bug_of", "may_go_on", "times_seen"]
+__all__ = ["FEWEST", "Bug", "PerRequirement", "Tally", "bug_of", "times_seen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,26 +126,6 @@ def _probability_under(threshold: float, passed: int, failed: int) -> float:
 # --- after an error
 
 
-def may_go_on(slice_: Slice) -> bool:
-    """Tell whether a chain may use its next turn after a slice that did not pass.
-
-    It may not after a permanent error: an error of a backend that is not retryable, or any
-    exception that is no backend's, connection's, requirement's or tool's. What a verdict says went
-    wrong is a requirement's, but for a permanent error of the judge. An answer that is missing in a
-    joint reply costs its turn only.
-    """
-    error = slice_.error
-    if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):
-        return error.__cause__.retryable
-    if (
-        error is None
-        or slice_.verdicts
-        or isinstance(error, RequirementError | MissingAnswer | ToolError)
-    ):
-        return True
-    return error.retryable if isinstance(error, BackendError) else connection_failed(error)
-
-
 # --- the same bug in a validator, again and again
 
 _ERROR, _SKIPPED = ValidationStatus.ERRORED, ValidationStatus.SKIPPED
@@ -156,7 +135,7 @@ FEWEST = 2
 
 
 class Bug(NamedTuple):
-    """What a requirement's validator raised, and at which line, as in ``rules.py:12``."""
+    """The exception of a requirement's validator, and its line, as in ``rules.py:12``."""
 
     requirement: Requirement
     kind: type[BaseException]
@@ -183,7 +162,7 @@ def bug_of(slice_: Slice) -> Bug | None:
 def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
     """Count the slices that errored by a bug; 0 if its requirement ever came to a verdict.
 
-    What a selection could not judge came to one where a slice passed.
+    A reply that a selection could not judge had passed.
     """
     seen = 0
     for slice_ in slices:

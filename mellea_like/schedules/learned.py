@@ -1,4 +1,4 @@
-"""What is learnt from calls: how long iterations take, and how often a stage's draws pass."""
+"""Learning from calls: how long iterations take, and how often a stage's draws pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_KEYS = 1000
 """How many keys are remembered; beyond it, the one used longest ago is forgotten."""
 
 RateKey: TypeAlias = "Hashable | Callable[[CallFacts], Hashable]"
-"""What a call's pass rate is kept under, or a function that says so."""
+"""The key of a call's pass rate, or a function that returns it."""
 
 
 def _now_used(known: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
@@ -51,7 +51,7 @@ class LatencyQuantiles:
     t. As the slow ones are those that get cancelled when a sibling wins, leaving them out would
     make the quantiles too low. So quantiles are those of the product-limit estimate (Kaplan and
     Meier, "Nonparametric Estimation from Incomplete Observations", JASA 53, 1958), over the latest
-    ``window`` durations of a key, so that they follow a drift. They are computed anew when the
+    ``window`` durations of a key, so that they follow a drift. They are computed again when the
     window has changed by 2 %. The key used longest ago is forgotten when there are 1,000 others.
 
     Args:
@@ -116,7 +116,7 @@ class LatencyQuantiles:
 
         Returns:
             Seconds; None while fewer than ``least`` complete durations are known, or too few to
-            tell such a quantile at all: ``1 / (1 - q)``. Where the longest ones were all cancelled,
+            tell such a quantile at all: ``1 / (1 - q)``. If the longest ones were all cancelled,
             a lower bound: the longest known duration.
 
         Raises:
@@ -212,7 +212,7 @@ class Beta(NamedTuple):
 class PassRates:
     """The pass rates of draws, each a Beta posterior, shared by all who are given it.
 
-    What was observed fades, so that a rate follows a change: with each further draw, all before it
+    Observations fade, so that a rate follows a change: with each further draw, all before it
     count less, by a factor of ``1 - 1 / memory``; so all of them together never count as more than
     ``memory`` draws. The key used longest ago is forgotten when there are 1,000 others.
 
@@ -275,7 +275,7 @@ class PassRates:
             key: of what.
 
         Returns:
-            The posterior; the prior where nothing is known.
+            The posterior; the prior if nothing is known.
         """
         counts = self._known.get(key)
         if counts is None:
@@ -314,7 +314,7 @@ class MeanTokens:
 
         Args:
             key: what was drawn.
-            usage: what it took.
+            usage: its tokens.
         """
         sums = _now_used(self._known, key, lambda: [0, 0, 0])
         for place, number in enumerate((1, usage.input_tokens, usage.output_tokens)):
@@ -327,7 +327,7 @@ class MeanTokens:
             key: of what.
 
         Returns:
-            Those of the prompt and those of the reply; None where there are none.
+            Those of the prompt and those of the reply; None if there are none.
         """
         draws, sent, received = self._known.get(key, (0, 0, 0))
         return (sent / draws, received / draws) if sent or received else None

@@ -1,4 +1,4 @@
-"""What a selection is told of a call's draws, and what it answers."""
+"""Selections: the draws that they hear of, and their answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Ordered:
 
 
 class SelectionFacts(NamedTuple):
-    """What a selection knows of a call when it begins.
+    """The facts of a call that a selection knows when it begins.
 
     Attributes:
         turns: how many iterations the call may start at most.
@@ -72,14 +72,14 @@ class SelectionState(ABC):
 
     It is told of each draw that starts, and hears each slice in the step that records it.
     ``passed`` and ``marks`` hold those that passed, in the order recorded, and what
-    `BaseSelection.mark` made of each. Where it wants
+    `BaseSelection.mark` made of each. If it wants
     comparisons, it names the ``judge`` (None for the call's) and the ``criterion``; a scorer that
     is a `judge_score` names its judge, too, so that budgets are checked beforehand. The engine adds
     to ``usage`` what they cost, to ``errors`` what went wrong, and notes the judge's ``model``.
 
     Args:
         kind: the selection's name, for the decision.
-        facts: what is known of the call.
+        facts: the known facts of the call.
         n: how many slices are to pass; None for as many as there are turns.
         at_most: whether fewer do, too. Otherwise a call with fewer turns than ``n`` is refused.
     """
@@ -115,7 +115,7 @@ class SelectionState(ABC):
 
         Args:
             slice_: the record of an iteration, whatever its outcome.
-            mark: what `BaseSelection.mark` made of it; None unless it passed.
+            mark: its mark, made by `BaseSelection.mark`; None unless it passed.
 
         Returns:
             Whether no further draw is needed; `reason` says why.
@@ -195,25 +195,30 @@ class BaseSelection(ABC):
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:
-        """What is asked of each candidate that passes, as validators are: a score, a key.
+        """The mark of each candidate that passes, asked for as validators are: a score, a key.
 
         None for nothing. An exception makes the slice an errored one.
         """
         return None
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Its features, for the table of options that exclude each other."""
+        return ("several", "scored")
 
     @abstractmethod
     def begin(self, facts: SelectionFacts) -> SelectionState:
         """Begin a call.
 
         Args:
-            facts: what is known of it.
+            facts: the known facts of it.
 
         Returns:
             The state of this call's selection.
         """
 
 
-# What a selection wants to know of each candidate: its score, or its key
+# Marks of candidates: scores and keys
 
 
 @lru_cache

@@ -37,7 +37,7 @@ class BestOf(BaseSelection):
 
     Args:
         score: takes a `Candidate` and returns a float, or ``(float, reason)``; sync or async, or
-            a scorer such as `judge_score(...)`. What it raises makes the slice an errored one.
+            a scorer such as `judge_score(...)`. An exception of it makes the slice an errored one.
         n: how many are to pass; None for as many as there are turns. A call that makes fewer draws
             raises `ValueError` before the first.
         threshold: a score that is good enough: the first to reach it ends the call.
@@ -205,7 +205,7 @@ class Tournament(BaseSelection):
     """The candidate that wins when a judge model compares them two at a time.
 
     When n have passed, each pair is shown to the judge in both orders, for a judge prefers what it
-    reads first, or last; where the orders disagree, each has half a win.
+    reads first, or last; if the orders disagree, each has half a win.
 
     Args:
         judge: the backend that compares; None for the strategy's judge.
@@ -260,13 +260,13 @@ class _TournamentState(SelectionState):
         return [pair for pair in wanted if pair not in self.answers]
 
     def _knockout(self) -> list[tuple[int, int]]:
-        """Return the pairs of this round; those whose pair is decided go on to the next."""
+        """Return the pairs of this round; those whose pair is decided move to the next."""
         standing = self._in or []
         while len(standing) > 1:
             pairs = list(zip(standing[::2], standing[1::2], strict=False))
             if any(pair not in self.answers for pair in pairs):
                 return pairs
-            # Of an odd number, the last goes on without a comparison.
+            # Of an odd number, the last moves on without a comparison.
             left_over = standing[len(standing) - len(standing) % 2 :]
             won = [a if self.answers[a, b] >= 0.5 else b for a, b in pairs]  # noqa: PLR2004
             self._in = standing = won + left_over

@@ -89,6 +89,11 @@ class Vote(BaseSelection):
             real_number("Vote: at_least", self.at_least, over=0.0, most=1.0)
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """Its features: votes that aren't weighted keep no scores."""
+        return ("several",) if self.weight is None else ("several", "scored")
+
+    @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
         """The key, and the weight of the vote."""
         keyed = keying(self.key)
@@ -303,7 +308,7 @@ class Collect(BaseSelection):
     Args:
         k: how many.
         distinct: takes a `Candidate` and returns a key: of the draws with equal keys (``==``) only
-            the first counts. None where equal ones count, too.
+            the first counts. None if equal ones count, too.
         ahead: how many draws may be under way for each that is still wanted; more than 1 is
             quicker where draws fail, and costs more: those left at the end are cancelled.
 
@@ -324,6 +329,11 @@ class Collect(BaseSelection):
         if self.ahead < 1:
             msg = f"Collect(ahead=...) is an int of at least 1, not {self.ahead!r}"
             raise ValueError(msg)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Its features: several winners, and no scores."""
+        return ("several", "collect")
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:

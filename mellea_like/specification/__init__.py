@@ -1,4 +1,4 @@
-"""What a strategy and its upstream are when they come from outside.
+"""Strategies and upstreams that are described by configuration.
 
 The command line's options and the gateway's YAML are both read into these models, which check them
 once and build the real objects.

@@ -1,4 +1,4 @@
-"""What all sections of a specification have in common, and how a mistake in one is worded."""
+"""The base of all sections of a specification, and the wording of mistakes in one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Section(BaseModel):
         wrong = cls._wrong_names([str(name) for name in fields])
         if not wrong:
             return read(data)
-        # What is wrong besides is found as well, but not what may only follow from a wrong name.
+        # Report other errors too, but none that may only follow from a wrong name.
         found = [_again("misnamed", what) for what in wrong]
         try:
             read({name: value for name, value in fields.items() if str(name) in cls.model_fields})
@@ -122,7 +122,7 @@ _MESSAGES = {
     "tuple": "takes a list",
     "union_tag": "kind takes {expected_tags}",
 }
-"""What to say of pydantic's errors, by the longest beginning of their type."""
+"""Messages for pydantic's errors, by the longest prefix of their type."""
 
 
 def message_of(error: ErrorDetails) -> str:

@@ -1,4 +1,4 @@
-"""A grammar of selections for configuration: a name, and behind a colon what it goes by."""
+"""A grammar of selections for configuration: a name, and a criterion after a colon."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _FORMS = {
     "consensus": ("consensus", "consensus"),
     "tournament": ("tournament", "tournament"),
 }
-"""How each is written, and an example."""
+"""The form of each, and an example."""
 
 SELECTIONS = tuple(written for written, _ in _FORMS.values())
 """All forms, for help and error messages."""
 
 SCORES = ("length", "words", "json:PATH", "-length", "-words", "-json:PATH", "judge[:RUBRIC]")
-"""What ``best`` goes by; with a ``-`` the lowest wins."""
+"""The criteria of ``best``; with a ``-`` the lowest wins."""
 
 KEYS = ("text", "lower", "json:PATH")
-"""What a ``vote`` is for, and what those that ``collect`` keeps differ by."""
+"""The keys that a ``vote`` is for, and by which replies that ``collect`` keeps differ."""
 
 RUBRIC = "How well does it answer the request?"
 
@@ -59,9 +59,9 @@ class SelectionSpec:
 
     Args:
         kind: the word before the colon.
-        by: what stands behind it, with ``collect`` behind its number; empty where nothing does.
-        n: how many replies are to pass, with ``collect`` how many are kept; None where that is not
-            said.
+        by: the part after it, with ``collect`` the part after its number; empty if there is none.
+        n: the number of replies that must pass, with ``collect`` of those that are kept; None if it
+            isn't given.
     """
 
     kind: str
@@ -74,8 +74,16 @@ class SelectionSpec:
         by_judge = self.kind == "best" and self.by.partition(":")[0] == "judge"
         return by_judge or self.kind == "tournament"
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What it is, for the table of options that exclude each other."""
+        if self.kind in {"first", "ordered"}:
+            return (self.kind,)
+        kept = {"collect": "collect", "vote": "counted"}
+        return ("several", kept.get(self.kind, "scored"))
+
     def make(self, judge: Backend, turns: int) -> Selection:
-        """Make the selection of calls of so many turns; without an ``n``, it goes by the turns."""
+        """Make the selection of calls of so many turns, which limit ``n`` or are its default."""
         n = None if self.n is None else min(self.n, turns)
         match self.kind:
             case "best" if self.judged:
@@ -133,7 +141,7 @@ def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
 
 @dataclass(frozen=True)
 class _Score:
-    """A number that a text has by itself; its field tells it from others in a batch's journal."""
+    """A number computed from a text; its field identifies it in a batch's journal."""
 
     by: str
 
@@ -152,7 +160,7 @@ class _Score:
 
 @dataclass(frozen=True)
 class _Key:
-    """What a text votes for, or differs by from others."""
+    """The key that a text votes for, or by which it differs from others."""
 
     by: str
 
@@ -165,7 +173,7 @@ class _Key:
 
 
 def _field(text: str, path: str) -> Any:
-    """Return what stands in a JSON text at a path of names and positions."""
+    """Return the value in a JSON text at a path of names and positions."""
     try:
         found: Any = json.loads(strip_fence(text))
         for step in path.split("."):

@@ -11,6 +11,7 @@ from mellea_like.limits.budget import Budget, BudgetLimits, Cancelled
 from mellea_like.limits.retry import Retry
 from mellea_like.requirements.checks import json_schema
 from mellea_like.requirements.expressions import parse_check
+from mellea_like.sampling import check_together
 from mellea_like.sampling.escalate import Carry, Escalate, Stage
 from mellea_like.sampling.strategies import (
     MultiTurnStrategy,
@@ -48,7 +49,7 @@ MAX_ITERATIONS = 1000
 """``loop * concurrency`` at most, as in a strategy."""
 
 VERDICT_TOKENS = 512
-"""What a judge's reply is taken to have at most, for a budget; nothing cuts it off."""
+"""The tokens that a budget assumes for a judge's reply; nothing cuts it off."""
 
 StrategyName: TypeAlias = Literal["rejection", "repair", "multi-turn"]
 
@@ -64,7 +65,7 @@ CARRIES: Mapping[StrategyName, Carry] = {
     "repair": "best",
     "multi-turn": "chat",
 }
-"""What the first model of an escalation sees of its failures."""
+"""The failures that the first model of an escalation sees."""
 
 
 def _readable(expression: str) -> str:
@@ -73,7 +74,7 @@ def _readable(expression: str) -> str:
 
 
 Check: TypeAlias = Annotated[Text, AfterValidator(_readable)]
-"""What must hold, as on the command line."""
+"""A check, as on the command line."""
 
 
 class OptionsSpec(Section):
@@ -97,14 +98,14 @@ class OptionsSpec(Section):
 
 
 class BudgetSpec(Section):
-    """What may be spent; at least one of these.
+    """A budget; at least one of its limits must be given.
 
     Args:
         requests: the most requests to the upstream.
         input_tokens: the most tokens of prompts.
         output_tokens: the most tokens of replies.
-        cancelled: what a cancelled request costs: an ``estimate``, what was ``reserved`` for
-            it, or what was ``received``; as `Budget` says.
+        cancelled: the cost of a cancelled request: an ``estimate``, the amount ``reserved`` for
+            it, or the amount ``received``; as in `Budget`.
     """
 
     requests: Whole | None = None
@@ -150,30 +151,30 @@ class BudgetSpec(Section):
 
 
 class CallBudgetSpec(BudgetSpec):
-    """What one call may spend, judges and losers included; at least one of these.
+    """The budget of one call, judges and losers included; at least one limit must be given.
 
     Args:
         requests: the most requests to the upstream.
         input_tokens: the most tokens of prompts.
         output_tokens: the most tokens of replies.
         money: the most money, in the currency of the upstream's ``price``.
-        cancelled: what a cancelled request costs: an ``estimate``, what was ``reserved`` for
-            it, or what was ``received``; as `Budget` says.
+        cancelled: the cost of a cancelled request: an ``estimate``, the amount ``reserved`` for
+            it, or the amount ``received``; as in `Budget`.
     """
 
     money: Positive | None = None
 
 
 class StageSpec(Section):
-    """A further stage of an escalation: what a bigger model does where the one before fails.
+    """A further stage of an escalation: the draws of a bigger model if the one before fails.
 
     Args:
         turns: draws in a row, at most.
-        carry: what the model sees of the failures: ``nothing``, ``best`` (the best failure, with
-            what was wrong with it) or ``chat`` (the whole conversation).
-        checks: what must hold besides, as in a strategy.
-        requirements: what must hold besides, in words.
-        options: how it generates where a request does not say, before the strategy's options.
+        carry: the part of the failures that the model sees: ``nothing``, ``best`` (the best
+            failure, with what was wrong with it) or ``chat`` (the whole conversation).
+        checks: further checks, as in a strategy.
+        requirements: further requirements, in words.
+        options: how it generates if a request doesn't say, before the strategy's options.
     """
 
     turns: Whole = 1
@@ -198,11 +199,11 @@ class StageSpec(Section):
 
 
 class StrategySpec(Section):
-    """How replies are drawn, what they must meet, and what a call may spend.
+    """How replies are drawn, their requirements, and the budget of a call.
 
     Args:
-        strategy: what follows a failure: ``rejection`` asks the same again, ``repair`` writes what
-            failed into the prompt, and ``multi-turn`` goes on in the conversation.
+        strategy: the reaction to a failure: ``rejection`` asks the same again, ``repair`` writes
+            the failed requirements into the prompt, and ``multi-turn`` continues the conversation.
         loop: draws in a row, at most.
         concurrency: draws at a time.
         schedule: when draws start, as on the command line: ``eager``, ``staggered:0.5``, ...
@@ -213,29 +214,30 @@ class StrategySpec(Section):
             the lowest; or ``judge`` or ``judge:RUBRIC``, the judge's from 1 to 10. A key is
             ``text``, ``lower`` or ``json:PATH``; without one a vote is for the reply's value, and
             collect keeps equal ones, too.
-        n: how many replies are to pass before ``best``, ``vote``, ``consensus`` or ``tournament``
-            decides; None for as many as there are draws, and with a vote 16 at most, with the last
-            two 8.
-        checks: what must hold, as on the command line: ``words<=20``, ``contains:TEXT``, ...
-        requirements: what must hold, in words; a model judges it.
-        json_schema: the JSON Schema of replies, or the file that it stands in.
-        early: reject a reply while it arrives, by the checks that can.
-        give_up: stop when something that must hold fails so often that more draws won't help.
-        accept_incomplete: whether a reply is an answer that the model cut off or refused, that a
-            content filter withheld, or that is empty; else such a draw has failed. By default it is
-            one where nothing must hold.
-        retries: how often a request is tried again after a passing fault.
+        n: the number of replies that must pass before ``best``, ``vote``, ``consensus`` or
+            ``tournament`` decides; None for as many as there are draws, and with a vote 16 at most,
+            with the last two 8.
+        checks: the checks, as on the command line: ``words<=20``, ``contains:TEXT``, ...
+        requirements: requirements in words, which a model judges.
+        json_schema: the JSON Schema of replies, or the path of its file.
+        early: reject a reply while it arrives, if its checks can.
+        give_up: stop when a requirement fails so often that more draws won't help.
+        accept_incomplete: accept a reply that the model cut off or refused, that a content filter
+            withheld, or that is empty; else such a draw fails. By default it is accepted if there
+            are no requirements.
+        retries: how often a request is retried after a transient error.
         timeout: the longest a call may take, in seconds.
         iteration_timeout: the longest that one draw may take, in seconds; None for no limit.
-        budget: what one call may spend; None for no limit.
-        options: how it generates where a request does not say.
-        judge_options: how judges generate; where they don't say, at temperature 0, unless the
-            judge's model refuses that. ``temperature: null`` takes the server's own.
-        escalate: the bigger models that go on, one after the other, where the draws of the one
-            before have failed. Then ``loop`` counts the draws of the first; ``repair`` shows it the
-            best failure.
-        escalate_when: when the next model goes on: ``spent``, when the draws of the one before are
-            spent, or ``cheaper``, when a pass is expected to cost less there, which needs prices.
+        budget: the limits of one call; None for no limit.
+        options: how it generates if a request doesn't say.
+        judge_options: how judges generate; by default at temperature 0, unless the judge's model
+            refuses that. ``temperature: null`` takes the server's default.
+        escalate: bigger models, each of which takes over if the draws of the one before have
+            failed. Then ``loop`` counts the draws of the first; ``repair`` shows it the best
+            failure.
+        escalate_when: when the next model takes over: ``spent``, when the draws of the one before
+            are spent, or ``cheaper``, when a pass is expected to cost less there, which needs
+            prices.
     """
 
     strategy: StrategyName = "rejection"
@@ -324,35 +326,31 @@ class StrategySpec(Section):
                 " numbers, or a smaller n"
             )
             raise ValueError(msg)
-        if self.selection.kind == "ordered":
-            timed = f"schedule {self.schedule}" if self.make_schedule().timing_dependent else ""
-            if culprit := timed or "give_up" * self.give_up:
-                msg = (
-                    f"'ordered' doesn't depend on timing, and {culprit} does: leave one of them out"
-                )
-                raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
-    def _check_escalation(self) -> StrategySpec:
-        if not self.escalate:
-            if self.escalate_when != "spent":
-                msg = "escalate_when says when a bigger model goes on: say which one with escalate"
-                raise ValueError(msg)
-            return self
-        if self.selection.kind not in {"first", "ordered"}:
-            msg = (
-                f"select {self.select!r} would choose among draws of different models: with"
-                " escalate, write first or ordered"
-            )
+    def _check_together(self) -> StrategySpec:
+        if not self.escalate and self.escalate_when != "spent":
+            msg = "escalate_when says when a bigger model goes on: name it with escalate"
             raise ValueError(msg)
-        if self.give_up:
-            msg = "give_up would end a call before the bigger model's turns: leave it out"
-            raise ValueError(msg)
-        if self.selection.kind == "ordered" and self.escalate_when == "cheaper":
-            msg = "'ordered' doesn't depend on timing, and escalate_when cheaper does"
-            raise ValueError(msg)
+        check_together(self._features())
         return self
+
+    def _features(self) -> dict[str, str]:
+        """Return the features in use, by the names of the fields."""
+        schedule = self.make_schedule()
+        found = dict.fromkeys(self.selection.features, f"select: {self.select}")
+        if schedule.timing_dependent:
+            found["timed"] = f"schedule: {self.schedule}"
+        if schedule.pooled:
+            found["pooled"] = f"schedule: {self.schedule}"
+        if self.give_up:
+            found["give_up"] = "give_up"
+        if self.escalate:
+            found["stages"] = "escalate"
+        if self.escalate_when == "cheaper":
+            found["cheaper"] = "escalate_when: cheaper"
+        return found
 
     @property
     def turns(self) -> int:
@@ -361,7 +359,7 @@ class StrategySpec(Section):
 
     @property
     def selection(self) -> SelectionSpec:
-        """What says which reply wins."""
+        """The selection that chooses the winner."""
         return parse_selection(self.select, self.n)
 
     def _most(self) -> tuple[int, int]:

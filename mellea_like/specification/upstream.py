@@ -90,7 +90,7 @@ def read_price(given: object, info: ValidationInfo | None = None) -> object:
 
 
 class _Upstream(Section):
-    """What all upstreams have.
+    """The fields of all upstreams.
 
     Args:
         concurrency: requests in flight at most, those of judges included; None for no limit.
@@ -136,7 +136,7 @@ class OpenAIUpstream(_Upstream):
     Args:
         kind: ``openai``.
         model: the model's name; None for the server's first.
-        base_url: where the server is; by default OpenAI's own.
+        base_url: the server's address; by default OpenAI's.
         api_key: the key, as ``${NAME}`` of an environment variable.
         api_key_env: the environment variable that holds the key, instead.
         timeout: the longest silence, in seconds.
@@ -158,7 +158,7 @@ class OpenAIUpstream(_Upstream):
 
     @property
     def key(self) -> str:
-        """The key; empty where there is none."""
+        """The key; empty if there is none."""
         if self.api_key_env is not None:
             return os.environ.get(self.api_key_env, "").strip()
         return "" if self.api_key is None else self.api_key.get_secret_value().strip()
@@ -263,8 +263,8 @@ class PythonUpstream(_Upstream):
 
     Args:
         kind: ``python``.
-        backend: where it is, as ``package.module:name``: a backend, or a function without
-            arguments that makes one. None where the program that embeds the gateway hands it over.
+        backend: its place, as ``package.module:name``: a backend, or a function without arguments
+            that makes one. None if the program that embeds the gateway passes it.
         can_judge: whether its verdicts are wanted.
     """
 
@@ -321,7 +321,7 @@ UpstreamSpec: TypeAlias = Annotated[
     Field(discriminator="kind"),
     BeforeValidator(_check_kind),
 ]
-"""What generates."""
+"""A backend."""
 
 
 @asynccontextmanager

@@ -1,10 +1,10 @@
-"""Spans and metrics through the OpenTelemetry API; an application brings the SDK, or does not.
+"""Spans and metrics through the OpenTelemetry API; the application brings the SDK, if any.
 
 A call has a span ``sampling <strategy>``; below it one span for each iteration; below that
 ``chat <model>`` for each request to a backend, ``execute_tool <name>`` for each run of a tool, and
 ``validation``.
 
-Texts of prompts and replies, and messages of exceptions, are recorded only where the user asks for
+Texts of prompts and replies, and messages of exceptions, are recorded only if the user asks for
 them: exceptions are recorded by type. A span processor that raises is logged and ignored.
 """
 
@@ -32,7 +32,7 @@ BY_NAME = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER")
 
 
 class Telemetry:
-    """Where spans and metrics of a strategy's calls go.
+    """The destination of the spans and metrics of a strategy's calls.
 
     Without the SDK's providers, neither passed in nor set for the process, nothing is recorded and
     each call pays for one check.
@@ -64,7 +64,7 @@ class Telemetry:
             sampling_id: the call's id.
 
         Returns:
-            What records it; None where nobody listens.
+            The recorder of the call; None if nobody listens.
         """
         if not self._may_be_heard():
             return None
@@ -87,7 +87,7 @@ class Telemetry:
             call: the id of the call.
 
         Returns:
-            What to enter with ``with``; it does nothing where nobody listens.
+            A context manager, which does nothing if nobody listens.
         """
         if not self._may_be_heard():
             return nullcontext()

@@ -75,7 +75,7 @@ CONVERSATIONS: dict[str, tuple[Message, ...]] = {
         Message("tool", "A tall plant.", tool_call_id="call_1"),
     ),
 }
-"""What a backend need not take; an image of one pixel, a sound of no length."""
+"""Parts that a backend need not take; an image of one pixel, a sound of no length."""
 
 TOOL = Tool(
     "look_up",
@@ -94,7 +94,7 @@ class ConformanceError(AssertionError):
 
     Args:
         rule: the rule's name.
-        message: what the backend did, and what it should do.
+        message: the backend's behaviour, and the expected one.
     """
 
     def __init__(self, rule: Rule, message: str) -> None:
@@ -133,7 +133,7 @@ or refused with a `BackendError` that isn't retryable |
     Args:
         factory: makes a backend, sync or async; called for each rule. A backend that a block owns
             may be made once: ``check_backend(lambda: backend)``.
-        request: what to ask; by default one short user message. It should succeed every time.
+        request: the request; by default one short user message. It should succeed every time.
         failing_request: a request that the backend can't serve, or None to leave that out.
         calls_tools: whether the backend can call tools. Then a request that requires a call must
             have one, also where it is streamed.
@@ -145,8 +145,7 @@ or refused with a `BackendError` that isn't retryable |
         grace: the longest a cancelled request may take to stop, in seconds.
 
     Returns:
-        The names of the rules that were checked; ``"stream"`` and ``"errors"`` only where they
-        apply.
+        The names of the rules that were checked; ``"stream"`` and ``"errors"`` only if they apply.
 
     Raises:
         ConformanceError: the first rule that is broken.
@@ -173,7 +172,7 @@ or refused with a `BackendError` that isn't retryable |
 
 @dataclass
 class _Run:
-    """One request that is to be cancelled; ``too_late`` if it was answered in spite of that."""
+    """One request to cancel; ``too_late`` if it was answered in spite of that."""
 
     request: Request
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -307,7 +306,7 @@ class _Check:
             for seconds in (duration * share for share in SHARES):
                 run = await self.cancelled(send, backend, partial(anyio.sleep, seconds))
                 if seconds > NOTICEABLE:
-                    # Where the moment itself came too late, the reply was there already.
+                    # If the moment itself came too late, the reply was there already.
                     races += run.too_late and run.waited < duration
             if races > RACES:
                 msg = "cancelled requests are answered all the same: let the cancellation through"
@@ -438,9 +437,9 @@ class _Check:
         *,
         again: bool = True,
     ) -> Generation | None:
-        """Send what a backend need not take; None where it says that it doesn't.
+        """Send parts that a backend need not take; None if it refuses them.
 
-        What is retryable is tried ``again``, once: a connection may break for other reasons.
+        A retryable failure is tried ``again``, once: a connection may break for other reasons.
         """
         reply: Generation | None = None
         try:

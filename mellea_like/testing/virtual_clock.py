@@ -85,7 +85,7 @@ class VirtualClock:
             **kwargs: its keyword arguments.
 
         Returns:
-            What it returned.
+            The result of the function.
 
         Raises:
             DeadlockError: every task waited, and no timer was set.
@@ -111,10 +111,10 @@ class VirtualClock:
 def run_virtual(
     function: Callable[[], Awaitable[T]], *, backend: Literal["asyncio", "trio"] = "asyncio"
 ) -> T:
-    """Run an async function in virtual time on an event loop of its own.
+    """Run an async function in virtual time on its own event loop.
 
     For property tests, scripts and notebooks; a test that is a coroutine takes the
-    ``virtual_clock`` fixture. Where an event loop runs already, this one runs in another thread,
+    ``virtual_clock`` fixture. If an event loop runs already, this one runs in another thread,
     and the other stands still.
 
     Args:
@@ -122,7 +122,7 @@ def run_virtual(
         backend: the event loop's library.
 
     Returns:
-        What it returned.
+        The result of the function.
 
     Raises:
         DeadlockError: every task waited, and no timer was set.

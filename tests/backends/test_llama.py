@@ -23,13 +23,13 @@ from pydantic import BaseModel
 from tiny_gguf import build_bigram_gguf
 
 from mellea_like import BestOf, RejectionSamplingStrategy, judge_score
-from mellea_like.backends.llama import LlamaCppBackend, ServerProcess
+from mellea_like.backends.llama import LlamaCppBackend, ServerProcess, _explained
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.format import parse_json
 from mellea_like.core.generation import Generation
-from mellea_like.errors import BackendTimeout, BackendUnavailable, InvalidRequest
+from mellea_like.errors import BackendTimeout, BackendUnavailable, InvalidRequest, MalformedResponse
 
 pytest.importorskip("xllamacpp")
 
@@ -294,6 +294,21 @@ async def test_a_crash_of_the_server_is_told_with_its_log(slow):
         with pytest.raises(BackendUnavailable, match="has crashed"):
             async with backend.stream(ask()):
                 pass
+
+
+@pytest.mark.anyio
+async def test_a_crash_is_told_if_the_process_takes_seconds_to_end(virtual_clock):
+    class Dying:
+        ends = anyio.current_time() + 4
+
+        def has_ended(self) -> bool:
+            return anyio.current_time() >= self.ends
+
+        def failure(self, what: str) -> BackendUnavailable:
+            return BackendUnavailable(what, retryable=False)
+
+    error = await _explained(MalformedResponse("breaks off"), Dying())
+    assert str(error) == "has crashed"
 
 
 def wait_for_end(pid: int) -> None:

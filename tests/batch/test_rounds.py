@@ -388,11 +388,11 @@ async def test_what_passed_in_an_earlier_round_is_the_items_own(
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"strategy": {"concurrency_budget": 2}}, "concurrency_budget is 2"),
-        ({"strategy": {"selection": BestOf(len)}}, "BestOf.* has draws scored or compared"),
-        ({"strategy": {"selection": Vote(weight=len)}}, "Vote.* has draws scored or compared"),
-        ({"strategy": {"schedule": Staggered(1)}}, "Staggered.* decides when draws start"),
-        ({"stages": 2}, "Escalate decides within a call when a stage is over"),
+        ({"strategy": {"concurrency_budget": 2}}, "concurrency_budget=2: a round makes one draw"),
+        ({"strategy": {"selection": BestOf(len)}}, "BestOf.*: scores of earlier rounds"),
+        ({"strategy": {"selection": Vote(weight=len)}}, "Vote.*: scores of earlier rounds"),
+        ({"strategy": {"schedule": Staggered(1)}}, "Staggered.*: a round says when draws start"),
+        ({"stages": 2}, "Escalate: a stage may end within a call"),
         ({"journal": "best"}, "give it text='all'"),
         ({"items": iter("ab")}, "can be gone through once only: give a list"),
         ({"order": "width"}, "order is 'depth' or 'breadth', not 'width'"),

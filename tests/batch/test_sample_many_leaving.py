@@ -206,9 +206,14 @@ async def test_nothing_is_sampled_for_a_journal_that_refuses_the_run(virtual_clo
 
 
 class Messy(BaseSamplingStrategy):
-    """It has a task of its own, which fails while it is cancelled."""
+    """Its calls have a task of their own, which fails while it is cancelled."""
 
-    async def sample(self, *args, **arguments):
+    paused = False
+
+    def begin(self, *args, **arguments):
+        return self
+
+    async def run(self, *args, **arguments):
         async def fails_to_clean_up():
             try:
                 await anyio.sleep(50)
@@ -231,7 +236,7 @@ async def test_what_fails_while_it_is_cancelled_leaves_no_group(virtual_clock, c
 
 async def test_an_interrupt_beside_a_cancellation_is_not_lost(virtual_clock):
     class Interrupted(Messy):
-        async def sample(self, *args, **arguments):
+        async def run(self, *args, **arguments):
             try:
                 await anyio.sleep(50)
             except anyio.get_cancelled_exc_class() as exc:

@@ -12,12 +12,14 @@ from typing import Any
 
 import anyio
 import pytest
+import report_kit
 from anyio.lowlevel import checkpoint
 from batch_kit import results_of
 from engine_kit import votes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
+from report_kit import trace_of
 
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.batch import sample_many
@@ -163,9 +165,13 @@ async def test_what_an_earlier_run_has_counts_also_for_items_before_it(tmp_path)
         await sampled(backend, "a b", strategy={"loop_budget": 2}, **{**more, "unique": False})
 
 
+def passed(iteration: int, text: str) -> dict[str, Any]:
+    return {**trace_of(("passed", 1))["slices"][0], "iteration": iteration, "text": text}
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_what_passed_just_before_a_kill_is_reserved_until_its_item_is_drawn_anew(goes_on):
-    slices = [(1, {"iteration": 2, "outcome": "passed", "text": STORY})]
+    slices = [(1, passed(2, STORY))]
     stored = SimpleNamespace(id=1, result=None, slices=slices)
     found = iter([[stored], []])
 
@@ -182,11 +188,7 @@ async def test_what_passed_just_before_a_kill_is_reserved_until_its_item_is_draw
 
 async def test_a_text_that_another_item_has_since_is_not_reserved_for_one_that_was_killed():
     """Item 0 was killed twice, and item 2 once; both had the text that item 1 won with then."""
-
-    def passed(iteration: int, text: str) -> dict[str, Any]:
-        return {"iteration": iteration, "outcome": "passed", "text": text}
-
-    won = {"trace": {"slices": [passed(1, STORY)], "best_index": 0, "success": True}}
+    won = report_kit.item(1, trace_of(("passed", 1)) | {"slices": [passed(1, STORY)]})
     stored = [
         SimpleNamespace(id=0, result=None, slices=[(1, passed(2, STORY)), (2, passed(2, "other"))]),
         SimpleNamespace(id=1, result=won, slices=[]),

@@ -10,7 +10,7 @@ import pytest
 from report_kit import NASTY, calls, decision, many, nasty_run, nasty_trace, run_of, trace_of
 
 from mellea_like.report import call_report, comparison_report, run_report
-from mellea_like.report.notebook import cell
+from mellea_like.report.call import cell
 
 pytestmark = pytest.mark.browser
 

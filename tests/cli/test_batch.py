@@ -71,13 +71,6 @@ def test_in_breadth_a_budget_asks_about_each_row_first_and_a_larger_one_goes_on(
     assert [one["iterations"] for one in records(tmp_path / "out.jsonl")] == [4, 4, 4, 1, 4]
 
 
-def test_in_breadth_several_are_collected(batch, server, tmp_path):
-    code, _, err = batch("--order", "breadth", "--select", "collect:2", "--attempts=3")
-    assert (code, err.splitlines()[-1].startswith("5 rows: 5 passed; 10 requests")) == (0, True)
-    assert [asked(body)[-1] for body in server.requests] == list("0123401234")
-    assert [one["id"] for one in records(tmp_path / "out.jsonl")] == sorted(2 * [0, 1, 2, 3, 4])
-
-
 @pytest.mark.parametrize("order", ["depth", "breadth"])
 def test_rows_added_at_the_end_are_asked_and_no_other_again(batch, server, tmp_path, order):
     path = tmp_path / "in.jsonl"
@@ -151,15 +144,6 @@ def test_rows_may_have_to_get_replies_that_differ(batch, server, tmp_path):
     assert "--check" not in err
 
 
-def test_all_passed_exits_with_0(batch, tmp_path):
-    code, _, err = batch("--price", "1,2")
-    assert code == 0
-    assert [one["output"] for one in records(tmp_path / "out.jsonl")] == [
-        f"re Say number {n}" for n in range(5)
-    ]
-    assert "5 rows: 5 passed; 5 requests, 55 tokens, cost $0.000075, " in err
-
-
 def test_rows_are_sampled_at_a_time_and_may_come_in_order(batch, server, tmp_path):
     def choose(number, body):
         return Answer(f"re {asked(body)}", wait=0.3 if asked(body).endswith("0") else 0.0)
@@ -172,16 +156,6 @@ def test_rows_are_sampled_at_a_time_and_may_come_in_order(batch, server, tmp_pat
     assert batch("--force", parallel="5")[0] == 0
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines][-1] == 0
-
-
-def test_rows_that_did_not_pass_go_to_a_file_of_their_own(batch, tmp_path):
-    arguments = ("--check", "ends:3", "--attempts=1")
-    assert batch(*arguments, "--failed", str(tmp_path / "failed.csv"))[0] == 1
-    assert [one["id"] for one in records(tmp_path / "out.jsonl")] == [3]
-    with (tmp_path / "failed.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["id"] for row in rows] == ["0", "1", "2", "4"]
-    assert json.loads(rows[0]["input"]) == {"text": "number 0", "n": 0}
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
@@ -404,18 +378,6 @@ def test_rows_that_could_not_be_written_do_not_count_as_done(batch):
 # Formats
 
 
-def test_csv_in_and_csv_out_keep_the_columns(batch, tmp_path):
-    source = tmp_path / "in.csv"
-    source.write_text('id,text\r\n7,"a, ""b"""\r\n8,c\r\n', encoding="utf-8")
-    assert batch(source=source, to="out.csv")[0] == 0
-    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [(r["id"], r["result_id"], r["line"], r["output"]) for r in rows] == [
-        ("7", "0", "2", 're Say a, "b"'),
-        ("8", "1", "3", "re Say c"),
-    ]
-
-
 def test_parquet_in_and_parquet_out_keep_columns_and_types(batch, tmp_path):
     source = tmp_path / "in.parquet"
     pq.write_table(pa.table({"text": ["a", "b"], "n": [1, 2]}), source)
@@ -428,13 +390,6 @@ def test_parquet_in_and_parquet_out_keep_columns_and_types(batch, tmp_path):
     # ... and again, out of the journal
     assert batch(*arguments, "--resume", source=source, to="out.parquet")[0] == 0
     assert pq.read_table(tmp_path / "out.parquet") == table
-
-
-def test_parquet_of_a_run_that_was_stopped_can_be_read(batch, tmp_path):
-    arguments = ("--journal", str(tmp_path / "run.db"), "--budget", "requests=3")
-    assert batch(*arguments, to="out.parquet")[0] == 1
-    assert pq.read_table(tmp_path / "out.parquet").num_rows == 3
-    assert json.loads(pq.read_table(tmp_path / "out.parquet").column("input")[0].as_py())["n"] == 0
 
 
 def test_a_pipe_in_and_a_pipe_out(tmp_path):
@@ -544,16 +499,6 @@ def test_a_budget_of_money_on_a_run_without_max_tokens_says_what_to_do(batch, tm
     assert (code, "begun without it can have --budget requests=N or input-tok" in err) == (2, True)
     code, _, err = batch(*money)
     assert (code, "add --max-tokens N\n" in err, "begun without" in err) == (2, True, False)
-
-
-def test_a_report_says_where_prices_come_from_and_a_resumed_run_has_them(batch, tmp_path, command):
-    many = ("--journal", str(tmp_path / "run.db"))
-    batch(*many)
-    _, out, _ = command("report", str(tmp_path / "run.db"))
-    assert "no prices given: add --price IN,OUT" in out
-    assert batch(*many, "--resume", "--price", "1,1")[0] == 0
-    _, out, _ = command("report", str(tmp_path / "run.db"))
-    assert "no prices given" not in out
 
 
 def test_no_rows_are_no_results(batch, tmp_path):
@@ -671,23 +616,6 @@ def test_a_wrong_key_is_tried_on_one_row(batch, server):
     assert sent < 5
     assert batch("--max-errors", "0", to="again.jsonl")[0] == 3
     assert len(server.requests) == sent + 5
-
-
-def test_a_wrong_key_is_tried_on_one_row_of_a_resumed_run(batch, server, tmp_path):
-    journal = ("--journal", str(tmp_path / "run.db"))
-    assert batch(*journal, "--budget", "requests=2")[0] == 1
-    server._choose = lambda number, body: Answer.error(401, "no such key")
-    code, _, err = batch(*journal, "--resume")
-    assert code == 3
-    assert "Stopped after 3 of 5 rows." in err
-
-
-def test_a_row_without_an_error_in_between_is_enough(batch, server):
-    server._choose = lambda number, body: (
-        echo(number, body) if number % 2 else Answer.error(400, "no")
-    )
-    code, _, _ = batch("--max-errors", "2")
-    assert (code, len(server.requests)) == (1, 5)
 
 
 def test_a_spent_budget_ends_the_run_and_a_resumed_one_has_its_own(batch, server, tmp_path):
@@ -819,11 +747,6 @@ def test_errors_are_not_final(batch, server, tmp_path):
     assert read_run(tmp_path / "run.db")["counts"] == {
         "passed": 5, "failed": 0, "errored": 0, "unfinished": 0
     }  # fmt: skip
-
-
-def test_resuming_what_has_not_begun_begins_it(batch, tmp_path):
-    assert batch("--journal", str(tmp_path / "run.db"), "--resume")[0] == 0
-    assert len(records(tmp_path / "out.jsonl")) == 5
 
 
 def test_but_does_not_replace_results_that_are_there(batch, server, tmp_path):

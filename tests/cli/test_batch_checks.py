@@ -88,15 +88,6 @@ def test_checks_of_code_need_no_fields(batch):
     assert [one["success"] for one in out] == [True, False], err
 
 
-def test_rows_of_messages_have_checks_too(batch):
-    rows = [
-        {"messages": [{"role": "user", "content": "add"}], "tests": f"assert add(1, 1) == {sum_}"}
-        for sum_ in (2, 3)
-    ]
-    _, out, err = batch(rows, "--check", "passes_tests:{{ tests }}")
-    assert [one["success"] for one in out] == [True, False], err
-
-
 def test_a_check_is_told_by_its_template_and_belongs_to_the_run(batch, tmp_path):
     rows = [{"ask": "add", "tests": f"assert add({n}, 0) == {n}"} for n in range(3)]
     journal = ("--journal", str(tmp_path / "run.db"))

@@ -34,8 +34,3 @@ def test_the_commands_of_a_page_run_one_after_the_other(page, tmp_path, monkeypa
     rows = [json.loads(line) for line in (tmp_path / "sentences.jsonl").read_text().splitlines()]
     assert len(rows) == 8
     assert all(row["success"] for row in rows)
-
-
-def test_the_page_about_the_command_line_shows_how_to_resume():
-    first, second = commands_of(ROOT / "docs" / "howto" / "command-line.md")
-    assert second == [*first, "--resume"]

@@ -202,15 +202,6 @@ def test_a_process_that_is_killed_is_told_of_and_its_rows_are_done_by_the_next_r
     assert lines(out) == ROWS
 
 
-def test_a_key_that_is_refused_stops_all_and_is_told_once(arguments, command):
-    refused = Answer(status=401, body=b'{"error": {"message": "no such key"}}')
-    with OpenAIServer(refused) as server:
-        code, _, err = command(*arguments(server))
-        assert code == 3
-        assert err.count("no such key") == 1
-        assert len(server.requests) < ROWS
-
-
 def test_a_server_that_can_not_be_reached_stops_all_and_is_told_once(arguments, command):
     with OpenAIServer(choose=echo) as server:
         pass
@@ -245,7 +236,7 @@ def test_another_number_of_processes_is_refused_for_a_run_that_is_begun(
     [
         (["--unique", "exact"], "compares no rows of two processes"),
         (["--order", "breadth"], "has no rounds over all rows"),
-        (["--parallel", "1"], "takes a row in each process at least"),
+        (["--parallel", "1"], "needs at least one row for each process"),
     ],
 )
 def test_what_needs_all_rows_in_one_process_is_refused(arguments, command, more, says):

@@ -14,13 +14,7 @@ from rich.cells import cell_len
 from rows_kit import echo, write_rows
 
 from mellea_like.batch import Progress
-from mellea_like.cli.batch.progress import (
-    BatchView,
-    parts_of,
-    so_far,
-    status_line,
-    summary,
-)
+from mellea_like.cli.batch.progress import parts_of, so_far, status_line, summary
 from mellea_like.cli.console import make_console
 from mellea_like.core import Usage
 from mellea_like.limits import Price
@@ -96,16 +90,7 @@ ALL = "  ".join(plain(BUSY, Price(1, 2)))
 
 
 @pytest.mark.parametrize(
-    ("columns", "line"),
-    [
-        (
-            200,
-            ALL,
-        ),
-        (40, f"{ALL[:39]}…"),
-        (5, "1,23…"),
-        (0, "…"),
-    ],
+    ("columns", "line"), [(200, ALL), (40, f"{ALL[:39]}…"), (5, "1,23…"), (0, "…")]
 )
 def test_where_there_is_little_room_the_least_is_left_out(columns, line):
     assert drawn(status_line(parts_of(BUSY, Price(1, 2)), columns), columns) == line
@@ -128,20 +113,6 @@ def test_what_was_stopped_says_how_far_it_came():
     )
     assert so_far(Progress(done=1), journal=False) == (
         " after 1 row. With --journal FILE, a run can be resumed."
-    )
-
-
-def test_lines_come_now_and_then_and_not_after_the_last_row(capfd):
-    view = BatchView(None, every=1e-9)
-    with view:
-        view.update(Progress(total=2, done=1, passed=1, elapsed=1.0))
-        view.update(Progress(total=2, done=2, passed=2, elapsed=2.0))
-        view.tell("line 1: a\x1b[31m\nb")
-    rare = BatchView(None, every=1000.0)
-    rare.update(Progress(total=2, done=1))
-    assert BatchView(None, total=7).progress.total == 7
-    assert capfd.readouterr().err == (
-        "1/2  1 s left  100 % passed  1.0/s  0 tokens\nline 1: a\\x1b[31m b\n"
     )
 
 

@@ -107,7 +107,7 @@ def test_an_interrupt_leaves_no_half_file(command, journal, tmp_path, monkeypatc
     made = api.rows_of
 
     def rows_of(item, *arguments, **more):
-        if item["id"] == 1:
+        if item.id == 1:
             signal.raise_signal(signal.SIGINT)
         return made(item, *arguments, **more)
 

@@ -74,29 +74,6 @@ def test_a_row_shows_how_its_latest_iteration_ended():
     assert "1 of at most 6 draws" in shown
 
 
-def test_a_row_does_not_go_back_to_an_iteration_that_is_over():
-    progress = Progress(loop=3, concurrency=1)
-    progress._move(0, 2, "generating")  # slices are delivered beside the call, and may come later
-    progress.on_slice(make_slice(1))
-    [row] = progress.rows
-    assert (row.iteration, row.state) == (2, "generating")
-    assert "it has 2 words" in row.failed
-
-
-def test_lines_name_the_iteration_its_outcome_and_why():
-    lines = []
-    progress = Progress(3, 1, lines.append)
-    progress.on_slice(make_slice(1))
-    progress.on_slice(make_slice(2, Outcome.ERRORED, error=RuntimeError("broken"), depth=1))
-    progress.on_slice(make_slice(3, Outcome.PASSED, depth=2))
-    why = "words<=1 some text: it has 2 words; at most 1 is allowed"
-    assert lines == [
-        f"attempt 1 of 3: failed after 0.25 s: {why}",
-        "attempt 2 of 3: errored after 0.25 s: broken",
-        "attempt 3 of 3: passed after 0.25 s",
-    ]
-
-
 def states(progress):
     return [(row.subsample, row.iteration, row.state) for row in progress.rows]
 
@@ -198,8 +175,7 @@ def test_a_small_terminal_does_not_break_the_view(size):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "size"),
-    [("hedged:0.5", (40, 10)), ("staggered:0.2", (80, 24))],
+    ("schedule", "size"), [("hedged:0.5", (40, 10)), ("staggered:0.2", (80, 24))]
 )
 def test_the_view_copes_with_chains_that_open_late_and_borrow_turns(size, schedule):
     lag = Answer("one two three four", seconds=2.0)
@@ -258,8 +234,7 @@ def test_an_interrupt_cancels_the_calls_in_flight_and_says_so(number, code):
     with (
         OpenAIServer(SLOW) as server,
         Terminal(
-            *("sample", "x", "--check", "words>=1", "--lanes=3"),
-            *("--base-url", server.url),
+            *("sample", "x", "--check", "words>=1", "--lanes=3"), *("--base-url", server.url)
         ) as terminal,
     ):
         terminal.wait_for("generating")

@@ -85,7 +85,8 @@ def test_an_interrupt_leaves_no_server_behind(gguf, number):
         os.killpg(terminal.process.pid, number)
         code, _ = terminal.finish()
     assert code == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
-    assert re.search(r"Interrupted: [1-4] calls? in flight cancelled\.", terminal.plain)
+    # None is in flight if the signal comes between two draws of a model as quick as this one.
+    assert re.search(r"Interrupted(: [1-4] calls? in flight cancelled)?\.", terminal.plain)
     until = time.monotonic() + 5.0
     while any(Path(f"/proc/{pid}").exists() for pid in servers):
         assert time.monotonic() < until, "the server outlived the command"

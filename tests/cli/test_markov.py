@@ -15,21 +15,6 @@ def test_the_result_alone_goes_to_standard_output_and_passes_its_checks(command)
     assert "class" in out
 
 
-def test_standard_error_says_which_backend_and_what_it_is(command):
-    _, _, err = command("sample", "Write about lists.")
-    assert err.startswith("Backend: markov, a small Markov chain text generator")
-    assert "understands nothing" in err.splitlines()[0]
-
-
-def test_without_a_terminal_progress_is_plain_lines(command):
-    code, _, err = command("sample", "Write.", "--check", "chars<1", "--attempts=2", "--seed", "1")
-    assert code == 1
-    lines = err.splitlines()
-    assert sum(line.startswith("attempt ") for line in lines) == 8
-    assert "\x1b" not in err
-    assert any("failed after" in line and ": chars<1: it has" in line for line in lines)
-
-
 def test_a_generator_that_nobody_named_is_told_even_quietly(command):
     code, _, err = command("sample", "Write.", "-q")
     assert code == 0
@@ -74,18 +59,6 @@ def test_json_is_one_object_with_every_slice(command):
     assert piece["validations"][0]["name"] == "words>=1"
 
 
-def test_json_of_a_failure_has_the_reasons(command):
-    code, out, _ = command("sample", "Write.", "--check", "chars<1", "--json", "--attempts=1")
-    record = json.loads(out)
-    assert code == 1
-    assert record["success"] is False
-    assert record["value"] is None
-    assert record["text"]
-    assert record["stop_reason"] == "exhausted"
-    assert len(record["slices"]) == 4
-    assert "it has" in record["slices"][0]["validations"][0]["reason"]
-
-
 def test_explain_shows_a_table_of_all_draws_on_standard_error(command):
     code, out, err = command(
         "sample",
@@ -106,28 +79,3 @@ def test_explain_shows_a_table_of_all_draws_on_standard_error(command):
 def test_a_seed_makes_a_run_repeatable(command):
     arguments = ["Write about lists.", "--seed", "7", "--lanes=1", "-q"]
     assert command("sample", *arguments) == command("sample", *arguments)
-
-
-def test_a_corpus_of_ones_own_is_what_it_learns_from(command, tmp_path):
-    file = tmp_path / "corpus.txt"
-    file.write_text("The heron waits beside the water. The heron stands beside the reeds.\n" * 3)
-    code, out, _ = command("sample", "Write.", "--corpus", str(file), "-q")
-    assert code == 0
-    assert set(out.split()) <= {
-        "The",
-        "heron",
-        "waits",
-        "stands",
-        "beside",
-        "the",
-        "water.",
-        "reeds.",
-    }
-
-
-def test_a_schema_is_a_check_on_the_local_backend_too(command, tmp_path):
-    file = tmp_path / "s.json"
-    file.write_text('{"type": "object"}')
-    code, _, err = command("sample", "Write.", "--schema", str(file), "--attempts=1", "-q")
-    assert code == 1
-    assert "schema:s.json: it is not valid JSON" in err

@@ -29,13 +29,6 @@ def trace(tmp_path):
 # --- from a trace -----------------------------------------------------------------------------
 
 
-def test_without_an_output_it_prints_a_few_lines(command, trace):
-    code, out, err = command("report", str(trace))
-    assert (code, err) == (0, "")
-    assert out.startswith("Passed: attempt 2.\n2 draws, 1 lane, 2 requests")
-    assert len(out.splitlines()) < 12
-
-
 def test_with_an_output_it_writes_a_page_and_says_what_and_where(command, trace, tmp_path):
     page = tmp_path / "report.html"
     code, out, err = command("report", str(trace), "-o", str(page))
@@ -119,23 +112,10 @@ def test_two_runs_are_compared(command, journal, write_journal, tmp_path):
     assert (code, "none.db: there is no such file" in err) == (3, True)
 
 
-def test_an_item_of_a_journal_has_a_report_of_its_own(command, journal, tmp_path):
-    page = tmp_path / "item.html"
-    assert command("report", str(journal), "--item", "7", "-o", str(page))[0] == 0
-    assert "<h1>Harbour 7.</h1>" in page.read_text(encoding="utf-8")
-    assert command("report", str(journal), "--item", "7")[1].startswith("Passed: attempt ")
-
-
 def test_an_item_that_is_not_there_is_bad_usage(command, journal):
     code, _, err = command("report", str(journal), "--item", "99")
     assert code == 2
     assert err.endswith("run.db: item 99: no such item\n")
-
-
-def test_an_item_that_has_no_trace_says_so(command, journal):
-    code, _, err = command("report", str(journal), "--item", "29")
-    assert code == 3
-    assert err.endswith("run.db: item 29: no trace of it: errored\n")
 
 
 def test_a_damaged_journal_is_an_error(command, tmp_path):
@@ -228,10 +208,7 @@ def test_another_file_is_not_replaced(command, trace, tmp_path):
     page = tmp_path / "mine.txt"
     page.write_text("mine", encoding="utf-8")
     code, _, err = command("report", str(trace), "-o", str(page))
-    assert (code, err) == (
-        3,
-        f"mellea-like: {page} exists and isn't a report: name another file\n",
-    )
+    assert (code, err) == (3, f"mellea-like: {page} exists and isn't a report: name another file\n")
     assert page.read_text(encoding="utf-8") == "mine"
 
 

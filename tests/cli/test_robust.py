@@ -116,14 +116,7 @@ def shell(script, **env):
     )
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "sample x -q --backend markov",
-        "--help",
-        "--version",
-    ],
-)
+@pytest.mark.parametrize("arguments", ["sample x -q --backend markov", "--help", "--version"])
 def test_a_full_disk_is_a_sentence(arguments):
     with pathlib.Path("/dev/full").open("wb") as full:
         process = start(*arguments.split(), stdout=full)

@@ -98,8 +98,7 @@ def test_a_place_that_is_taken_meanwhile_costs_the_trace_and_not_the_reply(comma
     feeder = threading.Thread(target=take_it_while_the_corpus_is_read)
     feeder.start()
     code, out, err = command(
-        *(*ARGUMENTS, "--check", "sentences==1"),
-        *("--corpus", str(corpus), "--trace", str(trace)),
+        *(*ARGUMENTS, "--check", "sentences==1"), *("--corpus", str(corpus), "--trace", str(trace))
     )
     feeder.join()
     assert (code, out) == (3, "The heron waits beside the water.\n")

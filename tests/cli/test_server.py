@@ -11,11 +11,7 @@ from mellea_like.cli.backends import Backends
 from mellea_like.cli.sample.command import SampleOptions
 from mellea_like.core.format import json_schema, parse_json
 
-NAMES = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}},
-    "required": ["name"],
-}
+NAMES = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
 def verdict(passed, reason=""):
@@ -98,19 +94,6 @@ def test_another_model_may_judge_what_the_embedded_generator_writes(command):
     assert [request["model"] for request in server.requests] == ["judge"]
 
 
-def test_the_judge_is_on_the_generators_server_unless_told_otherwise(command):
-    def choose(number, body):
-        return verdict(True) if body["model"] == "judge" else Answer("fine")
-
-    with OpenAIServer(choose=choose) as server:
-        code, _, _ = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "--require", "is fine"),
-            *("--judge-model", "judge", "--lanes=1"),
-        )
-    assert code == 0
-    assert [request["model"] for request in server.requests] == ["m", "judge"]
-
-
 @pytest.mark.parametrize(
     ("given", "asked"),
     [
@@ -172,22 +155,6 @@ def test_an_option_of_the_judge_without_anything_to_decide_is_a_usage_error(comm
     code, _, err = command("sample", "x", "--judge-option", "temperature=1", "--check", "words<=9")
     assert code == 2
     assert "nothing to decide: add --require TEXT" in err
-
-
-def test_a_schema_is_sent_and_checked_and_gives_a_value(command, tmp_path):
-    file = tmp_path / "name.json"
-    file.write_text(json.dumps(NAMES))
-    answers = Answer('{"name": 3}'), Answer('{"name": "Ada"}')
-    with OpenAIServer(*answers) as server:
-        code, out, err = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "--schema", str(file)),
-            *("--lanes=1", "--json"),
-        )
-    record = json.loads(out)
-    assert (code, record["value"]) == (0, {"name": "Ada"})
-    assert "schema:name.json: at $.name: 3 is not of type 'string'" in err
-    sent = server.requests[0]["response_format"]["json_schema"]["schema"]
-    assert sent["properties"] == NAMES["properties"]
 
 
 def test_a_call_whose_time_is_up_is_a_record_too(command):

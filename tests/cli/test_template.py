@@ -38,10 +38,6 @@ def test_a_prompt_is_made_of_a_rows_fields(template, prompt):
     assert PromptTemplate(template).fill(ROW) == prompt
 
 
-def test_a_field_named_row_is_that_field():
-    assert PromptTemplate("{{ row }}").fill(Row({"row": "mine"}, 1)) == "mine"
-
-
 @pytest.mark.parametrize(
     ("template", "sentence"),
     [

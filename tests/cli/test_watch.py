@@ -188,10 +188,7 @@ def test_restart_stops_the_run_and_begins_again(tmp_path):
         (tmp_path / "a.txt").touch()
         watch.until("began", times=2, out=True)
         assert watch.end() == 130
-    assert watch.told == [
-        "run 1 (start): stopped, TIME",
-        "run 2 (a.txt added): stopped, TIME",
-    ]
+    assert watch.told == ["run 1 (start): stopped, TIME", "run 2 (a.txt added): stopped, TIME"]
 
 
 def test_runs_never_overlap_and_a_thousand_changes_give_few(tmp_path):

@@ -1,7 +1,7 @@
 """Whatever comes, leaves, fails and closes when: a `SamplingCoordinator` keeps S1 to S8.
 
-Hypothesis makes up stories and plays each in virtual time, on asyncio and on trio. With ``STORM=1``
-in the environment it makes up new ones, else always the same 100.
+Hypothesis makes up stories and plays each in virtual time, on asyncio and on trio; `examples` has
+how many.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from joint_kit import ask, echo, entry, tasks_of, text_of
+from trio._core import _run
 
 from examples import examples
 from mellea_like.coalescing import AuditRecord, SamplingCoordinator
@@ -107,6 +108,7 @@ class Call:
 
     request: Request
     texts: list[str]
+    batch: int
     began: float
     ended: float = math.inf
 
@@ -141,10 +143,11 @@ class Play:
     async def generate(self, request: Request) -> Generation:
         """Be the backend inside."""
         assert current_iteration() is None
-        assert anyio.get_current_task().name.startswith("coordinator: batch ")
+        task, _, batch = (anyio.get_current_task().name or "").rpartition("-b")
+        assert task.startswith("coordinator: batch ")
         tasks = tasks_of(request)
         texts = [text_of(task) for task in tasks] or [request.messages[-1].content]
-        call = Call(request, texts, anyio.current_time())
+        call = Call(request, texts, int(batch), anyio.current_time())
         turn = self.story.turns[len(self.calls) % len(self.story.turns)]
         self.calls.append(call)
         meter = request.meter.start()
@@ -297,20 +300,25 @@ class Play:
         assert self.coordinator.statistics().calls == len(self.calls)
 
     def check_order(self) -> None:
+        """Batches are made up in the order of their requests.
+
+        Those that are sent in one step reach the backend in any order, as trio's scheduler likes.
+        """
+        calls = sorted(self.calls, key=lambda call: call.batch)
+        firsts = [call.began for call in calls if not call.request.meta.retry]
+        assert firsts == sorted(firsts)
         for caller in "abc":
             for kind in ("plain", "warm", "other"):
                 sent = [
-                    (told.asked, text)
-                    for call in self.calls
+                    told.asked
+                    for call in calls
                     if not call.request.meta.retry
                     for text in call.texts
                     for told in self.told
                     if told.request.messages[-1].content == text
                     and (told.ask.caller, told.ask.kind) == (caller, kind)
                 ]
-                times = [at for at, _ in sent]
-                # Those of one moment may be let in one after the other in any order.
-                assert times == sorted(times)
+                assert sent == sorted(sent)
 
 
 def request_of(each: Ask, number: int) -> Request:
@@ -342,6 +350,36 @@ def reply(turn: Turn, tasks: list[dict[str, Any]]) -> str:
         case _:
             pass
     return f"Here:\n```json\n{json.dumps(entries)}\n```"
+
+
+def test_batches_sent_in_one_step_are_in_order_even_if_trio_starts_the_later_one_first():
+    kinds_at_start = ["plain", "plain", "plain", "long"]
+    story = Story(
+        asks=[Ask(0.0, "a", kind, None, None) for kind in kinds_at_start]
+        + [Ask(1 / 8, "a", "plain", None, None)] * 3,
+        turns=[Turn("all", 0.0, 0)],
+        options={
+            "window": 1.0,
+            "idle": None,
+            "max_batch": 2,
+            "concurrency": 2,
+            "retry_missing": False,
+        },
+        end="leave",
+        end_at=1 / 8,
+    )
+    state = _run._r.getstate()
+    swapped = 0
+    try:
+        for seed in range(50):
+            _run._r.seed(seed)
+            play = Play(story)
+            run_virtual(play.run, backend="trio")
+            batches = [call.batch for call in play.calls]
+            swapped += batches != sorted(batches)
+    finally:
+        _run._r.setstate(state)
+    assert swapped
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -36,10 +36,6 @@ class Own:
         return int(text)
 
 
-def test_a_text_becomes_an_instruction():
-    assert as_action("do it") == Instruction("do it")
-
-
 @pytest.mark.parametrize("action", [Instruction("x"), Message("user", "x"), Own()])
 def test_an_action_stays_what_it_is(action):
     assert as_action(action) is action
@@ -116,10 +112,6 @@ def test_a_backend_can_judge_unless_it_says_otherwise():
 
     assert can_judge(Silent())
     assert not can_judge(Unable())
-
-
-def test_outside_an_iteration_there_is_none():
-    assert current_iteration() is None
 
 
 def test_inside_an_iteration_its_id_is_known():

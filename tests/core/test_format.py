@@ -23,7 +23,6 @@ from mellea_like.core.format import (
     json_schema,
     parse_json,
     parse_reply,
-    parse_value,
     refuse_repeated_keys,
     strip_fence,
     why_unread,
@@ -81,13 +80,6 @@ def test_a_dict_is_told_that_it_is_no_type():
 )
 def test_one_fence_round_the_whole_text_is_taken_away(text, inside):
     assert strip_fence(text) == inside
-
-
-def test_a_reply_is_read_as_its_type():
-    invoice = parse_json(Invoice, '```json\n{"number": "7", "lines": [{"amount": 3}]}\n```')
-    assert invoice == Invoice(number="7", lines=[Line(amount=3)])
-    assert parse_json(list[int], "[1, 2]") == [1, 2]
-    assert parse_json(Point, '{"x": 1}') == Point(1)
 
 
 @pytest.mark.parametrize(
@@ -311,13 +303,6 @@ def test_a_long_reply_of_brackets_is_refused_in_a_moment():
     for text in ("[" * 50_000, "{}" * 50_000, '{"' * 50_000, "</think>" * 50_000):
         with pytest.raises(ValueError, match=r"[a-z]"):
             parse_reply(Invoice, text)
-
-
-def test_a_value_is_read_as_its_type():
-    assert parse_value(Invoice, {"number": "7", "lines": []}) == Invoice(number="7", lines=[])
-    assert parse_value(int, "3") == 3
-    with pytest.raises(ValueError, match="integer"):
-        parse_value(int, "three")
 
 
 # --- formats that are equal, and not the same ---------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from dataclasses import FrozenInstanceError
 
@@ -41,21 +40,6 @@ def test_a_message_is_an_action_that_ends_the_conversation():
     assert B.parse(" as it is ") == " as it is "
 
 
-def test_add_leaves_the_context_as_it_was():
-    context = Context([A])
-    longer = context.add(B, C)
-    assert context.messages == (A,)
-    assert longer.messages == (A, B, C)
-    assert context.add() == context
-
-
-def test_branches_do_not_see_each_other():
-    trunk = Context([A])
-    left, right = trunk.add(B), trunk.add(C)
-    assert (left.messages, right.messages) == ((A, B), (A, C))
-    assert left.add(C).messages == (A, B, C)
-
-
 def test_a_context_has_a_length_and_can_be_iterated():
     context = Context().add(A).add(B)
     assert len(context) == 2
@@ -77,9 +61,3 @@ def test_a_context_holds_messages_only(wrong):
         Context([wrong])
     with pytest.raises(TypeError, match="holds Message objects"):
         Context().add(wrong)
-
-
-def test_a_context_can_be_copied():
-    context = Context([A]).add(B)
-    assert copy.copy(context) == context
-    assert pickle.loads(pickle.dumps(context)) == context

@@ -12,7 +12,7 @@ from mellea_like.core.backend import Request, RequestMeta
 from mellea_like.core.conversation import Context, Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.core.validation import Candidate, ValidationResult
+from mellea_like.core.validation import Candidate
 
 REPLY = Generation("two", usage=Usage(1, 4, 2), model="m")
 MESSAGES = (Message("user", "one"),)
@@ -39,10 +39,3 @@ def test_a_record_is_a_value_that_can_be_copied_pickled_and_replaced(
     assert not hasattr(record, "__dict__")
     for twin in (replace(record), pickle.loads(pickle.dumps(record)), deepcopy(record)):
         assert twin == record
-
-
-def test_records_that_are_equal_have_the_same_hash() -> None:
-    assert {REPLY, replace(REPLY)} == {REPLY}
-    assert {ValidationResult(True, "yes"), ValidationResult(True, "yes")} == {
-        ValidationResult(True, "yes")
-    }

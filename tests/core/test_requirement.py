@@ -51,16 +51,6 @@ def test_a_verdict_is_a_pass_or_a_failure():
     assert (passed.reason, passed.score, passed.error) == ("fine", 0.5, None)
 
 
-def test_errored_and_skipped_are_neither():
-    error = ValueError("broken")
-    errored, skipped = ValidationResult.errored(error), ValidationResult.skipped("not needed")
-    assert (errored.status, errored.reason) == (ValidationStatus.ERRORED, "broken")
-    assert errored.error is error
-    assert (skipped.status, skipped.reason) == (ValidationStatus.SKIPPED, "not needed")
-    assert not errored
-    assert not skipped
-
-
 @pytest.mark.parametrize("passed", [1, "yes", None])
 def test_a_verdict_is_a_bool(passed):
     with pytest.raises(TypeError, match="passed is a bool"):
@@ -188,11 +178,6 @@ def test_requirement_decorates_a_validator():
     assert three_lines.stage is CheckStage.THREAD
 
 
-def test_requirement_is_a_plain_constructor_too():
-    assert requirement("a colour is mentioned").judged
-    assert requirement("x", yes, inline=True).stage is CheckStage.INLINE
-
-
 def test_a_decorator_without_parentheses_is_explained():
     with pytest.raises(TypeError, match=r"@requirement\('exactly three lines'\)"):
         requirement(yes)
@@ -219,11 +204,6 @@ def test_one_operator_after_another_makes_one_combination():
     assert mixed.operator == "or"
     assert mixed.parts[1] is c
     assert mixed.parts[0].parts == (a, b)
-
-
-def test_a_double_negation_is_kept():
-    a = judged("a")
-    assert (~~a).parts[0].parts == (a,)
 
 
 def test_a_combination_is_checked_when_its_slowest_part_is():

@@ -38,12 +38,6 @@ def result(*slices: Slice, best: int | None = None, reason=StopReason.EXHAUSTED,
 # --- slices -----------------------------------------------------------------------------------
 
 
-def test_a_slices_value_is_what_was_parsed_or_the_text():
-    assert cut().value == "text"
-    assert cut(generation=Generation("3", value=3)).value == 3
-    assert cut(generation=Generation("0", value=0)).value == 0
-
-
 def test_a_slice_without_an_output_has_neither_text_nor_value():
     empty = cut(generation=None)
     assert (empty.text, empty.value) == ("", None)
@@ -117,14 +111,6 @@ def test_the_rounds_are_what_tools_said_behind_the_prompt(past, sent, rounds):
 # --- results ----------------------------------------------------------------------------------
 
 
-def test_a_success_gives_its_value():
-    won = result(cut(), cut(Outcome.PASSED, generation=Generation("3", value=3)), best=1)
-    assert won.success
-    assert won
-    assert won.best is won.slices[1]
-    assert won.value == won.unwrap() == 3
-
-
 def test_a_failure_has_a_best_slice_but_no_value():
     lost = result(cut(), best=0)
     assert not lost.success
@@ -158,12 +144,6 @@ def test_a_record_without_a_judged_slice_has_no_best_one():
         _ = record.best
     with pytest.raises(SamplingFailed, match=r"stopped: cancelled\)$"):
         record.unwrap()
-
-
-def test_a_results_usage_is_that_of_all_slices():
-    record = result(cut(usage=Usage(1, 2, 3)), cut(usage=Usage(2, 3, 4, 1)))
-    assert record.usage == Usage(3, 5, 7, 1)
-    assert result().usage == Usage()
 
 
 def test_a_result_reads_well():

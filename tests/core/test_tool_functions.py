@@ -143,7 +143,7 @@ def generating(x: int) -> Any:
     ("source", "error", "why"),
     [
         (unhinted, TypeError, "its parameter 'x' has no type hint"),
-        (starred, TypeError, r"\*numbers: int has no name of its own"),
+        (starred, TypeError, r"\*numbers: int has no name by which"),
         (unknown, TypeError, "can't be read: name 'Missing' is not defined"),
         (no_json, TypeError, "a model can't give its arguments"),
         (generating, TypeError, "generator function"),

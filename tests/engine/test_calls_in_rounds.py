@@ -20,8 +20,6 @@ from mellea_like.core.serialization import slice_from_dict, slice_to_dict
 from mellea_like.errors import BackendUnavailable, LimitExceeded
 from mellea_like.hooks import HookType, PluginSet, hook
 from mellea_like.limits import Budget
-from mellea_like.sampling.call import Call
-from mellea_like.sampling.prepare import prepare_call
 from mellea_like.schedules import PerRequirement
 
 pytestmark = pytest.mark.anyio
@@ -46,9 +44,10 @@ async def in_rounds(strategy, action, requirements=(), *, budget=None):
     """Run a call a draw at a time; each round knows of those before by their records."""
     earlier, seen = (), []
     while True:
-        plan = prepare_call(strategy.settings, action, requirements, budget=budget)
-        call = Call(strategy, plan, seen.append, earlier, draws=1)
-        result = await call.run()
+        call = strategy.begin(
+            action, requirements, budget=budget, on_slice=seen.append, earlier=earlier
+        )
+        result = await call.run(draws=1)
         assert len(result.slices) <= len(earlier) + 1
         if not call.paused:
             return result, seen

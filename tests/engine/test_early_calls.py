@@ -18,7 +18,7 @@ from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import CallPiece
 from mellea_like.core.tools import Tool, ToolCall
-from mellea_like.sampling.early_rejection import ArrivingCalls
+from mellea_like.requirements.early_rejection import ArrivingCalls
 from mellea_like.sampling.tools import toolbox_of
 from mellea_like.telemetry import Telemetry
 

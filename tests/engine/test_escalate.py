@@ -370,7 +370,7 @@ async def test_wrong_rules_are_refused():
     stages = [Stage(Model("small", "no")), Stage(Model("big", "no"))]
     with pytest.raises(TypeError, match="turns, as in"):
         Escalate(stages, after=3)
-    with pytest.raises(ValueError, match="depend on timing"):
+    with pytest.raises(ValueError, match="which draws fail first depends on timing"):
         Escalate(stages, after=ExpectedCost(PRICES), selection="ordered")
     with pytest.raises(ValueError, match="of lanes that race it would see only the quick ones"):
         Escalate(stages, after=ExpectedCost(PRICES), concurrency_budget=4)
@@ -435,8 +435,8 @@ async def test_a_permanent_error_ends_the_stage_and_not_the_subsample():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"give_up": PerRequirement()}, "give_up would end"),
-        ({"loop_budget": 3}, "the turns are in the stages"),
+        ({"give_up": PerRequirement()}, "it would end a call before"),
+        ({"loop_budget": 3}, "the stages have the attempts"),
         ({"selection": BestOf(len)}, "different models"),
     ],
 )

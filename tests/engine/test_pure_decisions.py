@@ -20,9 +20,11 @@ from mellea_like import (
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import StopReason
 from mellea_like.errors import Blocked, HookError, LimitExceeded, RateLimited, RequirementError
-from mellea_like.sampling.best_failure import best_failure, deepest_failure, merit
-from mellea_like.sampling.ending import Stop, conclude, first_passed
-from mellea_like.sampling.iteration import turn_of
+from mellea_like.kernel.ending import conclude, first_passed
+from mellea_like.kernel.ports import Facts, Stop, turn_of
+from mellea_like.options.ordered import Ordered
+from mellea_like.options.selected import Selected
+from mellea_like.sampling.best_failure import best_failure, deepest_failure
 from mellea_like.sampling.prepare import (
     check_judge,
     check_requirements,
@@ -32,6 +34,17 @@ from mellea_like.selections import SelectionFacts
 
 P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
 light, heavy, plain = says("a", weight=0.5), says("b", weight=3), says("c")
+
+
+def facts_of(slices, *, won=False, stopped=None, timed_out=False, broken=False, cancelled=False):
+    return Facts(slices, won, stopped, timed_out, broken, cancelled)
+
+
+def in_order(slices):
+    option = Ordered()
+    for slice_ in slices:
+        option.hear(slice_)
+    return lambda facts: option.choose(facts) or first_passed(facts)
 
 
 def good(score=None):
@@ -69,7 +82,7 @@ def test_ranks_go_by_depth_before_subsample():
     ],
 )
 def test_merit_is_the_weight_met_then_the_mean_score(verdicts, expected):
-    assert merit(a_slice(verdicts=verdicts)) == pytest.approx(expected)
+    assert a_slice(verdicts=verdicts).merit == pytest.approx(expected)
 
 
 A_ONE, A_TWO = [(plain, good())], [(plain, good()), (heavy, good())]
@@ -110,21 +123,22 @@ def test_the_best_failure(slices, default, multi_turn):
 )
 def test_the_first_slice_to_pass(slices, first, ordered):
     made = [a_slice(i, o, subsample=s, depth=d) for i, s, d, o in slices]
-    assert first_passed(made, ordered=False) == first
-    assert first_passed(made, ordered=True) == ordered
+    assert first_passed(facts_of(made)).place == first
+    assert in_order(made)(facts_of(made)).place == ordered
 
 
 # --- ending -----------------------------------------------------------------------------------
 
 
-def end(slices, select=best_failure, selection="first", **arguments):
+def end(slices, select=best_failure, choose=first_passed, fatal=None, late=None, **happened):
     return conclude(
-        slices,
-        selection=selection,
-        select_from_failure=select,
+        facts_of(slices, **happened),
+        choose,
+        select,
         strategy="Mine",
         sampling_id="the id",
-        **arguments,
+        fatal=fatal,
+        late=late,
     )
 
 
@@ -213,11 +227,11 @@ def test_how_a_call_ends(slices, arguments, best, reason, error):
         assert ending.error is error
 
 
-def heard(selection, slices):
+def selected(selection, slices):
     state = selection.begin(SelectionFacts(5))
     for slice_ in slices:
         state.hear(slice_, (1.0, "") if slice_.passed else None)
-    return state
+    return Selected(selection, state, ()).choose
 
 
 @pytest.mark.parametrize(
@@ -252,14 +266,15 @@ def test_why_a_call_with_a_pass_stopped_and_whether_it_has_an_answer(
     ]:
         if expected is None:
             continue
-        selected = None if selection == "ordered" else heard(selection, slices)
-        ending = end(slices, selection=selection, selected=selected, **arguments)
+        by_rank = selection == "ordered"
+        choose = in_order(slices) if by_rank else selected(selection, slices)
+        ending = end(slices, choose=choose, **arguments)
         assert f"{ending.stop_reason}{' +' * ending.success}" == expected
         raised = arguments.get("fatal", None if ending.success else arguments.get("late"))
         assert ending.error is raised
         undecided = ending.stop_reason == "cancelled" or "fatal" in arguments
         assert ending.best_index == (0 if undecided else 1)
-        assert (ending.decision is None) == (undecided or selected is None)
+        assert (ending.decision is None) == (undecided or by_rank)
 
 
 def test_the_selection_is_given_the_failed_slices_alone_and_its_answer_is_translated():

@@ -12,8 +12,8 @@ from mellea_like import Generation, RejectionSamplingStrategy, Requirement, requ
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import current_iteration
+from mellea_like.kernel.ports import turn_of
 from mellea_like.runtime.logs import IterationFilter
-from mellea_like.sampling.iteration import turn_of
 
 pytestmark = pytest.mark.anyio
 

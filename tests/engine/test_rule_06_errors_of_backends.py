@@ -22,7 +22,6 @@ from mellea_like.errors import (
     ShutdownError,
 )
 from mellea_like.limits import FallbackBackend, RetryBackend
-from mellea_like.schedules.giving_up import may_go_on
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -194,7 +193,7 @@ async def test_rule_06_what_retries_and_replaces_backends_knows_connection_error
 )
 def test_rule_06_what_may_go_on(error, goes_on):
     outcome = Outcome.ERRORED if error else Outcome.FAILED
-    assert may_go_on(a_slice(outcome=outcome, error=error)) is goes_on
+    assert a_slice(outcome=outcome, error=error).may_continue is goes_on
 
 
 async def test_rule_06_a_reply_that_is_no_generation_is_a_permanent_error_that_names_the_backend():

@@ -17,7 +17,7 @@ from mellea_like import (
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.validation import ValidationStatus
 from mellea_like.hooks import HookType, hook
-from mellea_like.sampling.prepare import merge_requirements
+from mellea_like.requirements.merging import merge_requirements
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

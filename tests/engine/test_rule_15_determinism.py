@@ -11,8 +11,8 @@ from mellea_like import BaseSamplingStrategy, RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend, passes
 from mellea_like.errors import RateLimited
+from mellea_like.kernel.draw import derive_seed
 from mellea_like.limits import Retry
-from mellea_like.sampling.iteration import derive_seed
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio

@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from engine_kit import Unmetered, by_iteration, yes
+from engine_kit import Unmetered, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy
-from mellea_like.sampling.call import Call
-from mellea_like.sampling.events import ObservedBackend
-from mellea_like.sampling.prepare import prepare_call
+from mellea_like.backends.function import FunctionBackend
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = pytest.mark.anyio
 
 
-def call_of(strategy, backend):
-    plan = prepare_call(strategy.settings, "do", [yes], backend=backend)
-    return Call(strategy, plan, None).context
+class Seen(FunctionBackend):
+    """Notes the functions between a request and its backend."""
+
+    frames = ()
+
+    async def generate(self, request):
+        frame, self.frames = inspect.currentframe(), ()
+        while (frame := frame.f_back) is not None:
+            self.frames += (frame.f_globals["__name__"],)
+        return Generation("yes")
 
 
-async def test_rule_16_without_plugins_and_telemetry_the_backend_is_called_directly():
-    backend = by_iteration({})
-    call = call_of(RejectionSamplingStrategy(backend), backend)
-    assert call.sender.backend is backend
-    assert call.telemetry is None
-    assert not call.validation_observed
-    assert not call.events.hooks.types
+async def between(**arguments):
+    backend = Seen(lambda request: "")
+    await RejectionSamplingStrategy(backend, **arguments).sample("do", [yes])
+    return {name.rpartition(".")[2] for name in backend.frames if ".options." in name}
 
 
-async def test_rule_16_with_a_plugin_it_is_not():
-    backend = by_iteration({})
-    call = call_of(RejectionSamplingStrategy(backend, plugins=[RecordingPlugin()]), backend)
-    assert isinstance(call.sender.backend, ObservedBackend)
-    assert call.validation_observed
+async def test_rule_16_without_plugins_and_telemetry_no_backend_of_theirs_is_around_it():
+    assert await between() == {"retries"}
+
+
+async def test_rule_16_with_a_plugin_one_is():
+    assert await between(plugins=[RecordingPlugin()]) >= {"hooks", "call_hooks"}
 
 
 SCRIPT = """

@@ -16,8 +16,8 @@ from mellea_like import BestOf, Collect, RejectionSamplingStrategy
 from mellea_like.core import StopReason, current_iteration
 from mellea_like.errors import HookError
 from mellea_like.hooks import HookType, hook
+from mellea_like.sampling import base as base_module
 from mellea_like.sampling import call as call_module
-from mellea_like.sampling.call_state import Recorder, SliceListener
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -226,12 +226,12 @@ async def test_a_task_group_of_the_callbacks_own_passes_its_group_unchanged():
 async def test_a_call_leaves_nothing_to_the_garbage_collector(concurrency, monkeypatch):
     made = []
 
-    class Watched(Recorder):
+    class Watched(call_module.RunningCall):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             made.append(weakref.ref(self))
 
-    monkeypatch.setattr(call_module, "Recorder", Watched)
+    monkeypatch.setattr(base_module, "RunningCall", Watched)
     strategy = RejectionSamplingStrategy(by_iteration({}, "yes"), concurrency_budget=concurrency)
     gc.collect()
     gc.disable()
@@ -243,7 +243,7 @@ async def test_a_call_leaves_nothing_to_the_garbage_collector(concurrency, monke
         gc.enable()
 
 
-class Listener(SliceListener):
+class Listener:
     def __init__(self, fails=False):
         self.heard = []
         self.fails = fails
@@ -259,7 +259,7 @@ async def test_a_listener_hears_of_each_slice_as_it_is_recorded_also_when_the_ca
     backend = by_iteration({1: after(1, "no"), 2: after(9, "yes"), 3: after(4, "no")})
     strategy = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=2)
     with anyio.move_on_after(6):
-        await strategy.sample("do", [yes], on_slice=listener)
+        await strategy.begin("do", [yes]).run(heard=listener)
     assert [(s.iteration, str(s.outcome), at) for s, at in listener.heard] == [
         (1, "failed", 1),
         (3, "failed", 4),
@@ -272,5 +272,5 @@ async def test_a_listeners_exception_ends_the_call():
     listener = Listener(fails=True)
     strategy = RejectionSamplingStrategy(by_iteration({}), loop_budget=3)
     with pytest.raises(ValueError, match="not this one"):
-        await strategy.sample("do", [yes], on_slice=listener)
+        await strategy.begin("do", [yes]).run(heard=listener)
     assert len(listener.heard) == 1

@@ -481,7 +481,7 @@ async def test_draws_with_tools_race_without_requirements_too():
     town = Town()
 
     async def model(request):
-        await anyio.sleep(0.1)
+        await anyio.sleep(0.2 if request.meta.subsample else 0.1)
         return Generation("Full.") if request.meta.subsample else calls(("look_up", "x" * 99))
 
     result = await RejectionSamplingStrategy(

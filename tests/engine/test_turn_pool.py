@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.sampling.iteration import turn_of
-from mellea_like.sampling.scheduler import TurnPool
+from mellea_like.kernel.ports import turn_of
+from mellea_like.options.scheduled import TurnPool
 
 
 def test_a_chain_takes_the_turns_of_its_own_subsample_in_order():

@@ -7,9 +7,14 @@ from export_kit import item_of
 
 from mellea_like.core.decision import Answer
 from mellea_like.export.example_selection import ExampleRules, ItemExamples
+from mellea_like.report.views import ItemView
 
 GOOD = [{"text": "a good one"}, {"text": "short"}, {"text": "the third"}]
 BAD = [{"text": "nearly", "met": 0.75}, {"text": "hopeless", "met": 0.25}]
+
+
+def examples(item, how):
+    return ItemExamples(ItemView(item), how)
 
 
 def texts(found):
@@ -32,23 +37,22 @@ def pairs(found):
 )
 def test_by_default_the_winner_is_kept_and_else_what_was_asked_for(how, expected):
     item = item_of(*BAD, *GOOD)
-    assert texts(ItemExamples(item, ExampleRules(**how)).kept()) == expected
+    assert texts(examples(item, ExampleRules(**how)).kept()) == expected
 
 
 def test_all_that_collect_kept_are_winners():
     item = item_of(*GOOD, won=(3, 1), kind="collect")
-    assert texts(ItemExamples(item, ExampleRules()).kept()) == ["the third", "a good one"]
+    assert texts(examples(item, ExampleRules()).kept()) == ["the third", "a good one"]
 
 
 def test_chance_depends_on_the_seed_and_the_item_alone():
     several = [item_of(*GOOD, position=n) for n in range(30)]
     how = ExampleRules(select="random", seed=7)
-    chosen = [texts(ItemExamples(item, how).kept())[0] for item in several]
+    chosen = [texts(examples(item, how).kept())[0] for item in several]
     assert len(set(chosen)) == 3
-    assert [texts(ItemExamples(item, how).kept())[0] for item in several[::-1]] == chosen[::-1]
+    assert [texts(examples(item, how).kept())[0] for item in several[::-1]] == chosen[::-1]
     other = [
-        texts(ItemExamples(item, ExampleRules(select="random", seed=8)).kept())[0]
-        for item in several
+        texts(examples(item, ExampleRules(select="random", seed=8)).kept())[0] for item in several
     ]
     assert other != chosen
 
@@ -80,13 +84,13 @@ def test_chance_depends_on_the_seed_and_the_item_alone():
     ],
 )
 def test_a_reply_that_passed_is_paired_with_a_worse_one(draws, how, expected):
-    assert pairs(ItemExamples(item_of(*draws), ExampleRules(**how)).paired()) == expected
+    assert pairs(examples(item_of(*draws), ExampleRules(**how)).paired()) == expected
 
 
 def test_where_none_failed_scores_say_what_is_worse():
     item = item_of(*GOOD, won=(2,), scores={1: 0.5, 2: 3.0, 3: 0.1})
-    assert pairs(ItemExamples(item, ExampleRules()).paired()) == [("short", "the third")]
-    wide = ItemExamples(item, ExampleRules(pairs="all", min_margin=2.5)).paired()
+    assert pairs(examples(item, ExampleRules()).paired()) == [("short", "the third")]
+    wide = examples(item, ExampleRules(pairs="all", min_margin=2.5)).paired()
     assert [(p.rejected.text, round(p.margin, 3)) for p in wide] == [
         ("the third", 2.9),
         ("a good one", 2.5),
@@ -97,8 +101,8 @@ def test_a_vote_says_which_answers_are_worse():
     item = item_of(
         *GOOD, won=(1,), kind="vote", answers=(Answer("x", 2.0, (1, 3)), Answer("x", 1.0, (2,)))
     )
-    assert pairs(ItemExamples(item, ExampleRules()).paired()) == [("a good one", "short")]
-    assert texts(ItemExamples(item, ExampleRules(max_per_item=2)).kept()) == [
+    assert pairs(examples(item, ExampleRules()).paired()) == [("a good one", "short")]
+    assert texts(examples(item, ExampleRules(max_per_item=2)).kept()) == [
         "a good one",
         "the third",
     ]
@@ -109,15 +113,15 @@ def test_one_pair_is_the_best_with_any_that_is_worse():
         pair
         for seed in range(20)
         for pair in pairs(
-            ItemExamples(item_of(*BAD, *GOOD), ExampleRules(pairs="one", seed=seed)).paired()
+            examples(item_of(*BAD, *GOOD), ExampleRules(pairs="one", seed=seed)).paired()
         )
     }
     assert found == {("a good one", "nearly"), ("a good one", "hopeless")}
 
 
 def test_labels_are_for_replies_of_both_kinds_the_worst_failure_first():
-    examples = ItemExamples(item_of(*BAD, *GOOD), ExampleRules(max_per_item=1))
-    assert [(d.text, d.passed) for d, _ in examples.labelled()] == [
+    both = examples(item_of(*BAD, *GOOD), ExampleRules(max_per_item=1))
+    assert [(d.text, d.passed) for d, _ in both.labelled()] == [
         ("a good one", True),
         ("hopeless", False),
     ]
@@ -130,18 +134,18 @@ def test_with_repairs_kept_only_replies_to_the_same_prompt_are_paired():
         {"text": "mended", "depth": 1, "prompt": 2},
     )
     item["trace"]["prompts"].append([{"role": "user", "content": "Mend it."}])
-    together = ItemExamples(item, ExampleRules(pairs="all")).paired()
+    together = examples(item, ExampleRules(pairs="all")).paired()
     assert pairs(together) == [("mended", "first"), ("mended", "second")]
     assert {pair.prompt[0]["content"] for pair in together} == {"Say a word."}
-    apart = ItemExamples(item, ExampleRules(pairs="all", keep_repairs=True)).paired()
+    apart = examples(item, ExampleRules(pairs="all", keep_repairs=True)).paired()
     assert [(p.rejected.text, p.prompt[0]["content"]) for p in apart] == [("second", "Mend it.")]
 
 
 def test_a_reply_whose_prompt_is_not_kept_is_not_used():
     item = item_of({"text": "first", "met": 0.5}, {"text": "mended", "depth": 1, "prompt": 2})
     item["trace"]["prompts"] = [[], [], [{"role": "user", "content": "Mend it."}]]
-    assert ItemExamples(item, ExampleRules()).kept() == "the prompt is not kept"
-    assert ItemExamples(item, ExampleRules()).paired() == "the prompt is not kept"
-    assert texts(ItemExamples(item, ExampleRules(keep_repairs=True)).kept()) == ["mended"]
+    assert examples(item, ExampleRules()).kept() == "the prompt is not kept"
+    assert examples(item, ExampleRules()).paired() == "the prompt is not kept"
+    assert texts(examples(item, ExampleRules(keep_repairs=True)).kept()) == ["mended"]
     unfinished = {**item, "trace": None, "status": "unfinished"}
-    assert ItemExamples(unfinished, ExampleRules()).paired() == "not finished"
+    assert examples(unfinished, ExampleRules()).paired() == "not finished"

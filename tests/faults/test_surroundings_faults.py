@@ -173,15 +173,16 @@ async def test_an_unhashable_requirement_and_an_action_with_a_lock_work(kind, ho
     schedules: list[Any] = [None, Hedged(), Eager(pool=True)]
     for schedule in schedules:
         backend = by_iteration({2: "yes", 4: "yes"})
+        budget = Budget(requests=10)
         strategy = kind(
             backend,
             loop_budget=2,
             concurrency_budget=2,
             schedule=schedule,
             give_up=PerRequirement(),
-            budget=Budget(requests=10),
+            budget=budget,
         )
-        async with aftermath(backend, hooked=hooked) as after:
+        async with aftermath(backend, budget, hooked=hooked) as after:
             result = await after.sample(strategy, action, requirements)
         assert result.unwrap() == "yes"
         assert result.best.validations[0][0] is requirement

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mellea_like.gateway.chat.fields import FieldRules
 from mellea_like.gateway.chat.request import read_chat
 from mellea_like.gateway.chat.responses_request import read_response
 from mellea_like.gateway.chat.tools import tools_of
+from mellea_like.gateway.fields import FieldRules
 from mellea_like.gateway.refusal import Refusal
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="

@@ -7,9 +7,9 @@ import pytest
 from mellea_like.core.conversation import Message
 from mellea_like.core.parts import Audio, File, Image, Text
 from mellea_like.core.tools import ToolCall
-from mellea_like.gateway.chat.fields import DEFAULTS, FieldRules
 from mellea_like.gateway.chat.request import read_chat
 from mellea_like.gateway.chat.responses_request import read_response
+from mellea_like.gateway.fields import DEFAULTS, FieldRules
 from mellea_like.gateway.refusal import Refusal
 
 USER = [{"role": "user", "content": "Hi."}]

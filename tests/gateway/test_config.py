@@ -104,7 +104,10 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "requirements: ['']\n", "models.m.requirements.0: takes a text that isn't empty"),
         (MODEL + "select: tournament\n", "models.m.select: its upstream can't judge"),
         (MODEL + "select: best:judge\n", "models.m.select: its upstream can't judge"),
-        (MODEL + "select: collect:2\n    loop: 2\n", "models.m.select: n of a request says how"),
+        (
+            MODEL + "select: collect:2\n    loop: 2\n",
+            "models.m.select: the gateway doesn't go with",
+        ),
         (MODEL + "select: bst:words\n", "models.m.select: select 'bst:words' is none of the known"),
         (MODEL + "n: 2\n", "models.m.n: n goes with best, vote, consensus, tournament: not with f"),
         (

@@ -157,7 +157,7 @@ CANT = {"big": {"kind": "markov"}}
         (
             {"upstream": "big"},
             {"escalate_when": "cheaper", "select": "ordered"},
-            "escalate_when cheaper does",
+            "which draws fail first depends on timing",
         ),
     ],
 )

@@ -9,9 +9,9 @@ import pytest
 from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 
-from mellea_like.gateway.chat.fields import CHAT_FIELDS, RESPONSES_FIELDS, Fate
 from mellea_like.gateway.chat.request import ChatRequest
 from mellea_like.gateway.chat.responses_request import ResponsesRequest
+from mellea_like.gateway.fields import CHAT_FIELDS, RESPONSES_FIELDS, Fate
 
 OPEN = {"presence_penalty", "frequency_penalty"}
 """The open specification of the Responses API has these, and the SDK hasn't."""

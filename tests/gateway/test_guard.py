@@ -15,10 +15,10 @@ from mellea_like.backends import FunctionBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
 from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
-from mellea_like.gateway.http.body_memory import BodyMemory
+from mellea_like.gateway.current_request import admitted
+from mellea_like.gateway.http.body import BodyMemory
 from mellea_like.gateway.http.guard import Guard
-from mellea_like.gateway.http.keys import admitted
-from mellea_like.gateway.http.metrics import Metrics
+from mellea_like.gateway.metrics import Metrics
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.limits import LimitedBackend
 

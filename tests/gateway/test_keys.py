@@ -241,7 +241,7 @@ async def test_a_store_that_can_not_be_used_lets_nobody_spend(store_in_file, cap
         answer = await ask(gateway)
         assert (answer.status, answer.error["code"]) == (503, "store_unavailable")
         assert (await ask(gateway, ALL)).status == 200
-    assert "what keys spend can't be counted: " in caplog.text
+    assert "the spending of keys can't be counted: " in caplog.text
 
 
 # --- several processes ---------------------------------------------------------------------------

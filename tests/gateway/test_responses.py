@@ -16,8 +16,8 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, TokenLogprob, Usage
 from mellea_like.core.parts import Image, Text
 from mellea_like.core.tools import ToolCall
-from mellea_like.gateway.chat.fields import DEFAULTS, FieldRules
 from mellea_like.gateway.chat.responses_request import read_response
+from mellea_like.gateway.fields import DEFAULTS, FieldRules
 from mellea_like.gateway.refusal import Refusal
 
 EVENTS = TypeAdapter(ResponseStreamEvent)

@@ -11,8 +11,8 @@ import pytest
 from guard_kit import OTHER_TOKEN, TOKEN, key
 
 from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
-from mellea_like.gateway.http import keys as keys_module
-from mellea_like.gateway.http.keys import Keys, check_host
+from mellea_like.gateway.http import guard as keys_module
+from mellea_like.gateway.http.guard import Keys, check_host
 from mellea_like.gateway.http.server import listening_address
 from mellea_like.gateway.refusal import Refusal
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.config.gateway_config import ServerConfig
-from mellea_like.gateway.http import guard as body_module
-from mellea_like.gateway.http.guard import check_headers, parse, read_body
+from mellea_like.gateway.http import body as body_module
+from mellea_like.gateway.http.body import check_headers, parse, read_body
 from mellea_like.gateway.refusal import Refusal
 
 MIB = 2**20

@@ -27,7 +27,7 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.gateway.chat.endpoint import event_of
-from mellea_like.gateway.http.metrics import Metrics
+from mellea_like.gateway.metrics import Metrics
 from mellea_like.gateway.redaction import (
     RedactedBackend,
     redacted,

@@ -18,7 +18,7 @@ from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.batch import sample_many
-from mellea_like.core.backend import Request, RequestMeta
+from mellea_like.core.backend import PATIENT, Request, RequestMeta
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
@@ -32,7 +32,7 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry, RetryBackend
-from mellea_like.limits.backoff_gate import PATIENT, BackoffGate, CircuitBreaker, gate_of, is_answer
+from mellea_like.limits.backoff_gate import BackoffGate, CircuitBreaker, gate_of, is_answer
 
 DOWN = BackendUnavailable("503", status=503)
 GOOD = Requirement("good", lambda candidate: candidate.text == "good", inline=True)

@@ -1,4 +1,4 @@
-"""The script that measures the package, and how many files the three ways pass."""
+"""The script that measures the package and the way of the plainest call."""
 
 from __future__ import annotations
 
@@ -13,36 +13,23 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_package_is_within_its_limits():
-    command = [sys.executable, str(ROOT / "tools" / "house.py"), "--check", "--ways"]
+    command = [sys.executable, str(ROOT / "tools" / "house.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_code_is_neither_docstring_nor_comment_nor_blank():
-    source = '"""A\nmodule."""\n\n# Why.\nx = """a\n\nb"""\n"""What x is."""\n\n\ndef f(): ...\n'
-    assert house.size(source) == (11, 4)
-
-
 @pytest.mark.parametrize(
-    ("graph", "when", "count"),
-    [
-        ("a>b b>c", ("now",), 0),
-        ("a>b b>a", ("now",), 1),
-        ("a>b b>c c>a c>d d>c", ("now",), 2),
-        ("a>b b~a", ("now",), 0),
-        ("a>b b~a", ("now", "later"), 1),
-    ],
+    ("graph", "count"),
+    [("a>b b>c", 0), ("a>b b>a", 1), ("a>b b>c c>a c>d d>c", 2)],
 )
-def test_circles_are_found(graph, when, count):
-    found = [
-        house.Import(pair[0], pair[2], "now" if pair[1] == ">" else "later")
-        for pair in graph.split()
-    ]
-    assert len(house.circles(found, *when)) == count
+def test_circles_are_found(graph, count):
+    pairs = [pair.split(">") for pair in graph.split()]
+    imports = {one: {b for a, b in pairs if a == one} for one, _ in pairs}
+    assert len(house.circles(imports)) == count
 
 
-def test_imports_are_told_apart_by_when_they_happen():
-    sources = {
+def test_imports_for_type_checkers_alone_do_not_count():
+    modules = {
         "mellea_like": "",
         "mellea_like.a": (
             "from typing import TYPE_CHECKING\n"
@@ -54,8 +41,13 @@ def test_imports_are_told_apart_by_when_they_happen():
         "mellea_like.c": "",
         "mellea_like.d": "",
     }
-    assert {(found.imported[-1], found.when) for found in house.imports(sources)} == {
-        ("b", "now"),
-        ("c", "types"),
-        ("d", "later"),
-    }
+    assert house.imports(modules) == {"mellea_like.a": {"mellea_like.b", "mellea_like.d"}}
+
+
+def test_the_plainest_call_passes_the_strategy_the_kernel_and_a_backend():
+    passed = {(function.path, function.name) for function in house.passed()}
+    assert {
+        ("mellea_like/sampling/base.py", "sample"),
+        ("mellea_like/kernel/race.py", "record"),
+        ("mellea_like/backends/function.py", "generate"),
+    } <= passed

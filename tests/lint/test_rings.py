@@ -29,33 +29,16 @@ LIBRARY = (
     "web",
 )
 TO_BE_REMOVED = {
-    "batch: limits.backoff_gate.PATIENT",
-    "batch: sampling.call.Call",
-    "batch: sampling.call_state.SliceListener",
     "batch: sampling.prepare.ROUNDS",
     "batch: sampling.prepare.prepare_call",
     "batch: sampling.tools.Toolbox",
-    "batch: schedules.giving_up.may_go_on",
-    "cli: requirements.expressions.ALLOWED",
-    "cli: requirements.expressions.CODE_FORMS",
-    "cli: requirements.expressions.is_code_check",
-    "cli: requirements.expressions.parse_check",
-    "cli: requirements.expressions.parse_code_check",
-    "cli: schedules.expressions.SCHEDULES",
     "gateway: backends.output_mode.names",
     "gateway: backends.server_errors.said_in",
-    "gateway: limits.bucket.MINUTE",
-    "gateway: limits.concurrency.StoreConcurrency",
     "gateway: requirements.checks_json.call_arguments",
     "gateway: requirements.checks_json.watch_of",
-    "gateway: requirements.expressions.parse_check",
     "gateway: requirements.json_arriving.early_schema",
-    "gateway: sampling.best_failure.merit",
     "gateway: telemetry.server_span",
     "requirements/code: requirements.checks_common.check",
-    "requirements/code: requirements.checks_common.clipped",
-    "requirements/code: requirements.checks_common.quoted",
-    "requirements/code: requirements.checks_common.ready_made",
 }
 """Inner names that applications still import."""
 

@@ -20,6 +20,7 @@ from mellea_like.report.charts import (
     ticks,
 )
 from mellea_like.report.run_figures import Distribution
+from mellea_like.report.views import TraceView
 from mellea_like.report.waterfall import waterfall
 
 
@@ -117,8 +118,12 @@ def test_a_single_draw_has_a_coverage_too():
 # --- the waterfall ----------------------------------------------------------------------------
 
 
+def drawn_over_time(trace, *, links=True):
+    return waterfall(TraceView(trace), "it", links=links)
+
+
 def bars(trace):
-    drawn = waterfall(trace, "it", links=True)
+    drawn = drawn_over_time(trace)
     found = re.findall(
         r'<a class="bar (\w+) (\w+)".*?<rect [^>]*?x="([\d.]+)%".*?width="([\d.]+)%"', drawn
     )
@@ -144,12 +149,12 @@ def test_a_bar_of_no_time_can_be_seen_and_stays_inside():
 def test_a_borrowed_turn_stands_in_the_row_of_the_chain_that_ran_it():
     trace = trace_of(("failed", 1), ("failed", 1))
     trace["slices"][1] |= {"subsample": 5, "chain": 0}
-    drawn = waterfall(trace, "it", links=False)
+    drawn = drawn_over_time(trace, links=False)
     assert drawn.count('<div class="wf-name" aria-hidden="true">1</div>') == 1
     assert '<div class="wf-name" aria-hidden="true">6</div>' not in drawn
 
 
 def test_each_bar_says_what_happened():
-    drawn = waterfall(trace_of(("failed", 1), ("passed", 1), best=1), "it", links=True)
+    drawn = drawn_over_time(trace_of(("failed", 1), ("passed", 1), best=1))
     assert "<title>Attempt 1: failed, 0 s to 1 s: it says a word: it is missing</title>" in drawn
     assert "<title>Attempt 2: passed and won, 1 s to 2 s</title>" in drawn

@@ -12,8 +12,8 @@ from report_kit import NASTY, nasty_trace, trace_of
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends import ScriptedBackend
+from mellea_like.report.call import ROOM, cell
 from mellea_like.report.markup import visible
-from mellea_like.report.notebook import ROOM, cell
 from mellea_like.requirements.checks import word_count
 
 

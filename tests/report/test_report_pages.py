@@ -15,9 +15,9 @@ from mellea_like import Image, Message
 from mellea_like.core import Audio, ToolCall
 from mellea_like.core.decision import Answer
 from mellea_like.report import call_report, call_text, comparison_text, run_report, run_text
+from mellea_like.report.call import cell
 from mellea_like.report.draw_details import FULL, MOST_BARS
 from mellea_like.report.markup import visible
-from mellea_like.report.notebook import cell
 from mellea_like.report.waterfall import MOST_ROWS
 
 

@@ -75,11 +75,7 @@ KNOWN = {"a": 1, "b": 1, "d": 1, "e": 1, "x_1": 1, "kind": "one", "one": 1}
         ({"type": "object"}, {"x": 1}, "there is no argument x: it takes none"),
         ({"additionalProperties": False}, {"x": 1}, "there is no argument x: it takes none"),
         (JOINED, {**KNOWN, "two": 2}, "there is no argument two: it takes a, "),
-        (
-            DRAFT_7 | JOINED,
-            {**KNOWN, "y": 2},
-            "there is no argument y: it takes a, e, ",
-        ),
+        (DRAFT_7 | JOINED, {**KNOWN, "y": 2}, "there is no argument y: it takes a, e, "),
         (JOINED, {**KNOWN, "x_1": "1"}, "at $.x_1: '1' is not of type 'integer'"),
         (
             {"properties": {"a": {}}, "additionalProperties": {"type": "integer"}},

@@ -34,10 +34,6 @@ def test_the_reason_says_the_number_and_the_limit(limits, text, reason):
     assert result.reason == reason
 
 
-def test_the_reason_of_a_pass_says_the_number():
-    assert verdict(word_count(at_most=5), "just one").reason == "it has 2 words"
-
-
 @pytest.mark.parametrize(
     ("limits", "description"),
     [
@@ -64,16 +60,6 @@ def test_counts_run_inline_and_are_named_after_their_function(make):
     assert isinstance(check, Requirement)
     assert check.stage is CheckStage.INLINE
     assert check.name == make.__name__
-
-
-def test_settings_of_a_requirement_are_passed_on():
-    check = word_count(at_most=3, name="short", weight=2, check_only=True, on_error="fail")
-    assert (check.name, check.weight, check.check_only, check.on_error) == (
-        "short",
-        2.0,
-        True,
-        "fail",
-    )
 
 
 @pytest.mark.parametrize("make", CHECKS)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from mellea_like.core.requirement import CheckStage
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks import (
     is_json,
@@ -76,12 +75,6 @@ def test_whatever_python_writes_as_json_passes(value):
     assert verdict(is_json(), json.dumps(value)).passed
 
 
-def test_json_of_a_schema_passes():
-    check = json_schema(PRICES)
-    assert check.stage is CheckStage.INLINE
-    assert verdict(check, '```\n{"items": [{"price": 1.5}]}\n```').passed
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -115,12 +108,6 @@ def test_a_schema_is_copied():
     check = json_schema(schema)
     schema["properties"]["a"]["type"] = "integer"
     assert verdict(check, '{"a": "b"}').passed
-
-
-def test_references_inside_a_schema_are_followed():
-    check = json_schema({"$defs": {"n": {"type": "integer"}}, "items": {"$ref": "#/$defs/n"}})
-    assert verdict(check, "[1]").passed
-    assert not verdict(check, '["1"]').passed
 
 
 def test_references_to_the_schema_of_a_draft_are_followed():
@@ -184,11 +171,6 @@ def test_another_text_than_the_choices_is_shown_with_them():
     assert result.reason == 'it is "Yes."; only "yes", "no" or "maybe" is allowed'
 
 
-def test_the_case_of_a_choice_counts_unless_it_is_ignored():
-    assert not verdict(one_of(["yes"]), "YES").passed
-    assert verdict(one_of(["yes"], ignore_case=True), "YES").passed
-
-
 @pytest.mark.parametrize(
     ("choices", "error", "message"),
     [
@@ -225,11 +207,6 @@ def test_another_number_or_none_fails(text, reason):
     result = verdict(number_between(1, 10), text)
     assert not result.passed
     assert result.reason == reason
-
-
-def test_limits_mean_what_is_written():
-    assert verdict(number_between(0.1, 0.3), "0.1").passed
-    assert verdict(number_between(0.1, 0.3), "0.3").passed
 
 
 def test_one_limit_is_enough():
@@ -333,10 +310,7 @@ LONG = "a" * 40 + "c"
 
 @pytest.mark.parametrize(
     ("schema", "value"),
-    [
-        ({"pattern": SLOW}, LONG),
-        ({"patternProperties": {SLOW: True}}, {LONG: 1}),
-    ],
+    [({"pattern": SLOW}, LONG), ({"patternProperties": {SLOW: True}}, {LONG: 1})],
 )
 def test_a_pattern_of_exponential_cost_errs(schema, value):
     with pytest.raises(RequirementError, match=r"0\.1 s for a pattern"):

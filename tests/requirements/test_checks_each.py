@@ -59,14 +59,6 @@ def test_a_reply_without_parts_fails(part):
     assert verdict(each(part, word_count(at_most=9)), " \n").reason == f"it has no {part}"
 
 
-def test_a_combination_is_checked_for_each_part():
-    check = each("line", starts_with("a") & ~contains("x"))
-    assert decided(check, "a\nab").passed
-    result = decided(check, "a\nax")
-    assert result.status is ValidationStatus.FAILED
-    assert result.reason.startswith('line 2 fails, "ax"')
-
-
 async def is_short(candidate):
     return len(candidate.text) < 3, "too long"
 

@@ -31,8 +31,8 @@ from mellea_like.requirements.checks import (
 )
 from mellea_like.requirements.checks_common import folded
 from mellea_like.requirements.checks_text import joins_nothing
+from mellea_like.requirements.early_rejection import EarlyWatch
 from mellea_like.requirements.json_arriving import early_schema
-from mellea_like.sampling.early_rejection import EarlyWatch
 
 
 def rejection(check, pieces):
@@ -158,12 +158,7 @@ def test_an_excluded_text_is_seen_once_a_plain_character_follows(name, text, cut
             '{"a": ["a", 2,',
             "the reply isn't a valid dict[str,list[literal['a',1]]]: a.1: Input should be 'a' or 1",
         ),
-        (
-            CHECKS["json"],
-            '{"a" 1,',
-            '{"a" 1,',
-            "it is not valid JSON: object key and value",
-        ),
+        (CHECKS["json"], '{"a" 1,', '{"a" 1,', "it is not valid JSON: object key and value"),
         (CHECKS["schema"], "Here", "H", "it is not valid JSON: invalid char in json text (at"),
         (CHECKS["parses"], " NaN ", None, None),
         (CHECKS["parses"], "1,", "1,", "it is not valid JSON: trailing garbage (at character 2"),
@@ -217,11 +212,6 @@ def test_each_reply_is_looked_at_from_its_start():
     used = copy.deepcopy(check.stream)
     used("a b", "a b")
     assert copy.deepcopy(used)("c", "c") is Verdict.UNKNOWN
-
-
-def test_a_check_can_be_lent_to_a_requirement_of_ones_own():
-    polite = Requirement("is short and polite", stream=word_count(at_most=2, early=True).stream)
-    assert rejection(polite, "a b c") == ("a b c", "it has 3 words so far; at most 2 are allowed")
 
 
 # --- Unicode ----------------------------------------------------------------------------------

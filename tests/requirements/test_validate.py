@@ -46,22 +46,6 @@ async def test_whether_there_is_more_to_do_after_the_inline_stage(
     assert validation.begin(candidate(text), check_all)[1] is done
 
 
-async def test_each_validator_is_called_once():
-    calls = []
-
-    async def later(asked):
-        calls.append("later")
-        return True
-
-    def now(asked):
-        calls.append("now")
-        return later(asked)
-
-    checks = [Requirement("now", now, inline=True), Requirement("later", later)]
-    assert names(await verdicts(checks)) == ["passed", "passed"]
-    assert calls == ["now", "later", "later"]
-
-
 async def test_an_inline_check_that_gives_a_coroutine_fails_the_stage_when_it_fails():
     async def answer(asked):
         return False
@@ -72,18 +56,6 @@ async def test_an_inline_check_that_gives_a_coroutine_fails_the_stage_when_it_fa
     checks = [Requirement("now", inline, inline=True), Requirement("be kind")]
     assert names(await verdicts(checks)) == ["failed", "skipped"]
     assert names(await verdicts(checks, check_all=True)) == ["failed", "failed"]
-
-
-async def test_a_judge_is_given_the_requirement_and_the_candidate():
-    asked = []
-
-    async def judge(requirement, given):
-        asked.append((requirement, given))
-        return ValidationResult(True)
-
-    check, given = Requirement("be kind"), candidate("x")
-    await StagedValidation([check]).check(given, judge)
-    assert asked == [(check, given)]
 
 
 @pytest.mark.parametrize(

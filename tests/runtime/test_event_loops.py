@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint, current_token
 from mellea_like.runtime.event_loops import (
     cancel_requested,
     clock,
+    foreign,
     loop_runs,
     native_cancel_requests,
     running_loop,
@@ -104,3 +105,34 @@ def test_no_loop_runs_here_while_another_thread_is_still_importing_its_library(m
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     assert running_loop() is None
     assert native_cancel_requests() == 0
+
+
+async def test_a_cancellation_that_no_one_asked_for_is_an_error_of_foreign_code():
+    stray = asyncio.CancelledError()  # On trio too: a thread's code may raise it.
+    with (
+        pytest.raises(ValueError, match="the judge raised") as raised,
+        foreign("the judge", ValueError),
+    ):
+        raise stray
+    assert raised.value.__cause__ is stray
+
+
+async def test_what_failed_along_with_a_stray_cancellation_is_raised_instead():
+    with pytest.raises(ExceptionGroup) as raised, foreign("the judge"):
+        raise BaseExceptionGroup("both", [asyncio.CancelledError(), OSError("full")])
+    assert [str(error) for error in raised.value.exceptions] == ["full"]
+
+
+async def test_a_cancellation_that_was_asked_for_leaves_foreign_code():
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        with foreign("the judge"):
+            await checkpoint()
+    assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
+async def test_any_other_exception_leaves_foreign_code_as_it_is(error):
+    with pytest.raises(type(error)) as raised, foreign("the judge"):
+        raise error
+    assert raised.value is error

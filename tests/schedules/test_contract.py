@@ -79,7 +79,6 @@ def test_each_learns_for_itself_unless_it_is_given_what_is_shared(make, name, sh
         (Restart, {"quantile": 1}, ValueError, "quantile is over 0 and under 1, not 1"),
         (Restart, {"most": 0}, ValueError, "most is at least 1, not 0"),
         (Restart, {"schedule": "eager"}, TypeError, "schedule is a BaseSchedule, not 'eager'"),
-        (Restart, {"spend_turns": 1}, TypeError, "spend_turns is a bool, not 1"),
         (Restart, {"latency": 0.5}, TypeError, "latency is a LatencyQuantiles, not 0.5"),
         (Hedged, {"latency": 0.5}, TypeError, "latency is a LatencyQuantiles, not 0.5"),
     ],

@@ -81,22 +81,10 @@ async def test_after_so_many_restarts_it_takes_as_long_as_it_does():
     assert len(backend.asked) == result.usage.requests == 4
 
 
-@pytest.mark.parametrize(("spend", "slices", "requests"), [(True, 1, 2), (False, 2, 6)])
-async def test_a_restart_may_cost_a_turn_so_that_requests_are_no_more_than_turns(
-    spend, slices, requests
-):
+async def test_a_restart_costs_no_attempt():
     backend = Draws({(i, n): 5.0 for i in (1, 2) for n in range(3)}, {})
-    result = await restarting(backend, spend_turns=spend).sample("do", [yes])
-    assert (len(result.slices), result.usage.requests) == (slices, requests)
-
-
-async def test_a_straggler_goes_on_when_a_sibling_has_taken_the_last_turn():
-    # Iterations 1 and 3 begin; the straggler's sibling takes 4, then 2, before the 2 s are over.
-    backend = Draws({(1, 0): 6.0, (3, 0): 1.5, (4, 0): 0.1}, {})
-    result = await restarting(backend, 2, spend_turns=True).sample("do", [yes])
-    assert sorted(s.iteration for s in result.slices) == [1, 2, 3, 4]
-    assert result.usage.requests == 4
-    assert result.elapsed == pytest.approx(6.0)
+    result = await restarting(backend).sample("do", [yes])
+    assert (len(result.slices), result.usage.requests) == (2, 6)
 
 
 async def test_a_straggler_goes_on_when_the_call_may_start_nothing_more():

@@ -301,7 +301,7 @@ async def test_where_more_than_one_has_to_pass_it_says_that_it_plans_for_one(sel
         FunctionBackend(lambda _: "yes"), loop_budget=3, concurrency_budget=1, selection=selection
     )
     made = plan([await strategy.sample("Say it.", [yes])])
-    said = "The run's selection goes on after a first pass: all below is for one reply"
+    said = "The run's selection continues after a first pass: all below is for one reply"
     assert made.selects == made.to_dict()["selects"] == (said in str(made))
     assert made.selects == (not isinstance(selection, str))
 

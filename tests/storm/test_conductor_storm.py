@@ -1,7 +1,7 @@
-"""Whatever a schedule answers: the scheduler keeps to the turns, the width and the order.
+"""Whatever a schedule answers: its plan keeps to the turns, the width and the order.
 
-The chains here are no subsamples: they wait for turns and sleep. So each step of the scheduler is
-held against a model that counts for itself.
+The draws here ask no model: they sleep. So each step of the plan is held against a model that
+counts for itself.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import anyio
@@ -20,10 +21,12 @@ from limits_storm import Mad, MadCourse, MadError
 from schedule_kit import facts
 
 from examples import examples
-from mellea_like import Outcome
+from mellea_like import Context, Instruction, Outcome
 from mellea_like.errors import AuthenticationFailed
-from mellea_like.sampling.iteration import Turn
-from mellea_like.sampling.scheduler import Scheduler, TurnPool
+from mellea_like.kernel.ports import Ask, Turn
+from mellea_like.kernel.race import Race
+from mellea_like.options.repairs import Repairs
+from mellea_like.options.scheduled import Scheduled, TurnPool
 from mellea_like.schedules.base import CallProgress, Go
 from mellea_like.testing.virtual_clock import run_virtual
 
@@ -34,7 +37,7 @@ Fate = Literal["failed", "errored", "broken", "passed"]
 
 @dataclass(frozen=True)
 class Work:
-    """What comes of one iteration."""
+    """What comes of one draw."""
 
     seconds: float
     fate: Fate
@@ -42,17 +45,41 @@ class Work:
 
 @dataclass
 class Link:
-    """One iteration that ran."""
+    """One draw that ran: how long its chain had waited for it, unless the chain was fresh."""
 
     chain: int
     turn: Turn
-    asked: float
+    asked: float | None
     got: float
+
+
+class Nap:
+    """A draw that sleeps."""
+
+    def __init__(self, stage: Stage, ask: Ask) -> None:
+        self.stage, self.chain, self.turn = stage, ask.chain, ask.turn
+        self.work = stage.works[len(stage.links) % len(stage.works)]
+        asked = stage.free.pop(ask.chain, None)
+        stage.links.append(Link(ask.chain, ask.turn, asked, stage.now()))
+        stage.at_work[ask.chain] = stage.now()
+        stage.most = max(stage.most, len(stage.at_work))
+
+    async def run(self) -> None:
+        await anyio.sleep(self.work.seconds)
+
+    def record(self) -> Any:
+        stage, broken = self.stage, self.work.fate == "broken"
+        del stage.at_work[self.chain]
+        stage.free[self.chain] = stage.now()
+        stage.broken += broken
+        outcome = Outcome.ERRORED if broken else Outcome(self.work.fate)
+        error = AuthenticationFailed("wrong key") if broken else None
+        return a_slice(self.turn.iteration, outcome, chain=self.chain, error=error)
 
 
 @dataclass
 class Stage:
-    """A scheduler, its chains and what they did."""
+    """A plan, its draws and what they did."""
 
     mad: Mad
     width: int
@@ -60,88 +87,63 @@ class Stage:
     works: tuple[Work, ...]
     links: list[Link] = field(default_factory=list)
     at_work: dict[int, float] = field(default_factory=dict)
+    free: dict[int, float] = field(default_factory=dict)
     most: int = 0
-    opened: list[int] = field(default_factory=list)
-    ended: list[int] = field(default_factory=list)
-    waiting: set[int] = field(default_factory=set)
     broken: int = 0
-    fatal: BaseException | None = None
+    began: float = 0.0
+
+    def now(self) -> float:
+        return anyio.current_time() - self.began
+
+    @property
+    def opened(self) -> set[int]:
+        return {link.chain for link in self.links}
 
     async def run(self) -> None:
-        began = anyio.current_time()
-
-        def now() -> float:
-            return anyio.current_time() - began
-
-        pool = TurnPool(self.width, self.loop, pooled=self.mad.pooled)
-        plan = Watcher(self)
-        scheduler = Scheduler(
-            plan, pool, most=self.width + self.mad.extra, clock=now, abort=self.abort
+        self.began = anyio.current_time()
+        spec = SimpleNamespace(action=Instruction("do"), context=Context())
+        repairs = Repairs(spec, lambda history: (spec.action, spec.context), "Mine", several=False)
+        pool, schedule = TurnPool(self.width, self.loop, pooled=self.mad.pooled), Watcher(self)
+        plan = Scheduled(
+            schedule,
+            repairs,
+            pool,
+            loop_budget=self.loop,
+            most=self.width,
+            extra=self.mad.extra,
         )
-
-        def open_chain(chain: int) -> None:
-            self.opened.append(chain)
-            tasks.start_soon(self.chain, chain, scheduler, now)
-
+        begun = self.began
+        race = Race(plan, lambda ask, _: Nap(self, ask), clock=anyio.current_time, started=begun)
         with anyio.fail_after(200_000):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(scheduler.keep_time)
-                scheduler.start(open_chain)
-        self.check(pool, plan)
+            await race.run()
+        self.check(race, pool, schedule)
 
-    def abort(self, error: BaseException, source: str) -> None:
-        assert source == "the schedule"
-        assert self.fatal is None
-        self.fatal = error
-
-    async def chain(self, chain: int, scheduler: Scheduler, now: Any) -> None:
-        broken = False
-        for _ in range(self.loop):
-            asked = now()
-            self.waiting.add(chain)
-            turn = await scheduler.turn_for(chain)
-            self.waiting.discard(chain)
-            if turn is None:
-                break
-            work = self.works[len(self.links) % len(self.works)]
-            self.links.append(Link(chain, turn, asked, now()))
-            self.at_work[chain] = now()
-            self.most = max(self.most, len(self.at_work))
-            await anyio.sleep(work.seconds)
-            del self.at_work[chain]
-            broken = work.fate == "broken"
-            outcome = Outcome.ERRORED if broken else Outcome(work.fate)
-            error = AuthenticationFailed("wrong key") if broken else None
-            scheduler.recorded(a_slice(turn.iteration, outcome, chain=chain, error=error))
-            if broken:
-                break
-        self.ended.append(chain)
-        self.broken += broken
-        scheduler.chain_ended(chain, broken=broken)
-
-    def check(self, pool: TurnPool, plan: Watcher) -> None:
-        assert sorted(self.ended) == self.opened == list(range(len(self.opened)))
+    def check(self, race: Race, pool: TurnPool, schedule: Watcher) -> None:
+        assert not self.at_work
+        assert self.opened == set(range(len(self.opened)))
         assert self.most <= self.width + self.mad.extra
         turns = [link.turn for link in self.links]
         assert len(set(turns)) == len(turns) == self.width * self.loop - pool.left
+        assert len(race.slices) == len(turns)
+        waited = [link for link in self.links if link.asked is not None]
         for link in self.links:
             assert self.mad.pooled or link.turn.subsample == link.chain
-            for other in self.links:
+        for link in waited:
+            for other in waited:
                 first_to_wait = link.asked < other.asked
                 assert not first_to_wait or link.got <= other.got, "who came later went first"
         for chain in self.opened:
             assert sum(link.chain == chain for link in self.links) <= self.loop
-        if self.fatal is not None:
-            assert isinstance(self.fatal, MadError)
+        if race.fatal is not None:
+            assert isinstance(race.fatal, MadError)
             return
-        # It ends where no turn can start any more, or where the schedule lets all of them lie.
-        assert plan.before is not None
+        # It ends when no turn can start any more, or when the schedule lets all of them lie.
         nothing_left = not pool.left or (not self.mad.pooled and len(self.opened) == self.width)
-        assert nothing_left or (plan.more <= 0 and plan.due == math.inf)
+        assert nothing_left or (schedule.more <= 0 and schedule.due == math.inf)
 
 
 class Watcher(MadCourse):
-    """A mad schedule that knows the chains as well."""
+    """A mad schedule that knows the draws as well."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage.mad, facts(concurrency_budget=stage.width, loop_budget=stage.loop))
@@ -150,12 +152,12 @@ class Watcher(MadCourse):
     def decide(self, progress: CallProgress) -> Go:
         stage = self.stage
         assert progress.opened == len(stage.opened)
+        assert progress.started == len(stage.links)
         assert progress.broken == stage.broken
-        assert progress.waiting <= len(stage.waiting)
-        # All that began and were not observed are running, and nothing else.
+        assert progress.waiting <= len(stage.free)
         assert len(progress.running) == progress.started - self.observed
         began = Counter(round(at, 6) for at in progress.running)
-        assert Counter(round(at, 6) for at in stage.at_work.values()) <= began
+        assert Counter(round(at, 6) for at in stage.at_work.values()) == began
         return super().decide(progress)
 
 
@@ -188,6 +190,6 @@ WORKS = st.builds(
     st.integers(1, 4),
     st.lists(WORKS, min_size=1, max_size=12).map(tuple),
 )
-def test_a_scheduler_keeps_to_turns_width_and_order(library, mad, width, loop, works):
+def test_a_plan_keeps_to_turns_width_and_order(library, mad, width, loop, works):
     mad.raised = 0
     run_virtual(Stage(mad, width, loop, works).run, backend=library)

@@ -356,8 +356,9 @@ FLAT = {
 @pytest.mark.parametrize("name", FLAT)
 def test_many_items_take_hardly_more_memory_than_few(runs, name):
     function, most = FLAT[name]
-    few, many = (once_more(peak_of, function)(runs, size) for size in (200, 800))
-    assert (many - few) / 600 <= most
+    # Below some 800 items, what grows is Python's lists of freed objects, which have an end.
+    few, many = (once_more(peak_of, function)(runs, size) for size in (800, 3200))
+    assert (many - few) / 2400 <= most
 
 
 def test_a_draw_in_breadth_takes_little_more_than_one_in_depth():

@@ -41,7 +41,7 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.hooks.types import HookMode, HookType
-from mellea_like.schedules.giving_up import FEWEST, bug_of, may_go_on, times_seen
+from mellea_like.schedules.giving_up import FEWEST, bug_of, times_seen
 from mellea_like.selections import BaseSelection, Consensus, Tournament
 
 pytestmark = pytest.mark.timeout(3600)
@@ -454,11 +454,11 @@ def check_stop_reason(call: Call, result: SamplingResult[Any]) -> None:
         assert same_bug(slices) >= max(call.concurrency, FEWEST)
     elif reason == StopReason.ERROR:
         compared = compares and result.decision is not None and result.decision.errors
-        assert compared or not all(map(may_go_on, slices)) or same_bug(slices) >= FEWEST
+        assert compared or not all(s.may_continue for s in slices) or same_bug(slices) >= FEWEST
     else:
         assert reason == StopReason.EXHAUSTED
         assert len(slices) == call.turns
-        assert all(map(may_go_on, slices))
+        assert all(s.may_continue for s in slices)
         assert all(s.outcome is not Outcome.CANCELLED for s in slices)
 
 

@@ -17,10 +17,10 @@ import anyio
 import anyio.lowlevel
 
 from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
+from mellea_like.gateway.current_request import admitted
 from mellea_like.gateway.http.guard import Guard
-from mellea_like.gateway.http.keys import admitted
-from mellea_like.gateway.http.metrics import Metrics
 from mellea_like.gateway.http.server import listen, serve
+from mellea_like.gateway.metrics import Metrics
 
 TOKEN = "test-token-0123456789"
 OTHER_TOKEN = "other-token-0123456789"

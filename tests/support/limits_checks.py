@@ -23,7 +23,7 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, gate_of
-from mellea_like.schedules.giving_up import PerRequirement, may_go_on
+from mellea_like.schedules.giving_up import PerRequirement
 
 TICK = 1e-5
 
@@ -210,7 +210,7 @@ def check_record(ran: Ran, record: tuple[Slice, ...]) -> None:
             assert s.text.startswith("good")
             assert all(verdict.passed for verdict in s.verdicts)
             assert s.requirements == tuple(ran.requirements)
-    broken = [s for s in record if s.outcome is Outcome.ERRORED and not may_go_on(s)]
+    broken = [s for s in record if s.outcome is Outcome.ERRORED and not s.may_continue]
     assert len(broken) <= widest(ran) or isinstance(ran.schedule, Mad), "one key, many refusals"
     for s in record:
         at_once = [t for t in record if t.started_at <= s.started_at < t.ended_at]
@@ -232,7 +232,7 @@ def check_chains(ran: Ran, record: tuple[Slice, ...]) -> None:
         for earlier, later in pairwise(links):
             assert earlier.ended_at <= later.started_at + TICK
             assert earlier.outcome in {Outcome.FAILED, Outcome.ERRORED}, "it went on after its end"
-            assert may_go_on(earlier)
+            assert earlier.may_continue
             assert not isinstance(earlier.error, Foreign | AuthenticationFailed)
         failed: list[Slice] = []
         first = links[0]
@@ -406,7 +406,7 @@ def check_stop_reason(ran: Ran, record: tuple[Slice, ...], result: SamplingResul
         due = [t for t in (call.timeout, getattr(ran.schedule, "seconds", None)) if t is not None]
         assert ran.seconds >= min(due) - TICK
     elif reason == StopReason.ERROR:
-        assert not all(map(may_go_on, record))
+        assert not all(s.may_continue for s in record)
     else:
         assert reason == StopReason.EXHAUSTED
         check_exhausted(ran, record)
@@ -416,6 +416,6 @@ def check_exhausted(ran: Ran, record: tuple[Slice, ...]) -> None:
     """Every turn was spent, but those that the schedule let lie, and no error ended a lane."""
     call, schedule = ran.call, ran.schedule
     assert all(s.outcome in {Outcome.FAILED, Outcome.ERRORED} for s in record)
-    assert all(map(may_go_on, record))
+    assert all(s.may_continue for s in record)
     if not isinstance(schedule, Mad):
         assert len(record) == call.loop_budget * call.concurrency

@@ -436,7 +436,7 @@ def a_call(**changes: Any) -> Call:
         strategys_purse="none",
         purse_within=False,
         give_up=False,
-        in_order=False,
+        ordered=False,
         timeout=None,
         iteration_timeout=None,
         told=True,
@@ -494,7 +494,7 @@ KNOWN = {
         Lot("bad", 1.0),
         calls=[
             a_call(
-                in_order=True,
+                ordered=True,
                 schedule=_mad(
                     (1, None), (2, None), (0, 7.0), (0, 7.0), (1, None), pooled=False, timing=False
                 ),

@@ -37,7 +37,6 @@ from mellea_like.schedules.base import (
     Go,
     SchedulePlan,
 )
-from mellea_like.schedules.giving_up import may_go_on
 
 LotKind = Literal[
     "good",
@@ -266,13 +265,14 @@ class MadCourse(SchedulePlan):
         assert progress.started - before.started <= max(0, self.more)
         fresh = progress.opened - before.opened
         assert fresh <= max(0, self.more - before.waiting), "a fresh chain came before one at work"
-        if progress.turns:
+        under_way = len(before.running) + progress.started - before.started
+        if progress.turns and under_way < min(total, facts.concurrency_budget + self.mad.extra):
             assert progress.now <= self.due + 1e-5, "it was not asked when it wanted to be"
 
     def observe(self, slice_: Slice) -> None:
         self.observed += 1
         self.failed += slice_.outcome == "failed"
-        self.broken += slice_.outcome == "errored" and not may_go_on(slice_)
+        self.broken += slice_.outcome == "errored" and not slice_.may_continue
         if self.mad.raises_at == -self.observed:
             self.mad.raised += 1
             raise MadError("observe")

@@ -11,10 +11,7 @@ from mellea_like.coalescing import AuditRecord, CoordinatorStatistics, SamplingC
 async def coordinate(inner: Backend, request: Request) -> None:
     ledger: list[AuditRecord] = []
     async with SamplingCoordinator(
-        inner,
-        idle=0.01,
-        scope=lambda request: request.meta.sampling_id,
-        audit=ledger.append,
+        inner, idle=0.01, scope=lambda request: request.meta.sampling_id, audit=ledger.append
     ) as coordinator:
         assert_type(coordinator, SamplingCoordinator)
         assert_type(await coordinator.generate(request), Generation)

@@ -1,1 +1,1 @@
-"""The journal: a file from which a run goes on after a crash."""
+"""The journal: a file from which a run is resumed after a crash."""

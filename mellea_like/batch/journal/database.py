@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 APPLICATION_ID = 0x4D4C6A6C
-"""What the file says that it is: ``MLjl``, at byte 68 (https://sqlite.org/fileformat2.html)."""
+"""The file's application id: ``MLjl``, at byte 68 (https://sqlite.org/fileformat2.html)."""
 
 FORMAT_VERSION = 5
 """The version of these tables, in the file's ``user_version``."""
@@ -87,13 +87,14 @@ TABLES = {
 }
 """Each table by its name, as SQLite's own schema table has it.
 
-Rows are only ever added, but for the results of what failed, when a run goes on with more turns.
+Rows are only added; only results of failed items are replaced, when a run is resumed with
+more turns.
 """
 
 SET_RUN = "INSERT OR REPLACE INTO run VALUES (?, ?)"
 
 BUSY_SECONDS = 10.0
-"""How long to wait where another connection holds SQLite's own locks; each does so only briefly."""
+"""How long to wait for SQLite's own locks, which other connections hold only briefly."""
 
 _ADVICE = "restore a copy of it, or begin a new journal; `sqlite3 FILE .recover` may save rows"
 

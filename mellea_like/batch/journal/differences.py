@@ -15,17 +15,17 @@ __all__ = ["Difference", "differences", "has_more_turns"]
 Object: TypeAlias = "dict[str, Any]"
 
 LONGEST = 60
-"""How many characters of a value are shown."""
+"""The number of characters of a value that are shown."""
 
 BEFORE_IT = 15
-"""How many of them stand before the place where two long values begin to differ."""
+"""The number of those before the place at which two long values begin to differ."""
 
 _OF_THE_RUN = frozenset({"strategy", "model"})
 """Parts of an identity whose own parts are known by their names alone."""
 
 
 class Difference(NamedTuple):
-    """A part in which two runs differ: what it was and is, in short; None where it isn't there."""
+    """A part in which two runs differ: its old and new value, shortened; None if missing."""
 
     name: str
     was: str | None
@@ -111,7 +111,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _of_alike(was: Any, now: Any) -> list[Difference]:
-    """Say how two requirements with the same wording decide differently."""
+    """Describe how two requirements with the same wording differ."""
     found: list[Difference] = []
     for one, other in zip(_leaves(was), _leaves(now), strict=True):
         old, new = _object(one), _object(other)

@@ -1,7 +1,7 @@
-"""What makes two runs of a batch the same run, and two items the same item. Pure.
+"""The identity of a run of a batch, and that of an item. Pure.
 
-Nothing here depends on a process: no addresses, no order of sets. So what one process wrote into a
-journal can be compared by another.
+Nothing here depends on a process, such as addresses or the order of sets, so that one process can
+compare the identities that another one wrote into a journal.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ LABEL = 80
 """The longest label, in characters."""
 
 HEX = 24
-"""Hexadecimal digits of a digest: 96 bits, where no one tries to make two the same."""
+"""Hexadecimal digits of a digest: 96 bits are enough if nobody tries to forge one."""
 
 OPAQUE = "<class>"
-"""The only name in what is said of an object that isn't data: its class."""
+"""The only key in the description of an object that isn't data: its class."""
 
 OWN = ("strategy", "requirements", "model", "options", "format")
-"""What an identity says by itself; ``prompt`` and ``input`` the user may say better."""
+"""Parts that users can't replace; they can replace ``prompt`` and ``input``."""
 
 REBINDING = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
-"""What a function does to names around it whose values then aren't constants."""
+"""Operations of a function that make names around it variables."""
 
 CALLED: tuple[type, ...] = (FunctionType, partial)
 
@@ -70,12 +70,10 @@ def identity_of(
     options: Options | Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Json]:
-    """Say what a run does, so that another one can tell whether it would do the same.
+    """Describe what a run does, to compare it with another run.
 
-    What only says how it is done is left out: limits, budgets, retries, plugins, telemetry, and
-    how long to wait for what.
-
-    ``extra`` is what the user says besides: a digest of the ``input``, the template of the
+    Settings of how it is done are left out: limits, budgets, retries, plugins, telemetry and
+    timeouts. ``extra`` has the user's parts: a digest of the ``input``, the template of the
     ``prompt``, or anything under another name.
     """
     settings = strategy.settings
@@ -98,7 +96,7 @@ def identity_of(
 
 
 def digest_of(item: object, action: Action[Any] | None) -> str:
-    """Say which item this is, whatever its position: a digest of it, and one of its prompt."""
+    """Identify an item, whatever its position, by a digest of it and one of its prompt."""
     own: Json
     asked: Json
     try:
@@ -113,7 +111,7 @@ def digest_of(item: object, action: Action[Any] | None) -> str:
 
 
 def _message(message: object) -> Json:
-    """Say what a message is, as `_plain` does, in a tenth of the time."""
+    """Describe a message as `_plain` does, in a tenth of the time."""
     if type(message) is Message:
         if message.tool_calls or message.tool_call_id or not isinstance(message.content, str):
             return message.as_dict()
@@ -122,12 +120,12 @@ def _message(message: object) -> Json:
 
 
 def differing_part(before: str, now: str) -> str:
-    """Say what differs between two items: the prompt, where the item is the same."""
+    """Name the part in which two items differ: ``item``, or ``prompt`` if only that differs."""
     return "prompt" if before.partition("-")[0] == now.partition("-")[0] else "item"
 
 
 def row_of(item: object) -> Json:
-    """Return an item's data as JSON has it; None for an object that isn't data."""
+    """Return an item's data as JSON values; None for an object that isn't data."""
     if is_action(item):
         return None
     try:
@@ -170,7 +168,7 @@ def _strategy(strategy: BaseSamplingStrategy) -> Json:
         "give_up": _shown(settings.give_up),
         "accept_incomplete": settings.accept_incomplete or None,
     }
-    # What a user's strategy keeps besides, such as its template.
+    # Other attributes of a user's strategy, such as its template.
     own = {name: value for name, value in vars(strategy).items() if value is not settings}
     described |= {name: _shown(value) for name, value in sorted(own.items())}
     return {
@@ -196,13 +194,13 @@ def _setting(value: object) -> Json:
     if not callable(value):
         return _plain(value)
     decided = _function(value)
-    if is_dataclass(value) and not isinstance(value, type):  # A scorer with settings of its own.
+    if is_dataclass(value) and not isinstance(value, type):  # A scorer that has settings.
         decided["is"] = {f.name: _setting(getattr(value, f.name)) for f in fields(value) if f.repr}
     return decided
 
 
 def _function(function: Any, version: str | None = None) -> dict[str, Json]:
-    """Say which function it is: its name, and its code where that may change below the name."""
+    """Identify a function by its name, and by its code if that may change under the same name."""
     name = _name(function)
     if version is not None:
         return {"function": name, "version": version}
@@ -266,7 +264,7 @@ def _code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
 
     That is its bytecode (so comments, docstrings, annotations, layout and decorators don't count)
     with the values that it takes from around it: numbers and texts, and the functions of its module
-    that it calls. None where there is none, as of what was written in C.
+    that it calls. None if there is none, as for functions written in C.
     """
     if isinstance(validator, partial):
         given = {str(n): value for n, value in enumerate(validator.args)} | validator.keywords

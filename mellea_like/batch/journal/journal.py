@@ -42,20 +42,20 @@ _INSERT_PART = "INSERT OR IGNORE INTO parts VALUES (?, ?)"
 _INSERT_RESULT = "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)"
 
 LINGER = 0.05
-"""How long rows that no one waits for are gathered before they are written, in seconds."""
+"""How long rows are gathered before they are written if no one waits for them, in seconds."""
 
 MANY = 1000
-"""With so many rows queued there is nothing to wait for."""
+"""The number of queued rows that are written at once."""
 
 
 class Journal:
-    """Where a batch run writes down what it has done, and finds it again when it goes on.
+    """The file in which a batch run stores its results, and from which it is resumed.
 
     It is an SQLite file that only its owner may read. A result is handed on only after it is on
-    the disk, so that a run that was killed at any moment loses none and repeats none: only what was
-    under way is sampled again. One process at a time writes it; `read_run` and `read_items` read it
-    at any time. The data of large images, sounds and files is written once, however many
-    conversations have it.
+    the disk, so that a run that was killed at any moment loses none and repeats none: only the
+    items that were being sampled are sampled again. One process at a time can write to it;
+    `read_run` and `read_items` can read it at any time. The data of large images, sounds and files
+    is written once, however many conversations have it.
 
     ::
 
@@ -64,17 +64,17 @@ class Journal:
                 ...
 
     Args:
-        path: where. A symbolic link is not followed, and a file that isn't a journal is left as it
-            is. SQLite keeps files beside it while it is in use (``-wal``, ``-shm``), and after a
-            kill; they belong to it, and are moved or copied with it only.
-        resume: whether to go on with a journal that is there; False refuses it.
+        path: its path. A symbolic link is not followed, and a file that isn't a journal is not
+            changed. SQLite keeps files beside it while it is in use (``-wal``, ``-shm``), and after
+            a kill; they belong to it, and must be moved or copied with it.
+        resume: whether to continue with an existing journal; False refuses it.
         text: the texts to keep: of ``"all"`` draws, with their conversations; of the ``"best"``
             draw of each item, which is the winner or else the best failure; or of ``"none"``.
             The journal always keeps the winner's text and value, which are the result, and of all
             draws the outcome, verdicts with reasons, cost, error and times, and each item's label
             and input row.
-        prices: what tokens cost, for `read_run` and for reports; None leaves those of a run that
-            goes on as they are.
+        prices: the prices of tokens, for `read_run` and for reports; None keeps those of a run that
+            is resumed.
 
     Raises:
         TypeError: the path isn't a path, or a price not a `Price`.
@@ -105,24 +105,25 @@ class Journal:
 
     @property
     def path(self) -> Path:
-        """Where the journal is."""
+        """The path of the journal."""
         return self._path
 
     @property
     def text(self) -> KeptText:
-        """Whose words are kept."""
+        """The draws whose texts are kept."""
         return self._text
 
     def open(self, identity: Mapping[str, Any]) -> OpenJournal:
-        """Open it for a run, as `sample_many` does: to be entered with ``async with``.
+        """Open it for a run, as `sample_many` does.
 
         Args:
-            identity: what the run is, as plain data by name. A journal that is there must be of the
-                same run.
+            identity: the parts of the run as plain data, by name. An existing journal must belong
+                to the same run.
 
         Returns:
-            The open journal. Entering it raises `JournalError` where the journal can't be made or
-            used, is in use, is damaged or not a journal, or belongs to another run.
+            The open journal, to enter with ``async with``. That raises `JournalError` if the
+            journal can't be made or used, is in use, is damaged or not a journal, or belongs to
+            another run.
         """
         notes: dict[str, Any] = {"text": self._text}
         if self._prices is not None:
@@ -149,11 +150,11 @@ class _Queued:
 
 
 class OpenJournal:
-    """A journal in use, as `Journal.open` gives it: what a run writes as it goes, and looks up.
+    """A journal in use, as `Journal.open` returns it, which a run writes and looks up in.
 
-    A commit waits for the disk, a millisecond or more. What is queued meanwhile is the next commit:
-    so the more there is to write, the less each row costs (group commit). When the block is left,
-    also by an error or a cancellation, what is queued is written first.
+    A commit waits for the disk, a millisecond or more. Rows that are queued meanwhile form the next
+    commit: the more there is to write, the less each row costs (group commit). When the block is
+    left, even by an error or a cancellation, queued rows are written first.
     """
 
     def __init__(self, path: Path, text: KeptText, open_file: Callable[[], JournalFile]) -> None:
@@ -165,8 +166,7 @@ class OpenJournal:
         self._problem: Exception | None = None
         self._failed: JournalError | None = None
         self._closing = False
-        # Of each attempt under way: when it began, and the iterations that are noted.
-        # ... and the item's own text.
+        # Attempts being sampled: their start, the iterations written, and the item's own text.
         self._running: dict[tuple[int, int], tuple[float, set[int], str | None]] = {}
         self._parts: set[str] = set()
 
@@ -206,20 +206,20 @@ class OpenJournal:
         self._closing = True
         self._work.set()
         self._queued.due.set()
-        # Its one task raises nothing, and is shielded; what the block raised goes on as it is.
+        # The only task raises nothing and is shielded, so the block's exception stays as it is.
         await self._tasks.__aexit__(None, None, None)
 
     # --- what a run does -------------------------------------------------------------------------
 
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> Sequence[StoredItem]:
-        """Return what was known, when it was opened or now, of items from an id on, in order."""
+        """Return the items from an id on, in order, as of the opening or of now."""
         file = self._usable()
         if item_id > file.last and not now:
             return ()
         return await to_thread.run_sync(file.read, item_id, count, limiter=self._thread)
 
     async def unfinished(self, item_id: int, count: int) -> Sequence[StoredItem]:
-        """Return what is known now of the first items without a result, from an id on, in order."""
+        """Return the first items without a result from an id on, in order, as of now."""
         read = self._usable().read_unfinished
         return await to_thread.run_sync(read, item_id, count, limiter=self._thread)
 
@@ -234,8 +234,8 @@ class OpenJournal:
     ) -> None:
         """Note that an item is being sampled, with its row of the input; never waits.
 
-        The label of a row need not be said. An attempt is one more than were stored, or one that
-        goes on: then the iterations ``known`` are in the journal already.
+        The label of a row can be left out. An attempt is one more than were stored, or a stored one
+        that is resumed: then the iterations ``known`` are in the journal already.
         """
         self._usable()
         row, parts = input_row(data)

@@ -1,7 +1,7 @@
 """The data of large parts of messages: a journal keeps it once, by its hash, and refers to it.
 
-A reference stands where OpenAI's chat protocol has the data, as a dict where that has a text:
-``sha256``, ``bytes`` (how many), and what stands ``before`` the base64 of the data.
+A reference is a dict in place of the text that holds the data in OpenAI's chat protocol:
+``sha256``, ``bytes`` (their number), and the text ``before`` the base64 of the data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LARGE = 1024
 """Bytes of data from which a part is kept by its hash."""
 
 _PLACES = {"image_url": "url", "input_audio": "data", "file": "file_data"}
-"""Where a part of each type has its data: under its type's name, and there under this one."""
+"""The key of a part's data, inside the value under its type's name, by the type."""
 
 _REFERENCE = {"sha256", "bytes", "before"}
 
@@ -114,7 +114,7 @@ def _parts_of(prompts: Iterable[Any]) -> Iterable[dict[str, Any]]:
 
 
 def _inside(part: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return what has the data of a part, and under which name; None for what is no such part."""
+    """Return the dict with a part's data and the key; None for anything else."""
     kind = part.get("type")
     name = _PLACES.get(kind) if isinstance(kind, str) else None
     inside = None if name is None else part.get(cast("str", kind))

@@ -58,12 +58,12 @@ _UNFINISHED = (
     " WHERE id >= ? AND id < ? AND NOT EXISTS (SELECT 1 FROM results WHERE item = id)"
     " ORDER BY id LIMIT ?"
 )
-"""Without the upper bound, each block of a finished run would look at all the items after it."""
+"""The upper bound keeps a block of a finished run from looking at all later items."""
 _SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iteration"
 
 
 class StoredItem(NamedTuple):
-    """What a journal knows of an item; of a finished one also what `read_items` gives.
+    """An item in a journal; a finished one has its record, as `read_items` returns it.
 
     Of an unfinished one it has the ``slices``: their attempts and their records, oldest first.
     """
@@ -94,7 +94,7 @@ def journal_paths(*journals: object) -> tuple[Path, ...]:
 
 
 def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
-    """Read what a journal says of its run.
+    """Read the record of a run from its journal.
 
     Args:
         path: the journal's path. It may be in use.
@@ -135,15 +135,15 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
 def read_items(
     path: str | Path, *, only: int | None = None, parts: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """Read what a journal knows of each item, a block at a time.
+    """Read the record of each item, a block at a time.
 
     Args:
         path: the journal's path. It may be in use: each block is as of when it is read.
         only: the id of a single item to read; the rest of the file is neither read nor checked,
             unless the item isn't there.
-        parts: whether to read the data of large images, sounds and files. False is for those who
-            show them as placeholders: what refers to the data then stands in its place, a dict with
-            its ``sha256`` and how many ``bytes`` it has.
+        parts: whether to read the data of large images, sounds and files. False is for
+            programs that show placeholders: the data is then replaced by a dict with its ``sha256``
+            and its number of ``bytes``.
 
     Yields:
         For each item that was begun, in the order of the input: ``id`` (its position there, from
@@ -171,7 +171,7 @@ def read_items(
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
     """Find the digests that several items of some journals have, in 8 bytes an item.
 
-    What is returned tells of a digest whether it may be one of these, and of no other but by chance
+    The returned function tells whether a digest is one of these; it is wrong only by chance
     (2**-64 for each pair of items).
     """
     hashes = array("q")
@@ -190,7 +190,7 @@ def read_block(
     *,
     parts: bool = True,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Read some items, as of one moment: of each its digest, and what `read_items` gives.
+    """Read some items as of one moment: the digest and the record of each.
 
     ``which`` is the first item's id, the id after the last one's, and how many at most.
     """
@@ -251,7 +251,7 @@ def _unfinished_slices(
 
 
 def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """Read what is said of the run as a whole, by name."""
+    """Read the facts about the run as a whole, by name."""
     try:
         facts = {name: json.loads(value) for name, value in connection.execute("SELECT * FROM run")}
     except (TypeError, ValueError):

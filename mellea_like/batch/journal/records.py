@@ -1,4 +1,4 @@
-"""From what happens in a run to the rows of its journal, and from rows to records: pure."""
+"""The rows of a journal made from the events of a run, and records made from rows: pure."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ KeptText: TypeAlias = Literal["all", "best", "none"]
 Row: TypeAlias = "tuple[Any, ...]"
 
 MOST_TOKENS = 2**48
-"""What is counted of a slice's tokens at most: a server may say anything, and sums must fit."""
+"""The most tokens that are counted for a slice: servers can report anything, and sums must fit."""
 
 _SLICE_TEXTS = ("text", "value", "action", "tool_calls", "refusal", "reasoning")
-"""The parts of a slice that are words: those of the model, and those it was asked with."""
+"""The parts of a slice with texts: those of the model, and those of its prompt."""
 
-# What is mostly so is left out of the JSON, and comes back when it is read.
+# Usual values, which are left out of the JSON and put back when it is read.
 _USUAL_SLICE: dict[str, Any] = {
     "subsample": 0,
     "depth": 0,
@@ -128,7 +128,7 @@ def slice_row(
 
 
 def slice_record(row: Row, own: str | None) -> dict[str, Any]:
-    """Read the row of a slice, as `slice_to_dict` wrote it; one of format 2 leaves nothing out."""
+    """Read the row of a slice, as `slice_to_dict` wrote it; one of format 2 is complete."""
     _, _, iteration, *columns, written = row
     body: dict[str, Any] = {"iteration": iteration, **_USUAL_SLICE, **json.loads(written)}
     body.setdefault("usage", dict(zip(USAGE, columns, strict=True)))
@@ -144,7 +144,7 @@ def _words_of(body: dict[str, Any], own: str | None) -> dict[str, Any]:
 
 
 def _leave_out(body: dict[str, Any], own: str | None) -> None:
-    """Leave out the action's text where it is the item's own."""
+    """Leave out the action's text if it is the item's own."""
     if body["action"]["text"] == own:
         body["action"] = body["action"]["type"]
 
@@ -194,7 +194,7 @@ def result_rows(
             for at, s in enumerate(result.slices)
             if s.iteration in kept
         ]
-        # What was asked before it was repaired: the conversation goes on from there.
+        # The first prompt of a chain, because the repaired conversations continue it.
         first = {s.chain: s.iteration for s in reversed(result.slices) if s.messages}
         told = kept | {first[s.chain] for s in result.slices if s.iteration in kept and s.messages}
         said = with_earlier(
@@ -222,7 +222,7 @@ def item_record(
     slices: Sequence[Row],
     data_of: Callable[[str], str] | None,
 ) -> dict[str, Any]:
-    """Put together what a journal knows of an item; ``data_of`` has the data of large parts.
+    """Put together the record of an item; ``data_of`` has the data of large parts.
 
     A part that is missing is a `KeyError`, and one that isn't what it should be a `ValueError`.
     """
@@ -252,7 +252,7 @@ def item_record(
         record["error"] = None if error is None else json.loads(error)
         if trace is not None:
             own = own_text(data)
-            # An attempt may go on where one before it stood; the same iteration's later row counts.
+            # An attempt may continue an earlier one; the later row of an iteration counts.
             bodies = {row[2]: slice_record(row, own) for row in slices if row[1] <= attempt}
             usual = {"success": status == "passed", "elapsed": elapsed}
             told = {**_USUAL_TRACE, **usual, **_read(trace, data_of)}
@@ -270,7 +270,7 @@ def _read(written: str, data_of: Callable[[str], str] | None) -> Any:
 
 
 def standing(rows: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
-    """Leave out what a later attempt, which went on somewhere or began anew, has made void."""
+    """Leave out rows that a later attempt, resumed or started again, has made void."""
     kept: list[tuple[int, dict[str, Any]]] = []
     for attempt, body in rows:
         while kept and kept[-1][1]["iteration"] >= body["iteration"]:
@@ -280,12 +280,12 @@ def standing(rows: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict
 
 
 def own_text(data: object) -> str | None:
-    """Return the text that an item is, or None where it is something else."""
+    """Return the text that an item is, or None if it is something else."""
     return data if isinstance(data, str) else None
 
 
 def _usage(slices: Sequence[Row]) -> dict[str, int]:
-    """Sum what an item's slices have cost; few have details, which stand in their bodies alone."""
+    """Sum up the usage of an item's slices; its details, if any, are only in their bodies."""
     usage = {name: sum(row[3 + at] for row in slices) for at, name in enumerate(USAGE)}
     for *_, body in slices:
         if any(f'"{name}":' in body for name in USAGE_DETAILS):

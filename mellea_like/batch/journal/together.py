@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.journal.database import journal_errors, opened
 from mellea_like.batch.journal.reader import read_block, read_items
-from mellea_like.core.prompts import prompt_at, rewritten
+from mellea_like.core.prompts import rewritten
 from mellea_like.core.serialization import usage_from_dict, usage_to_dict
+from mellea_like.report.views import TraceView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -108,38 +109,38 @@ def _joined(
     """Put the draws of two calls together, unless they were sent different prompts."""
     if first is None or then is None:
         return then or first
-    if _asked(first) != _asked(then):
+    earlier, later = TraceView(first), TraceView(then)
+    if _asked(earlier) != _asked(later):
         return then
-    last, chains = (
-        max((s[name] for s in then["slices"]), default=0) for name in ("iteration", "chain")
-    )
-    prompts = len(first["prompts"])
-    # The later call's iterations stay as they are, for its decision names them.
+    last = max((s.iteration for s in later.slices), default=0)
+    chains = max((s.chain for s in later.slices), default=0) + 1
+    prompts = len(earlier.prompts)
+    # The later call's iterations stay as they are, because its decision names them.
     before: list[dict[str, Any]] = [
-        {**s, "iteration": s["iteration"] + last, "chain": s["chain"] + chains + 1}
-        for s in first["slices"]
+        {**s.plain, "iteration": s.iteration + last, "chain": s.chain + chains}
+        for s in earlier.slices
     ]
     after = [
         {
-            **s,
-            **{name: s[name] + prompts for name in ("prompt", "context")},
-            **{name: s[name] + first["elapsed"] for name in ("started_at", "ended_at")},
+            **s.plain,
+            "prompt": s.prompt + prompts,
+            "context": s.context + prompts,
+            "started_at": s.started_at + earlier.elapsed,
+            "ended_at": s.ended_at + earlier.elapsed,
         }
-        for s in then["slices"]
+        for s in later.slices
     ]
-    best = first["best_index"] if then["best_index"] is None else then["best_index"] + len(before)
-    usage = usage_from_dict(first["usage"]) + usage_from_dict(then["usage"])
+    best = earlier.best_index if later.best_index is None else later.best_index + len(before)
     return {
         **then,
-        "prompts": [*first["prompts"], *rewritten(then["prompts"], further=prompts)],
+        "prompts": [*earlier.prompts, *rewritten(later.prompts, further=prompts)],
         "slices": [*before, *after],
         "best_index": best,
         "undelivered": first["undelivered"] + then["undelivered"],
-        "elapsed": first["elapsed"] + then["elapsed"],
-        "usage": usage_to_dict(usage),
+        "elapsed": earlier.elapsed + later.elapsed,
+        "usage": usage_to_dict(earlier.usage + later.usage),
     }
 
 
-def _asked(trace: Mapping[str, Any]) -> object:
-    firsts = (s for s in trace["slices"] if not s["depth"])
-    return next((prompt_at(trace["prompts"], s["prompt"]) for s in firsts), None)
+def _asked(trace: TraceView) -> object:
+    return next((trace.sent(s.prompt) for s in trace.slices if not s.depth), None)

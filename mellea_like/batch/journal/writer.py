@@ -51,7 +51,7 @@ _REOPEN_FAILED = (
     " WHERE status = 'failed'"
     " AND json_extract(trace, '$.stop_reason') IN ('exhausted', 'error')"
 )
-"""Makes unfinished what has spent its turns, or lost them by an error: it goes on."""
+"""Deletes results of items that failed or ended in an error, so that these are resumed."""
 
 _MARK = b"mellea_like journal, written by process "
 _SIGNED = re.compile(rb"%b(\d+)\n" % _MARK)
@@ -238,7 +238,7 @@ class JournalFile:
         self.commit({SET_RUN: [(name, to_json(value)) for name, value in facts.items()]})
 
     def read(self, first: int, count: int) -> list[StoredItem]:
-        """Read items that were begun before."""
+        """Read items that were begun earlier."""
         end = first + count
         with self._using:
             block = read_block(self._connection, self._path, (first, end, count))
@@ -262,7 +262,7 @@ class JournalFile:
             with suppress(JournalError):
                 self._note({**notes, "ended": now} if ended else notes)
         finally:
-            # A read whose caller was cancelled may still be going on.
+            # A read whose caller was cancelled may still be running.
             with self._using, suppress(sqlite3.Error):
                 self._stack.close()
 

@@ -1,4 +1,4 @@
-"""What needs Ray itself: whether the cluster has room, a small one, and the limit's actor."""
+"""Functions that need Ray itself: room in a cluster, a small cluster, and the limit's actor."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def ray_module() -> Any:
 def check_room(
     actors: int, cpus: float, others: Mapping[str, float] | None = None, patience: float = 10.0
 ) -> None:
-    """Raise `NoRoom` where the running cluster has none, not even after a moment.
+    """Raise `NoRoom` if the running cluster has none, even after a moment.
 
-    The ``others`` are what an actor needs besides CPUs, such as GPUs.
+    The ``others`` are further resources of an actor, such as GPUs.
     """
     # The actors of a dataset that has just been read need that moment to leave.
     ray = ray_module()
@@ -79,7 +79,7 @@ def check_room(
 
 
 def _shortage(total: float, free: float, actors: int, cpus: float) -> str | None:
-    """Say why so many CPUs have no room for actors and one task beside them, or None."""
+    """Explain why so many CPUs have no room for actors and one task; None if they have."""
     needed = actors * cpus + ONE_TASK
     wanted = f"{actors} actors of {cpus:g} CPU and the one CPU that Ray Data's own tasks need"
     if total + SLACK < needed:
@@ -107,10 +107,10 @@ def local_cluster(
     outside.
 
     Args:
-        cpus: how many CPUs it says it has. Actors whose calls wait may be more than there are CPUs.
-        object_store_memory: bytes of memory for blocks; by default what Ray takes.
-        temp_dir: where Ray puts its logs and sockets: an absolute path, a short one, since the path
-            of a socket has at most 107 bytes. By default Ray's.
+        cpus: the number of CPUs that it claims. It can exceed that of the machine, if calls wait.
+        object_store_memory: bytes of memory for blocks; by default Ray's choice.
+        temp_dir: the folder of Ray's logs and sockets: an absolute path, and a short one, since the
+            path of a socket has at most 107 bytes. By default Ray's.
 
     Yields:
         Nothing; ``ray`` is connected to the cluster.
@@ -160,7 +160,7 @@ class RayKeeper:
         await self._answer(self._actor.alive.remote(name))
 
     def settle(self, name: str, number: int, end: RequestEnd) -> None:
-        """Say how a request ended, without waiting for an answer."""
+        """Report how a request ended, without waiting for an answer."""
         self._actor.settle.remote(name, number, end)
 
     async def _answer(self, answer: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What all actors of a dataset may spend together: an actor holds it, and answers each request.
+"""The limit that all actors of a dataset share: another actor holds it and answers requests.
 
 A request is a call of the actor, and another one when it has ended: two cores that were busy with
 other work passed 400 requests a second. Faster quotas would need batches.
@@ -88,9 +88,9 @@ class ClusterLimit:
         prices: the price of each model by its name.
         assume_output_tokens: the longest reply to reserve for, where options have no
             ``max_tokens``.
-        cancelled: what a request costs that was cancelled, as `Budget` says. Usages and ledgers of
-            the workers have what had arrived.
-        name: what tells the limit from others in the cluster.
+        cancelled: the cost of a cancelled request, as in `Budget`. Usages and ledgers of the
+            workers have the tokens that had arrived.
+        name: the limit's name, unique in the cluster.
 
     Raises:
         TypeError: a limit isn't a number, or ``prices`` isn't a price table.
@@ -301,7 +301,7 @@ class RemoteLimit:
         return _Permit(self, number)
 
     def settle(self, number: int, end: RequestEnd) -> None:
-        """Say how a request ended."""
+        """Report how a request ended."""
         self._keeper.settle(self._name, number, _sendable(end))
 
     @asynccontextmanager

@@ -56,9 +56,9 @@ def sample_dataset(
     is read, unless a journal has it, or you call ``materialize()``. A row that fails is one whose
     ``status`` says so, never the end of the dataset.
 
-    The rows are cut into shards. Where an actor dies, Ray starts it again and gives it the same
-    shards; with ``journal_dir``, it skips the rows that it had finished, and at most the calls that
-    were under way are made again. Without, it samples the whole shard again.
+    The rows are cut into shards. If an actor dies, Ray starts it again and gives it the same
+    shards; with ``journal_dir``, it skips the rows that it had finished, and repeats at most the
+    calls that were running. Without, it samples the whole shard again.
 
     The output has the columns of the input and those of `RowOutcome`: ``output``, ``value``,
     ``success``, ``status``, ``reasons``, ``error``, ``iterations``, ``elapsed``, ``requests``,
@@ -69,33 +69,33 @@ def sample_dataset(
         make_strategy: makes the strategy; called once in each actor, so it opens there what it
             needs. With ``limits`` it takes one argument: the limit, to be put around each backend
             with `LimitedBackend`.
-        prompt: what to ask for a row: a Jinja template, as on the command line, in which
-            ``{{ question }}`` stands for a column.
-        action: what to ask for a row, as a function of it; in place of ``prompt``. A row for which
+        prompt: the prompt of a row: a Jinja template, as on the command line, in which
+            ``{{ question }}`` is the value of a column.
+        action: the prompt of a row as a function of the row, instead of ``prompt``. A row for which
             it raises has failed with that error.
-        requirements: what each reply must meet besides what the strategy requires.
+        requirements: the requirements of each reply, in addition to the strategy's.
         format: the type that replies are parsed to; the column ``value`` has them as JSON.
         options: how to generate; by default as the strategy says.
-        actors: how many actors, each in its own process; or ``(min, max)``, between which Ray
+        actors: the number of actors, each in its own process; or ``(min, max)``, between which Ray
             Data has as many as there is work for.
-        calls_per_actor: how many calls each makes at a time, on one event loop.
+        calls_per_actor: the number of calls that each makes at a time, on one event loop.
         cpus_per_actor: the CPUs that Ray counts for an actor. Calls wait more than they compute, so
             a part of one is often right.
         num_gpus: the GPUs that Ray counts for an actor, which may be a part of one; for models that
             ``make_strategy`` loads.
         resources: the custom resources that Ray counts for an actor, by their names.
         runtime_env: the environment of the actors, as Ray has it: packages, variables, files.
-        rows_per_shard: how many rows are given to an actor at once, and share a journal; by default
-            twice as many as it makes calls at a time.
+        rows_per_shard: the number of rows that are given to an actor at once and share a journal;
+            by default twice the number of calls at a time.
         key: the column that names a row, different in each. By default rows are told apart by their
             contents and positions.
         journal_dir: a directory for the shards' journals, one file for each. On several machines it
             must be one that all of them share and that has file locks; else an actor that is
             started on another machine starts its shards again. Another dataset or another prompt
             needs another directory, or is refused.
-        limits: what the actors may spend together.
-        check_cluster: whether to make sure first that the cluster has room now. Pass False where it
-            grows by itself, or where others will leave.
+        limits: the budget that all actors share.
+        check_cluster: make sure first that the cluster has room now. Pass False if it grows by
+            itself, or if other jobs will end.
 
     Returns:
         The dataset of results.

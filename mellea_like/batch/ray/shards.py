@@ -1,4 +1,4 @@
-"""What an actor does with a shard of rows: its journal, the calls, and what comes of each row.
+"""The work of an actor on a shard of rows: its journal, the calls, and the outcome of each row.
 
 Nothing here needs Ray. A block of rows, which is a shard, is a `pyarrow.Table`.
 """
@@ -49,7 +49,7 @@ JOURNAL_POLL = 0.25
 
 @dataclass(repr=False)
 class ShardWork:
-    """What is to be done with each row; it is sent to the actors."""
+    """The work on each row, which is sent to the actors."""
 
     make_strategy: Callable[..., BaseSamplingStrategy]
     action: Callable[[Mapping[str, Any]], Any]
@@ -59,7 +59,7 @@ class ShardWork:
     calls: int = 16  # At a time, in an actor.
     key: str | None = None  # The column that names a row; None for its position.
     journal_dir: str | None = None
-    settings: Mapping[str, Any] | None = None  # What the journals remember of the run besides.
+    settings: Mapping[str, Any] | None = None  # Further parts of the run's identity.
     limit_actor: Any = None  # A handle, which keeps the actor alive.
     # Seconds that a shard waits for its journal where another process still has it: one that is
     # dead or about to die, since Ray gave the shard to this one. A file server may take 90 seconds
@@ -82,7 +82,7 @@ class ShardSampler:
         self._limit: RemoteLimit | None = None
         self._failure: Exception | None = None
         self._strategy: BaseSamplingStrategy | None = None
-        # Ray takes an exception here for a bug of its own, and tells the user to report it.
+        # Ray would take an exception here for its own bug, and tell the user to report it.
         try:
             self._strategy = self._make_strategy()
         except Exception as exc:  # noqa: BLE001 (raised with the first shard)

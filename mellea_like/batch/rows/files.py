@@ -150,7 +150,7 @@ def _without_duplicates(line: int, pairs: list[tuple[str, Any]]) -> dict[str, An
 
 
 def _named_twice(names: Sequence[str]) -> str | None:
-    """Return a name that stands there more than once; a line has room for a million of them."""
+    """Return a name that occurs more than once, in linear time: a line can have a million names."""
     counts = Counter(names)
     return next((name for name in names if counts[name] > 1), None)
 
@@ -200,7 +200,7 @@ def _csv(
 
 
 def _wrong(fields: list[str], names: list[str] | None) -> str:
-    """Say what is wrong with a row, or with the names in the first one; a blank line isn't."""
+    """Describe the fault of a row, or of the names in the first one; blank lines have none."""
     try:
         "".join(fields).encode("utf-8")
     except UnicodeEncodeError:
@@ -217,10 +217,10 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
 def row_writer(
     file: BinaryIO, format: RowFormat, columns: Mapping[str, str] | None = None
 ) -> RowWriter:
-    """Make what writes results.
+    """Make a writer of results.
 
     ``columns`` are the input's columns with their types (``string``, ``int64``, ``double`` or
-    ``bool``), to stand before the result's; without them a column ``input`` holds rows as JSON.
+    ``bool``), which come before the result's; without them a column ``input`` has rows as JSON.
     """
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)

@@ -45,7 +45,7 @@ RESULT_FIELDS = (
     "output_tokens",
     "unknown",
 )
-"""The columns of a result in a file that has columns, besides those of its input."""
+"""The columns of a result in a file that has columns, after those of its input."""
 
 _NOT_ESCAPED_BY_JSON = re.compile(
     r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -111,7 +111,7 @@ class RowWriter(ABC):
         """Write one."""
 
     def close(self) -> None:  # noqa: B027 (most files have no end to write)
-        """Write what is to stand at the end; the file stays open."""
+        """Write the end of the file, which stays open."""
 
 
 def format_of(path: str | Path) -> RowFormat:
@@ -158,7 +158,7 @@ def of_results(names: Sequence[str]) -> bool:
 def input_of(row: Row, place: str) -> Row | None:
     """Return the row of the input that a result is about; None if it passed.
 
-    What isn't a result is a `BadRow`.
+    A row that isn't a result raises `BadRow`.
     """
     told: Mapping[str, Any] = row
     names = list(row)

@@ -24,7 +24,7 @@ ROW = "row"
 class RowTemplate:
     """A Jinja template that sees a row's fields by their names, and all of them as ``row``.
 
-    It runs in Jinja's sandbox. What a row holds is only ever text: it is not run. It can be
+    It runs in Jinja's sandbox, and the values of a row are never run as code. It can be
     sent to another process. A text that is no template, or the same for every row, is a
     `ValueError`.
     """

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.results import Results
     from mellea_like.cli.signals import SignalHandler
 
-__all__ = ["run_batch"]
-
 MOST_ERRORS_TOLD = 5
 """How many different errors are reported."""
 

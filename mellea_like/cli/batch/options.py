@@ -13,9 +13,8 @@ from mellea_like.cli.draw_options import CHECKS, DRAWS, LOOP, PANELS, DrawOption
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 from mellea_like.export.example_selection import Drop, Reasoning
-from mellea_like.requirements.expressions import ALLOWED, CODE_FORMS
-
-__all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine"]
+from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS
+from mellea_like.sampling import why_not_together
 
 STANDARD = "-"
 """Standard input, or standard output."""
@@ -64,154 +63,146 @@ class BatchOptions(DrawOptions):
     source: str = argument("INPUT", "The rows: a file, or - for JSONL on standard input.")
     checks: list[str] = option(
         list,
-        f"A check: {'  '.join(ALLOWED)}. Repeatable.\n\nChecks that run code, in a sandbox:"
+        "--check EXPR",
+        f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
         f" {'  '.join(CODE_FORMS)}.\n\nA check that contains {{{{ }}}} is a Jinja template, which"
         " the model isn't told about: contains:{{ answer }}.",
-        "--check",
-        metavar="EXPR",
-        panel=CHECKS,
+        CHECKS,
     )
     prompt: str | None = option(
         None,
+        "--prompt -p TEMPLATE",
         "The prompt of each row, as a Jinja template: {{ text }} is the field text, and"
         ' {{ row["the text"] }} one whose name isn\'t a word. @FILE reads the template from a file.'
         " Without this option, each row has a field messages in the format of OpenAI's API.",
-        "--prompt",
-        "-p",
-        metavar="TEMPLATE",
-        panel=ROWS,
+        ROWS,
     )
     system: str | None = option(
         None,
+        "--system TEXT",
         "A system prompt for all rows whose messages have none. @FILE reads it from a file.",
-        metavar="TEXT",
-        panel=ROWS,
+        ROWS,
     )
     output: str = option(
         REQUIRED,
+        "--output -o OUT",
         "A file that ends in .jsonl, .csv, .tsv or .parquet, or - for JSONL on standard output.",
-        "--output",
-        "-o",
-        metavar="OUT",
-        panel=RESULTS,
+        RESULTS,
     )
     on_bad_line: OnBadLine = option(
         "stop",
+        "--on-bad-line WHAT",
         "What to do with a line that can't be read or lacks a field: stop before anything is sent,"
         " or skip it.",
-        metavar="WHAT",
-        panel=ROWS,
+        ROWS,
     )
     first: int | None = option(
-        None, "Use only the first N rows, to try things out.", metavar="N", min=1, panel=ROWS
+        None, "--first N", "Use only the first N rows, to try things out.", ROWS, min=1
     )
     again: bool = option(
         False,
+        "--again",
         "Ask again about the rows of INPUT that did not pass. INPUT is a file of results, such as"
         " --failed writes; rows keep their ids and lines.",
-        panel=ROWS,
+        ROWS,
     )
     keep: Keep = option(
-        "all",
-        "Which rows to write to OUT: all, passed or failed.",
-        metavar="WHICH",
-        panel=RESULTS,
+        "all", "--keep WHICH", "Which rows to write to OUT: all, passed or failed.", RESULTS
     )
     reasoning: Reasoning | None = option(
         None,
+        "--reasoning WHERE",
         "Where to write the model's reasoning: field, a field of that name; inline, <think> tags"
         " before the output; drop, nowhere. Default: field for JSONL, otherwise drop.",
-        metavar="WHERE",
-        panel=RESULTS,
+        RESULTS,
     )
     drop: list[str] = option(
         list,
+        "--drop WHICH",
         "Leave out rows whose reply is incomplete (cut off, filtered or refused) or empty."
         " Repeatable.",
-        metavar="WHICH",
-        panel=RESULTS,
+        RESULTS,
     )
     min_chars: int | None = option(
-        None, "Leave out rows with a shorter reply.", metavar="N", min=0, panel=RESULTS
+        None, "--min-chars N", "Leave out rows with a shorter reply.", RESULTS, min=0
     )
     max_chars: int | None = option(
-        None, "Leave out rows with a longer reply.", metavar="N", min=0, panel=RESULTS
+        None, "--max-chars N", "Leave out rows with a longer reply.", RESULTS, min=0
     )
     failed: str | None = option(
         None,
+        "--failed FILE",
         "A file for rows that did not pass. Default: OUT, with success false.",
-        metavar="FILE",
-        panel=RESULTS,
+        RESULTS,
     )
-    force: bool = option(False, "Replace OUT if it exists.", panel=RESULTS)
+    force: bool = option(False, "--force", "Replace OUT if it exists.", RESULTS)
     journal: Path | None = option(
         None,
+        "--journal FILE",
         "Record the run in this file, for --resume and for mellea-like report.",
-        metavar="FILE",
-        panel=RUN,
+        RUN,
     )
-    resume: bool = option(False, "Continue the journal's run, if there is one.", panel=RUN)
+    resume: bool = option(False, "--resume", "Continue the journal's run, if there is one.", RUN)
     journal_text: KeptText = option(
         "all",
+        "--journal-text WHOSE",
         "Which texts the journal keeps: of all draws, of the best draw, or only those that passed.",
-        metavar="WHOSE",
-        panel=RUN,
+        RUN,
     )
     parallel: int = option(
-        8, "How many rows to work on at the same time.", metavar="N", min=1, max=10_000, panel=RUN
+        8, "--parallel N", "How many rows to work on at the same time.", RUN, min=1, max=10_000
     )
     processes: int = option(
         1,
+        "--processes N",
         "Divide the rows among this many processes, for a server that is faster than one process."
         " --parallel, the budget and the rates apply to all together; the journal is a folder.",
-        metavar="N",
+        RUN,
         min=1,
         max=256,
-        panel=RUN,
     )
     in_order: bool = option(
         False,
+        "--in-order",
         "Write results in the order of the rows. Default: as soon as they are ready.",
-        panel=RUN,
+        RUN,
     )
     order: Order = option(
         "depth",
+        "--order HOW",
         "depth makes all draws of a row before it starts the next one. breadth makes the first draw"
         " of every row before any second one, so that a small budget finds more rows that pass.",
-        metavar="HOW",
-        panel=RUN,
+        RUN,
     )
     unique: str | None = option(
         None,
+        "--unique HOW",
         "Reject a reply that resembles another row's: exact compares texts but for case and spaces,"
         " and a number from 0 to 1 is the similarity from which replies count as alike.",
-        metavar="HOW",
-        panel=RUN,
+        RUN,
     )
     max_errors: int = option(
         10,
+        "--max-errors N",
         "Stop after this many consecutive rows end in an error; 0 for never.",
-        metavar="N",
+        RUN,
         min=0,
-        panel=RUN,
     )
     loop: int | None = option(
         None,
+        "--attempts N",
         f"Draws of one row in each lane at most, one after another. Default: {LOOP}, or as many as"
         " --n needs.",
-        "--attempts",
-        metavar="N",
-        panel=DRAWS,
+        DRAWS,
     )
     concurrency: int = option(
         1,
+        "--lanes K",
         "How many draws of one row run at the same time; more than 1 is faster and costs more.",
-        "--lanes",
-        metavar="K",
-        panel=DRAWS,
+        DRAWS,
     )
     timeout: float | None = option(
-        None, "Stop working on a row after this many seconds.", metavar="SECONDS", panel=DRAWS
+        None, "--timeout SECONDS", "Stop working on a row after this many seconds.", DRAWS
     )
 
     def __post_init__(self) -> None:
@@ -250,7 +241,7 @@ class BatchOptions(DrawOptions):
             (
                 self.parallel < self.processes,
                 f"--parallel {self.parallel}",
-                "takes a row in each process at least",
+                "needs at least one row for each process",
             ),
         ):
             if wrong:
@@ -259,14 +250,17 @@ class BatchOptions(DrawOptions):
 
     def _check_rounds(self) -> None:
         """Refuse options for which a row's draws can't be spread over rounds."""
+        features = dict.fromkeys(self.spec.selection.features, "--select")
+        if self.concurrency > 1:
+            features["lanes"] = "--lanes"
+        if why := why_not_together(features | {"rounds": "--order breadth"}):
+            raise Problem(why, Exit.USAGE)
         for wrong, given, why in (
-            (self.concurrency > 1, "--lanes", "makes one draw for a row at a time"),
             (
-                self.select.partition(":")[0] not in {"first", "ordered", "collect", "vote"},
-                "--select",
-                "keeps no scores from round to round",
+                self.journal_text != "all",
+                "--journal-text",
+                "continues from everything in the journal",
             ),
-            (self.journal_text != "all", "--journal-text", "goes on from all that the journal has"),
             (self.source == STANDARD, "INPUT -", "reads the rows once a round: name a file"),
         ):
             if wrong:

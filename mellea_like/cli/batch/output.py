@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.rows.formats import RowWriter
 
-__all__ = ["Output", "ReaderLeft"]
-
 LONGEST_HEAD = 100_000
 """Most bytes of a file's first line."""
 
@@ -75,7 +73,7 @@ class Output:
 
     @property
     def whole_at_its_end(self) -> bool:
-        """Whether the format can't be read until it is complete."""
+        """Whether a file can't be read before it is complete."""
         return self._format is RowFormat.PARQUET
 
     def begin(self, columns: Mapping[str, str] | None, *, at_once: bool) -> None:

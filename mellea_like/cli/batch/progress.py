@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Usage
     from mellea_like.core.prices import Price
 
-__all__ = ["BatchView", "parts_of", "so_far", "status_line", "summary"]
-
 
 def _cost(usage: Usage, price: Price) -> str:
     return f"cost {money(price.cost(usage), price.currency, at_least=bool(usage.unknown))}"
@@ -39,7 +37,9 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
         return parts
     if progress.errored:
         parts.append(Text(plural(progress.errored, "error"), "red"))
-    told = not progress.waiting  # Rows that pass are done first, so they say little about the rest.
+    told = (
+        not progress.waiting
+    )  # Passing rows finish first, so their numbers say little about the rest.
     if told and progress.seconds_left is not None and progress.done != progress.total:
         parts.append(Text(f"{seconds(round(max(0.0, progress.seconds_left - since)))} left"))
     if told and progress.pass_rate is not None:
@@ -119,10 +119,7 @@ def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> st
         counts.append(f"{progress.errored:,} ended in an error")
     usage = progress.usage
     spent = [plural(usage.requests, "request"), f"{amount(usage.total_tokens)} tokens"]
-    details = (
-        (usage.cached_input_tokens, "cached"),
-        (usage.reasoning_tokens, "reasoning"),
-    )
+    details = ((usage.cached_input_tokens, "cached"), (usage.reasoning_tokens, "reasoning"))
     if told := ", ".join(f"{amount(n)} {what}" for n, what in details if n):
         spent[-1] += f" ({told})"
     if usage.cache_hits:

@@ -13,7 +13,7 @@ from mellea_like.batch.rows.template import RowTemplate
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.standard_streams import one_line
 from mellea_like.core.conversation import Conversation, Instruction, Message
-from mellea_like.requirements.expressions import is_code_check, parse_check, parse_code_check
+from mellea_like.requirements.expressions import parse_check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.rows.formats import Row
     from mellea_like.core.conversation import Asked
     from mellea_like.core.requirement import Requirement
-
-__all__ = ["PromptTemplate"]
 
 
 class PromptTemplate:
@@ -74,9 +72,9 @@ class PromptTemplate:
     def _check(self, template: RowTemplate, row: Row, place: str) -> Requirement:
         text = _filled(template, "a check", row, place)
         try:
-            if is_code_check(text):
-                return parse_code_check(text, name=template.text, check_only=True)
-            return parse_check(text, early=self._early, name=template.text, check_only=True)
+            return parse_check(
+                text, early=self._early, code=True, name=template.text, check_only=True
+            )
         except ValueError as exc:
             raise _bad(row, place, one_line(str(exc))) from exc
 

@@ -1,4 +1,4 @@
-"""The results of a row as plain data: its records, and how it ended."""
+"""The results of a row as plain data."""
 
 from __future__ import annotations
 
@@ -23,18 +23,16 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.export.example_selection import Drop
 
-__all__ = ["RowRecords", "RowResult"]
-
 
 class RowResult(NamedTuple):
     """The results of a row.
 
     Attributes:
         line: its line.
-        records: its results, and of each whether the filters let it pass.
+        records: its results, each with whether the filters let it pass.
         replayed: whether it comes from the journal.
         error: the error of its call, in a sentence; None if there was none.
-        key_refused: whether that was that the server refuses the key.
+        key_refused: whether the error is that the server refuses the key.
         place: its place among the rows of the file, if several processes share them.
     """
 
@@ -47,7 +45,7 @@ class RowResult(NamedTuple):
 
 
 class RowRecords:
-    """Makes plain data of what came of rows."""
+    """Writes the results of rows as plain data."""
 
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
@@ -58,7 +56,7 @@ class RowRecords:
         )
 
     def of(self, item: ItemResult[Any]) -> RowResult:
-        """Make what came of a row."""
+        """Write the result of a row."""
         row: Row = item.item
         error = None if item.error is None else sentence(item.error, debug=self._options.debug)
         refused = isinstance(item.error, AuthenticationFailed)
@@ -66,7 +64,7 @@ class RowRecords:
         return RowResult(row.number, records, item.replayed, error, refused, row.place or 0)
 
     def _records(self, item: ItemResult[Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Write a row's replies as plain data, and whether the filters let each pass."""
+        """Write a row's replies as plain data, each with whether the filters let it pass."""
         options, result = self._options, item.result
         records = _records_of(item, as_value=options.json_schema is not None)
         replies: list[Slice | None] = []
@@ -93,9 +91,9 @@ class RowRecords:
 
 
 def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[str, Any]]:
-    """Write what came of a row as plain data: a record, or one for each reply that it collected.
+    """Write a row's result as a record, or as one for each reply that it collected.
 
-    If too few were collected, the last one says so. The first has what all of them cost.
+    If too few were collected, the last record says so. The first has the cost of all.
     """
     whole = _record_of(item, as_value=as_value)
     result = item.result

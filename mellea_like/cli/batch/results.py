@@ -1,4 +1,4 @@
-"""The results of a batch's rows, sampled by one process, and messages meanwhile."""
+"""The results of a batch's rows, sampled by one process, with messages on the way."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.source import RowSource
     from mellea_like.limits.backoff_gate import BackoffGate
 
-__all__ = ["Results", "View", "row_results", "with_options"]
-
 OPTIONS = {
     "loop_budget": "--attempts",
     "concurrency_budget": "--lanes",
@@ -52,10 +50,10 @@ GIVE_UP_AFTER = 4.0
 
 
 class View(Protocol):
-    """A display of how far a batch is."""
+    """A display of a batch's progress."""
 
     def update(self, progress: Progress) -> None:
-        """Take the numbers of this moment."""
+        """Take the current numbers."""
         ...
 
     def tell(self, line: str) -> None:
@@ -68,7 +66,7 @@ class Results(Protocol):
 
     @property
     def progress(self) -> Progress:
-        """How far the batch has come."""
+        """The progress of the batch."""
         ...
 
     def __aiter__(self) -> AsyncIterator[RowResult]: ...
@@ -101,7 +99,7 @@ async def row_results(
                 order=options.order,
                 journal=_journal(options, backends),
                 unique=options.similarity,
-                keep_errors=False,  # The backend's say nothing about the row.
+                keep_errors=False,  # A backend's error isn't about the row.
                 on_progress=view.update,
                 settings=settings,
             ) as results:
@@ -129,7 +127,7 @@ class _RowResults:
 async def _watch_servers(
     backends: Backends, view: View, run: anyio.CancelScope, outages: list[str]
 ) -> None:
-    """Tell of each outage once; end the run where a server has never answered."""
+    """Report each outage once; end the run if a server has never answered."""
     began: dict[BackoffGate, float] = {}
     while True:
         for gate in backends.gates:
@@ -157,7 +155,7 @@ def _journal(options: BatchOptions, backends: Backends) -> Journal | None:
 
 
 def with_options(error: Exception) -> Exception:
-    """Say in options how the run differs from the one that its journal has."""
+    """Name the options in which the run differs from the one in its journal."""
     if not isinstance(error, JournalError) or not error.differences:
         return error
     from mellea_like.batch.unique import UNIQUE  # noqa: PLC0415 (few runs need it)
@@ -168,7 +166,7 @@ def with_options(error: Exception) -> Exception:
         told = Difference(*one)
         name = told.name.removeprefix("options.")
         if (told.was or told.now or "").startswith(f'"{UNIQUE}'):
-            name = "unique"  # It is a requirement that no --check names.
+            name = "unique"  # This requirement comes from no --check.
         if name in options:
             message = message.replace(str(told), str(told._replace(name=options[name])))
         elif name.partition(".")[0] == "selection":
@@ -180,6 +178,6 @@ def with_options(error: Exception) -> Exception:
 
 def _of_selection(told: Difference) -> str:
     part = told.name.rpartition(".")[2]
-    if part not in {"by", "k", "n"}:  # Its values are in the words of Python.
+    if part not in {"by", "k", "n"}:  # Its values are Python's.
         return "--select is not the same"
     return str(told._replace(name="--n" if part == "n" else "--select"))

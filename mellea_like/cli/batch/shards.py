@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.batch.results import View
 
-__all__ = ["Shards", "refuse_shards", "sample_shard", "shard_results"]
-
 _NAME = re.compile(r"shard-(\d+)-of-(\d+)\.db")
 
 ACCOUNT = "this run"
@@ -193,7 +191,7 @@ class _ShardResults:
         self._told: dict[str, float] = {}
         self._lost: list[str] = []
         self._spent: str | None = None
-        # In order, a result waits until each running process has sent its first one.
+        # With --in-order, results wait until each running process has sent one.
         self._first: dict[int, list[tuple[int, RowResult]]] | None = None
         if ordered:
             self._first = {number: [] for number in range(count)}
@@ -204,8 +202,7 @@ class _ShardResults:
         total = Progress(total=self._total, elapsed=anyio.current_time() - self._began)
         for one in self._of.values():
             total = replace(
-                total,
-                **{name: getattr(total, name) + getattr(one, name) for name in _SUMS},
+                total, **{name: getattr(total, name) + getattr(one, name) for name in _SUMS}
             )
         return total
 

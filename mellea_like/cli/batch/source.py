@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.options import OnBadLine
     from mellea_like.cli.batch.prompt import PromptTemplate
 
-__all__ = ["RowSource", "digest_of"]
-
 MOST_WARNINGS = 10
 """How many bad lines are reported one by one."""
 

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
 
-__all__ = ["EPILOG", "HELP", "SampleOptions", "run"]
-
 HELP = """Draw replies until one meets every requirement, several at a time.
 
 The reply alone goes to standard output; everything else goes to standard error.
@@ -78,18 +76,18 @@ class SampleOptions(DrawOptions):
         "INSTRUCTION", "The instruction, or - to read it from standard input."
     )
     as_json: bool = option(
-        False, "Print a JSON object with the record of each draw.", "--json", panel=OUTPUT
+        False, "--json", "Print a JSON object with the record of each draw.", OUTPUT
     )
     trace: Path | None = option(
         None,
+        "--trace FILE",
         "Write the call's record, with prompts and replies, to a file for mellea-like report."
         " Replaces the trace of an earlier call.",
-        metavar="FILE",
-        panel=OUTPUT,
+        OUTPUT,
     )
-    explain: bool = option(False, "Show a table of all draws on stderr.", panel=OUTPUT)
+    explain: bool = option(False, "--explain", "Show a table of all draws on stderr.", OUTPUT)
     ledger: bool = option(
-        False, "Show on stderr how much each draw cost, wasted and saved.", panel=OUTPUT
+        False, "--ledger", "Show on stderr how much each draw cost, wasted and saved.", OUTPUT
     )
 
 

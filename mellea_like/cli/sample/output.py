@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
 
-__all__ = ["as_record", "models_in", "slices_table", "summary", "why", "write_record", "write_text"]
-
 MOST_KEYS = 5
 """Keys of a vote that are shown."""
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
         ValidationPreCheckPayload,
     )
 
-__all__ = ["NARROW", "STYLES", "Progress", "Row", "render"]
-
 STYLES = {
     "waiting": "dim",
     "generating": "cyan",

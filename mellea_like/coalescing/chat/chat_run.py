@@ -67,7 +67,7 @@ class ChatRun(Generic[M, R]):
         self._result: Any = None
 
     async def carry_out(self) -> None:
-        """Run it to its end, whatever that is; a cancellation that is not its own goes on."""
+        """Run it to its end, whatever that is, and pass on a cancellation from outside."""
         if self.scope.cancel_called:
             return  # It was stopped before its first step.
         attributes: dict[str, AttributeValue] = {

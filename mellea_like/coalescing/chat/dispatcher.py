@@ -34,12 +34,12 @@ DEADLINE = "a message's deadline, on the clock of anyio.current_time(),"
 
 
 class StopReport(NamedTuple):
-    """What stopping a session did; true where it ended a run or discarded messages.
+    """The effect of stopping a session; true if it ended a run or discarded messages.
 
     Attributes:
         known: whether the session had a run or messages that waited.
-        cancelled: whether a run was active and has ended; False where there was none, and where it
-            would not end within ``stop_grace``.
+        cancelled: whether a run was active and has ended; False if there was none, or if it
+            did not end within ``stop_grace``.
         discarded: how many messages waited and will not run; those of the active run don't count.
     """
 
@@ -52,7 +52,7 @@ class StopReport(NamedTuple):
 
 
 class ChatStatistics(NamedTuple):
-    """What a `ChatDispatcher` is doing and has done.
+    """A snapshot of a `ChatDispatcher`.
 
     Attributes:
         sessions: sessions that have a run or messages that wait.
@@ -87,8 +87,8 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             print(await ticket)
 
     Messages of one session that come within ``quiet`` seconds of each other go to one run, in their
-    order. What comes during a run waits, and runs as one when that has ended, without another
-    window. Sessions do not wait for each other, unless ``concurrency`` says so.
+    order. Messages that come during a run wait, and go to one run when it has ended, without
+    another window. Sessions do not wait for each other, unless ``concurrency`` says so.
 
     A ticket need not be awaited. A caller that is cancelled while it awaits one takes its message
     back, unless a run has it. A run is never cancelled because no one waits for it; if it fails and
@@ -107,7 +107,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         max_sessions: how many sessions may have a run or messages that wait.
         concurrency: how many runs may be active over all sessions; None for no limit. Sessions wait
             in the order in which they were ready.
-        on_busy: what a message does that comes during a run. ``"queue"``: it waits for the end.
+        on_busy: the effect of a message that comes during a run. ``"queue"``: it waits for the end.
             ``"interrupt"``: it cancels the run, whose messages wait again, now with this one, and
             ``max_wait`` still counts from the first of them; later than that, or with another run
             function, it is queued. ``"reject"``: `Refused` is raised.
@@ -182,9 +182,9 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         Args:
             session_key: which conversation it belongs to.
             message: the message.
-            run: what is to answer it; by default the dispatcher's.
+            run: the function that answers it; by default the dispatcher's.
             deadline: until when an answer is of use, on ``anyio.current_time``'s clock. Then the
-                ticket raises `Expired`; a message that still waits is not sent, a run goes on.
+                ticket raises `Expired`; a message that still waits is not sent; a run continues.
 
         Returns:
             The ticket: await it for the answer, or don't. It raises what the run raised, or
@@ -229,7 +229,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             session_key: which conversation.
 
         Returns:
-            What it did. If the run has not ended within ``stop_grace``, the session is stuck.
+            The effect. If the run has not ended within ``stop_grace``, the session is stuck.
         """
         await checkpoint_if_cancelled()
         self._check_loop()
@@ -406,7 +406,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
                 with anyio.CancelScope(deadline=self._timer_ends):
                     await self._timer.wait()
         finally:
-            # Everyone is settled, too, when the tasks are cancelled and the block goes on.
+            # Everyone is settled, too, when the tasks are cancelled and the block continues.
             self._shut()
 
     def _give_up(self, session: Session[M, R], now: float) -> None:

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class ChatPhase(StrEnum):
-    """What a session is doing.
+    """A snapshot of a session.
 
     Attributes:
         IDLE: nothing.
@@ -48,7 +48,7 @@ class ChatPhase(StrEnum):
 
 
 class Rules(NamedTuple):
-    """What holds for every session of a dispatcher."""
+    """The settings shared by all sessions of a dispatcher."""
 
     window: GatheringWindow
     max_pending: int = 100
@@ -99,7 +99,7 @@ class Session(Generic[M, R]):
 
     @property
     def phase(self) -> ChatPhase:
-        """What it does at the moment."""
+        """The current phase."""
         if self._stuck:
             return ChatPhase.STUCK
         if self.run:
@@ -120,7 +120,7 @@ class Session(Generic[M, R]):
             and self._joins_the_run(new, now)
             and len(self.run) < self._rules.max_pending
         )
-        # What is interrupted comes back, and needs its room.
+        # Interrupted messages come back, and need their room.
         returning = len(self.run) if interrupts or self._cancelling == "interrupt" else 0
         if len(self.pending) + returning >= self._rules.max_pending:
             return QueueFull(

@@ -1,4 +1,4 @@
-"""What became of each request: a record for each, whichever batch it went with."""
+"""Records of how each request ended, whichever batch it went with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSALS = frozenset({"refusal", "content_filter"})
 
 
 class RequestStatus(StrEnum):
-    """What became of a request to a coordinator."""
+    """The state of a request to a coordinator."""
 
     ASKED = "asked"
     """It arrived. Each request is told of twice: when it is asked, and when it has ended."""
@@ -41,15 +41,15 @@ class RequestStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """What became of one request.
+    """An entry about one request.
 
     Args:
         request_id: unique to the request; the same when it is asked and when it has ended.
-        status: what became of it.
+        status: its state.
         meta: the call, iteration and subsample that it comes from.
-        batch_id: the batch that it went with; None where it was not sent.
-        batch_size: how many requests that batch had; 0 where it was not sent.
-        error: what its caller got instead of a reply, or None.
+        batch_id: the batch that it went with; None if it was not sent.
+        batch_size: how many requests that batch had; 0 if it was not sent.
+        error: the exception that its caller got instead of a reply, or None.
         usage: its share of the cost, as known by now.
         waited: seconds since it was asked.
     """
@@ -69,7 +69,7 @@ AuditCallback: TypeAlias = "Callable[[AuditRecord], object]"
 
 
 def status_of(result: Generation | BaseException) -> RequestStatus:
-    """Say what became of a request."""
+    """Return the state of a request that has ended."""
     match result:
         case Generation():
             refused = result.finish_reason in REFUSALS

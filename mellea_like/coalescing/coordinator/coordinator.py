@@ -62,7 +62,7 @@ RequestKey: TypeAlias = "Callable[[Request], Hashable]"
 
 
 class CoordinatorStatistics(NamedTuple):
-    """What a coordinator is doing and has done.
+    """A snapshot of a coordinator.
 
     ``asked = answered + failed + refused + cancelled + expired + missing + waiting``, and
     those that are under way.
@@ -95,7 +95,7 @@ class CoordinatorStatistics(NamedTuple):
 class SamplingCoordinator(BackendWrapper, BackgroundService):
     """A backend that turns concurrent requests which fit together into one.
 
-    Use it only where requests are approved by a person or priced by number: it costs each one a
+    Use it only if requests are approved by a person or priced by number: it costs each one a
     wait, and lets one prompt hold several tasks. Enter it with ``async with``; then it is a backend
     like any other, for any number of concurrent calls.
 
@@ -106,29 +106,30 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
     ```
 
     Requests share a batch if they want the same kind of reply, and the backend's ``can_coalesce``:
-    where nobody approves them, each goes by itself. A request that is alone when its time has come
-    is passed on as it is, the same object. What fails, fails for all that share it, and
-    is never tried again: to have it tried again, put a `RetryBackend` inside. Replies are not
+    if nobody approves them, each goes by itself. A request that is alone when its time has come
+    is passed on as it is, the same object. A failure of a batch
+    is a failure for all that share it, without another try: for
+    that, put a `RetryBackend` inside. Replies are not
     streamed.
 
     Args:
-        inner: what answers.
+        inner: the backend that answers.
         window: seconds from the first request of a batch until it is sent.
         idle: seconds without a newcomer after which it is sent before that; None for never. 0.01
             takes nearly all of the wait from a burst of requests.
         max_batch: requests of a batch at most; when they are there it is sent at once.
-        max_joint_tokens: the longest reply that a batch may ask for, in tokens, going by its
-            requests' ``max_tokens`` or else the backend's; what is more goes in another one. A
+        max_joint_tokens: the longest reply that a batch may ask for, in tokens: the sum of
+            its requests' ``max_tokens``, or else the backend's; the rest go in another one. A
             request that is longer by itself goes alone.
-        concurrency: batches that are under way at one time. What waits for one to end goes on
-            gathering.
+        concurrency: batches that are under way at one time. While requests wait for one to
+            end, more may join them.
         scope: says which requests may meet at all: connection, principal, trust domain. It is
             called where the request is made, so it may read context variables. None: all may.
         caller: says whose a request is; callers take turns. None: the call's of ``sample``.
         retry_missing: whether requests whose answers are missing in a joint reply are asked once
             more, together.
         audit: a plain function that is told of each request twice: when it is asked, and when it
-            has ended. What it raises is logged.
+            has ended. Its exceptions are logged.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -201,7 +202,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         """Answer one request, alone or together with others.
 
         Args:
-            request: what is wanted. The time until its ``meta.deadline`` includes the wait.
+            request: the request. The time until its ``meta.deadline`` includes the wait.
 
         Returns:
             Its own reply.
@@ -215,7 +216,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         return await self._ask(request, alone=False)
 
     def statistics(self) -> CoordinatorStatistics:
-        """Return what the coordinator is doing and has done.
+        """Return a snapshot of the coordinator.
 
         Returns:
             The numbers of this moment.
@@ -242,7 +243,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         except anyio.get_cancelled_exc_class():
             batch = pending.batch
             if batch is not None and batch.deserted:
-                # A cancelled request is closed before the cancellation goes on.
+                # A cancelled request is closed before the cancellation is passed on.
                 with anyio.CancelScope(shield=True):
                     await batch.closed.wait()
             raise
@@ -252,7 +253,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
     def _accept(self, request: Request, *, alone: bool) -> PendingRequest:
         caller = self._caller(request) if self._caller else request.meta.sampling_id
         scope = self._scope(request) if self._scope else None
-        hash((scope, caller))  # What can't be hashed fails before it is on record.
+        hash((scope, caller))  # Fail before the request is on record.
         task = replace(request, options=request.options.over(self.defaults))
         pending = PendingRequest(
             request,
@@ -369,7 +370,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         await self._until_idle()
 
     async def _until_idle(self) -> None:
-        self._changed.set()  # What gathers is sent now.
+        self._changed.set()  # Requests that gather are sent now.
         await self._until(lambda: not self._running and not self._queue)
 
     def _settle_all(self, error: ShutdownError) -> None:

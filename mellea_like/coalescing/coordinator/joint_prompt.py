@@ -1,6 +1,6 @@
 """Requests in one prompt: which of them may share it, what it asks, and how its reply is read.
 
-Broken JSON in a reply isn't repaired: that invents answers. What doesn't decode is missing.
+Broken JSON in a reply isn't repaired: that invents answers. Answers that don't decode are missing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CONTEXT_WANTED = frozenset({"include_context", "includeContext"})
 """Fields that ask a client to add its own context, unless they say ``"none"``."""
 
 BATCH_OVERHEAD = 16
-"""Tokens of a joint reply that belong to no task: the brackets, and a fence where there is one."""
+"""Tokens of a joint reply that belong to no task: the brackets, and a fence if there is one."""
 
 TASK_OVERHEAD = 64
 """Tokens of a joint reply that each task adds to its own: index, key, quotes and escapes."""
@@ -211,7 +211,7 @@ def _meta(metas: Sequence[RequestMeta], retry: int) -> RequestMeta:
 
 
 def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
-    """Read each task's answer out of a joint reply; None where there is none, or several differ.
+    """Read each task's answer out of a joint reply; None if there is none, or several differ.
 
     Objects are decoded wherever one may start, so that fences, prose and arrays that are cut short
     do not matter. One counts if its index is that of a task, and its key that task's key.
@@ -244,7 +244,7 @@ def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
 
 
 def _index_of(fields: dict[str, Any], keys: Sequence[str]) -> int | None:
-    """Return the task that an entry belongs to; None where it doesn't count."""
+    """Return the task that an entry belongs to; None if it doesn't count."""
     index = fields.get("task_index")
     # True is an int, and 1.0 is equal to one.
     if type(index) is not int or not 0 <= index < len(keys) or fields.get("key") != keys[index]:

@@ -95,7 +95,7 @@ class PendingRequest:
 
     @property
     def usage(self) -> Usage:
-        """What its joint requests have cost it so far."""
+        """Its share of the cost of joint requests so far."""
         return sum((cost.usage for cost in self.costs), Usage())
 
     async def wait(self) -> Generation:
@@ -104,7 +104,7 @@ class PendingRequest:
         try:
             return await ticket.wait()
         finally:
-            # An error knows the frames that it came through, and some of them know this request.
+            # The error's traceback has frames that refer to this request.
             del self._ticket, ticket
 
     def taken(self, batch: RequestBatch) -> None:
@@ -276,7 +276,7 @@ class RequestBatch:
         return shared_span("coalesced request", attributes, [member.span for member in members])
 
     def _end(self, cancellation: BaseException | None, error: BaseException | None) -> bool:
-        """Take what the batch failed with; tell whether that must go on."""
+        """Give the error of the batch to its members; tell whether to raise it again."""
         if cancellation is not None and cancel_requested():
             self.fail(ShutdownError(f"batch {self.batch_id} was cancelled with its component"))
             return True
@@ -309,19 +309,19 @@ class RequestBatch:
 
 
 def _own_reply(reply: Generation, answer: str | None, member: PendingRequest) -> Generation | None:
-    """Return a member's own reply; None where it is missing."""
+    """Return a member's own reply; None if it is missing."""
     if answer is not None:
         text = until_stop(answer, member.request.options.stop)
         return Generation(text, None, member.usage, reply.model, "stop")
     if reply.finish_reason == "refusal":
         return Generation(reply.text, None, member.usage, reply.model, reply.finish_reason)
-    if reply.finish_reason in REFUSALS:  # What a filter left of a joint reply answers nobody.
+    if reply.finish_reason in REFUSALS:  # A filtered joint reply answers nobody.
         return Generation("", None, member.usage, reply.model, reply.finish_reason)
     return None
 
 
 def _still_wanted(members: Sequence[PendingRequest]) -> list[PendingRequest]:
-    """Return those that are to be asked again; what has expired by now is not."""
+    """Return those to ask again; requests that have expired are not among them."""
     now = anyio.current_time()
     for member in members:
         if member.deadline <= now:
@@ -389,7 +389,7 @@ class SharedCost:
     # Tokens of the prompt are split by the length of the members' own prompts, those of the reply
     # by the length of their answers, once these are known. Requests, and which of them are of
     # unknown cost, fall to the first members that are left. A member that leaves early bears the
-    # tokens that are known by then; the last one of all bears what is left. Where the split itself
+    # tokens that are known by then; the last one of all bears what is left. If the split itself
     # is an estimate, a request that several share is of unknown cost to each.
 
     def __init__(self, meter: Meter, weights: Sequence[int], *, estimated: bool = False) -> None:
@@ -405,12 +405,12 @@ class SharedCost:
         return [CostPart(self, index) for index in range(len(self._input_weights))]
 
     def answered(self, reply: Generation, lengths: Sequence[int]) -> None:
-        """Say that the reply is there."""
+        """Note that the reply is there."""
         self._reply = reply
         self._output_weights = list(lengths)
 
     def weigh(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """Say by what the tokens of the prompt and of the reply are split from now on."""
+        """Set the weights by which the tokens of the prompt and of the reply are split."""
         self._input_weights, self._output_weights = list(inputs), list(outputs)
 
     def leave(self, index: int) -> None:

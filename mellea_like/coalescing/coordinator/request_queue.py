@@ -1,4 +1,4 @@
-"""What waits in a coordinator: who goes with whom, who goes next, and when; without a loop."""
+"""The queue of a coordinator: which requests go together, and when; without an event loop."""
 
 from __future__ import annotations
 

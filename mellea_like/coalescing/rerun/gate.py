@@ -20,7 +20,7 @@ from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.argument_checks import check_plain, real_number, takes
 from mellea_like.core.display import error_text
 from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
-from mellea_like.runtime.event_loops import cancel_requested
+from mellea_like.runtime.event_loops import foreign
 from mellea_like.runtime.logs import warn
 from mellea_like.telemetry.spans import caller_span, shared_span
 
@@ -42,10 +42,10 @@ LATE = "the request's deadline passed before a tick answered it"
 
 
 class Tick(NamedTuple):
-    """What a tick is run for.
+    """The reasons for a tick.
 
     Attributes:
-        number: 1 for the gate's first tick, counting those of earlier processes where the gate has
+        number: 1 for the gate's first tick, counting those of earlier processes if the gate has
             a state.
         reasons: the different reasons of the submissions, in the order they came.
         submissions: how many requests and pokes it answers.
@@ -57,18 +57,18 @@ class Tick(NamedTuple):
 
 
 class RerunStatus(NamedTuple):
-    """What a gate is doing and has done; with a state, earlier processes count.
+    """A snapshot of a gate; with a state, earlier processes count.
 
     Attributes:
         in_flight: whether a tick is under way.
         pending: how many submissions the next tick will answer.
         window: in how many seconds that may begin at the earliest, as ``min_interval`` has it.
-        coalesced: how many submissions cost no tick of their own.
+        coalesced: how many submissions shared the tick of another one.
         ticks: how many ticks began.
         last_trigger: the first reason of the last tick.
         last_event: when something was submitted last.
         restart_window: for how many seconds a submission would still restart the tick under way, as
-            ``max_wait`` has it; 0 where none would.
+            ``max_wait`` has it; 0 if none would.
         failed: how many ticks raised.
     """
 
@@ -149,14 +149,14 @@ class RerunGate(BackgroundService, Generic[T]):
     ```
 
     Submissions during a tick share exactly one more, which begins when it has ended; those that
-    come during that one share the next. What a tick raises goes to those who requested it, and is
-    logged where nobody sees it; the gate goes on.
+    come during that one share the next. The exception of a tick is raised for those who requested
+    it, or logged if nobody did; the gate stays open.
 
     Args:
         tick: an async function. One that needs an argument gets a `Tick`.
         min_interval: seconds from the beginning of one tick to that of the next, at least. With a
             state, a tick of an earlier process counts.
-        on_busy: what becomes of a submission during a tick. ``"queue"``: it shares the next one.
+        on_busy: the effect of a submission during a tick. ``"queue"``: it shares the next one.
             ``"ignore"``: it is refused. ``"restart"``: the tick is cancelled, and the next one
             answers its submissions too.
         max_wait: for how many seconds after its oldest submission a tick may be restarted; then it
@@ -165,7 +165,7 @@ class RerunGate(BackgroundService, Generic[T]):
         state: the name of a file that keeps the gate's numbers from process to process. It is read
             when the gate is entered, and written before and after each tick.
         on_status: a plain function that is told the `RerunStatus` when something was submitted,
-            when a tick begins, and when it has ended. What it raises is logged.
+            when a tick begins, and when it has ended. Its exceptions are logged.
         name: the gate's name in logs and spans.
 
     Raises:
@@ -238,10 +238,10 @@ class RerunGate(BackgroundService, Generic[T]):
         Args:
             reason: why, for `Tick.reasons`, logs and the state.
             deadline: until when to wait, on ``anyio.current_time``'s clock. A request that has
-                expired begins no tick; one under way goes on.
+                expired begins no tick; one under way continues.
 
         Returns:
-            What the tick returned.
+            The result of the tick.
 
         Raises:
             Expired: the deadline passed.
@@ -250,7 +250,7 @@ class RerunGate(BackgroundService, Generic[T]):
             ShutdownError: the gate is closing or closed.
             TypeError: the reason isn't a string, or the deadline isn't a number.
             ValueError: the deadline is not a number (``nan``).
-            Exception: what the tick raised.
+            Exception: the exception of the tick.
         """
         self._check_open()
         if deadline is not None:
@@ -379,7 +379,7 @@ class RerunGate(BackgroundService, Generic[T]):
         """Run ticks until nothing is pending."""
         try:
             while self._pending:
-                await checkpoint()  # What comes at the same time shares the tick.
+                await checkpoint()  # Submissions of the same moment share the tick.
                 await self._hold()
                 if taken := self._take():
                     await self._answer(TickRun(taken))
@@ -435,17 +435,12 @@ class RerunGate(BackgroundService, Generic[T]):
             self._tell()
 
     async def _call(self, tick: Tick) -> T:
-        try:
+        with foreign(f"the tick of {self._name}", CoalescingError):
             given = self._tick(tick) if self._wants_tick else self._tick()
             if not isawaitable(given):
                 msg = f"the tick of {self._name} must be an async function; it returned {given!r}"
                 raise TypeError(msg)
             return await given
-        except anyio.get_cancelled_exc_class() as error:
-            if cancel_requested():
-                raise
-            msg = f"the tick of {self._name} was cancelled, though nobody asked for that"
-            raise CoalescingError(msg) from error
 
     @contextmanager
     def _flight(self, run: TickRun[T]) -> Generator[anyio.CancelScope]:

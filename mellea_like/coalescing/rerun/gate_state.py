@@ -17,7 +17,7 @@ __all__ = ["GateState"]
 
 
 class GateState(BaseModel):
-    """What is in the file; whether a tick is under way is not, or a crash would block the next."""
+    """The content of the file, without the tick under way: a crash would block the next one."""
 
     # A file of another version is read as far as it goes.
     last_event: AwareDatetime | None = None
@@ -41,7 +41,7 @@ class GateState(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> GateState:
-        """Read a state; where there is no file it is a fresh one, and a damaged one is an error."""
+        """Read a state; without a file it is a fresh one, and a damaged one is an error."""
         try:
             data = path.read_bytes()
         except FileNotFoundError:

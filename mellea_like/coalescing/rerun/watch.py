@@ -28,7 +28,7 @@ IGNORED = (
     # Version control, environments, caches.
     ".git", ".hg", ".svn", ".jj", ".venv", "node_modules", "__pycache__", "*.py[cod]", ".tox",
     ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints",
-    # What editors and desktops write beside a file.
+    # Files that editors and desktops write next to a file.
     ".idea", ".vscode", "*~", "*.sw?", ".*.sw?", "4913", ".#*", "#*#", "*___jb_???___",
     ".goutputstream-*", ".~lock.*", "flycheck_*", ".DS_Store", "Thumbs.db",
 )  # fmt: skip
@@ -50,7 +50,7 @@ class FileChange(NamedTuple):
     """A change of a file or directory.
 
     Attributes:
-        kind: what happened to it.
+        kind: the kind of change.
         path: its absolute path.
     """
 
@@ -59,10 +59,10 @@ class FileChange(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a tick of `watch` is run for.
+    """The reasons for a tick of `watch`.
 
     Attributes:
-        files: what changed, each path once.
+        files: the changes, each path once.
         rescan: whether there was more than could be kept, or nothing is known yet: at the start.
     """
 
@@ -71,7 +71,7 @@ class Changes(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What changed, in a few words."""
+        """The changes in a few words."""
         if not self.files:
             return "start"
         kind, path = self.files[0]
@@ -96,7 +96,7 @@ async def watch(
 ) -> None:
     """Run a function again when files change: once for a burst of changes, and one at a time.
 
-    It goes on until it is cancelled, or ``stop`` is set. What a tick raises is logged.
+    It runs until it is cancelled, or ``stop`` is set. Exceptions of ticks are logged.
 
     Args:
         paths: files, and directories with all that is in them.
@@ -105,13 +105,13 @@ async def watch(
         quiet: seconds without a change after which the tick begins.
         max_wait: seconds after the first change at which it begins whatever happens.
         min_interval: seconds from the beginning of one tick to that of the next, at least.
-        on_busy: what changes do during a tick. ``"queue"``: one more follows. ``"ignore"``:
+        on_busy: the effect of changes during a tick. ``"queue"``: one more follows. ``"ignore"``:
             nothing. ``"restart"``: the tick is cancelled and begins again, however long it has run:
             one that never ends by itself, a server say, wants that; one that takes longer than
             changes stay away does not.
         at_start: whether to run one tick before any change.
-        ignore: shell patterns of names of files and directories that do not count, besides
-            `IGNORED`. They say nothing about the names in ``paths`` themselves.
+        ignore: shell patterns of names of files and directories that do not count, in
+            addition to `IGNORED`. They say nothing about the names in ``paths`` themselves.
         stop: once it is set, the changes made before are dealt with, and the function returns.
         state: the name of a file that keeps the gate's numbers, as for `RerunGate`, so that
             ``min_interval`` outlives the process. Files of that name do not count as changed.
@@ -259,7 +259,7 @@ class _Files:
                 return gathered.take() if gathered else None
             if gathered and now >= min(last + self._quiet, first + self._max_wait):
                 return gathered.take()
-            self._last_look = self._stop.is_set()  # What changed before that is seen by this look.
+            self._last_look = self._stop.is_set()  # This look sees earlier changes.
             found = await anyio.to_thread.run_sync(self._next, limiter=self._thread)
 
     async def close(self) -> None:
@@ -301,7 +301,7 @@ class _Files:
             notices = None if self._notices is None else next(self._notices, None)
         except FileNotFoundError:
             notices = None
-        if notices is None:  # What was watched is gone. It may come back.
+        if notices is None:  # The watched path is gone. It may come back.
             self._close()
             time.sleep(TIMEOUT / 1000)
             return []

@@ -21,8 +21,8 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.gateway.chat.caller_checks import TooCostly
-from mellea_like.gateway.chat.fields import CHAT_FIELDS, is_kept_back
 from mellea_like.gateway.chat.served_model import CALL
+from mellea_like.gateway.fields import CHAT_FIELDS, is_kept_back
 from mellea_like.gateway.redaction import disclosure_of
 from mellea_like.gateway.refusal import NO_RETRY, Refusal, budget_spent, retry_after, too_many
 from mellea_like.gateway.upstream_codes import CONTEXT_LENGTH, known_of
@@ -58,16 +58,16 @@ MOST_PROBLEMS = 20
 """Reasons that are told, at most."""
 
 CALLERS_FAULT = frozenset({400, 413, 422})
-"""What an upstream answers to a request that is at fault itself: a prompt that is too long."""
+"""Statuses with which upstreams reject the request itself, such as a prompt that is too long."""
 
 
 class Answer(ABC):
     """The replies to one request, as an endpoint writes them."""
 
     end: ClassVar[bytes] = b""
-    """What comes after the last event."""
+    """Bytes sent after the last event."""
 
-    # Raises a Refusal where there is none to show.
+    # Raises a Refusal if there is no reply to show.
     def __init__(
         self, model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]
     ) -> None:
@@ -108,7 +108,7 @@ def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
     """Write a reply as a message, with the upstream's further fields if they are wanted."""
     made = generated(reply)
     refusal = made.refusal or (made.text if made.finish_reason == REFUSED else None)
-    # A message that calls tools need not say anything besides.
+    # A message that calls tools needs no text.
     content = None if refusal is not None else made.text or (None if made.tool_calls else "")
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": refusal}
     if made.tool_calls:
@@ -203,7 +203,7 @@ def _problems(reply: Slice) -> list[str]:
 
 
 def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> Refusal:
-    """Say why there is no reply: 422 where replies were judged, else what the first error says."""
+    """Explain why there is no reply: 422 if replies were judged, else the first error's status."""
     judged = [
         outcome.result
         for outcome in outcomes
@@ -272,7 +272,7 @@ def _of_upstream(model: str, prepared: PreparedRequest, error: BackendError) -> 
     if isinstance(error, CircuitOpen):
         headers = retry_after(error.retry_after or 1.0)
     elif prepared.retried or not error.retryable:
-        # Where the gateway has tried again by itself, clients needn't: their tries would multiply.
+        # The gateway has already retried. If clients retried as well, the attempts would multiply.
         headers = NO_RETRY
     return Refusal(status, message, kind="upstream_error", code=code, headers=headers)
 

@@ -1,4 +1,4 @@
-"""Checks and JSON Schemas that come with requests: run outside this process, in bounded time."""
+"""Checks and JSON Schemas of requests, run in other processes and in bounded time."""
 
 from __future__ import annotations
 
@@ -44,32 +44,32 @@ T = TypeVar("T")
 __all__ = ["CallersChecks", "TooCostly", "Workers", "main"]
 
 PROCESSES = max(1, (os.cpu_count() or 2) // 2)
-"""At most at a time: the others of the machine's processors are left to the gateway."""
+"""At most this many run at a time, so that the gateway keeps the other processors."""
 
 MAIN = "from mellea_like.gateway.chat.caller_checks import main; main()"
 
 INHERITED = ("LD_LIBRARY_PATH", "PATH")
-"""Of the environment, which has the upstreams' keys in it."""
+"""Variables that a process inherits; the others include the upstreams' keys."""
 
 SPENT = "it takes more processor time or memory than a request's checks may in all"
 
 LONGEST_SCHEMA = 2**16
 
 REMEMBERED = 4096
-"""Schemas of tools that need not be tried again, as digests."""
+"""Number of tools' schemas, kept as digests, that needn't be tried again."""
 
 MEMORY = 2**30
-"""Bytes of address space of a process; a pattern can ask for more than there is."""
+"""Bytes of address space of a process; compiling a pattern can take more than the machine has."""
 
 NICENESS = 10
 
 
 class TooCostly(RequirementError):
-    """A request's checks have used up the processor time or the memory that they may take."""
+    """A request's checks have used up their processor time or memory."""
 
 
 class Workers:
-    """Processes that run what callers bring, started when needed; ``async with`` ends them."""
+    """Processes that run callers' checks, started when needed; ``async with`` ends them."""
 
     def __init__(self) -> None:
         self._idle: list[_Process] = []
@@ -82,7 +82,7 @@ class Workers:
         return schema in self._tried
 
     def remember(self, schema: bytes) -> None:
-        """Keep in mind that a schema is one."""
+        """Remember that a schema is valid."""
         self._tried[schema] = None
         if len(self._tried) > REMEMBERED:
             del self._tried[next(iter(self._tried))]
@@ -96,7 +96,7 @@ class Workers:
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncGenerator[None]:
-        """Wait until nothing else of a key is run, and a process is free for it."""
+        """Wait until no other check of the key runs and a process is free."""
         async with self._turns[key], self._slots:
             yield
 
@@ -158,7 +158,7 @@ def _end(process: _Process) -> None:
 
 
 class CallersChecks:
-    """The checks of one request, for all of its replies, within a limit of processor time."""
+    """The checks of one request, which share a limit of processor time for all of its replies."""
 
     def __init__(self, workers: Workers, key: str, seconds: float) -> None:
         self._workers = workers
@@ -168,7 +168,7 @@ class CallersChecks:
     async def make(
         self, checks: Mapping[str, Check], *, early: bool, check_only: bool
     ) -> list[Requirement]:
-        """Make requirements of expressions and schemas, each by the field that it stood in."""
+        """Make requirements from expressions and schemas; the keys are the fields they came in."""
         made: list[Requirement] = []
         for param, check in checks.items():
             answer = await self._try(param, check)
@@ -186,7 +186,7 @@ class CallersChecks:
         return made
 
     async def accept(self, param: str, schema: Mapping[str, Any]) -> None:
-        """Make sure that a tool's schema is one; those of agents come again with each request."""
+        """Check a tool's schema once; agents send the same ones with each request."""
         digest = sha256(json.dumps(schema).encode("ascii")).digest()
         if not self._workers.knows(digest):
             await self._try(param, schema)
@@ -206,7 +206,7 @@ class CallersChecks:
         return answer
 
     async def ask(self, check: Check, text: str, *, call: bool = False) -> dict[str, Any]:
-        """Check a text, or the arguments of a tool's call; returns the process's answer."""
+        """Check a text or, with ``call``, a tool call's arguments; return the process's answer."""
         async with self._workers.turn(self._key):
             if self._left <= 0:
                 raise TooCostly(SPENT)
@@ -222,7 +222,7 @@ class CallersChecks:
 
 
 class _Verdict:
-    """What a check will say of a reply once it is awaited, which it needn't be."""
+    """A check's verdict on a reply, which is decided when it is awaited."""
 
     def __init__(self, checks: CallersChecks, check: Check, candidate: Candidate) -> None:
         self._asked = checks, check, candidate.text
@@ -247,7 +247,7 @@ def _stream(check: Check) -> StreamCheck | None:
 
 
 def main() -> None:
-    """Answer questions until there are no more: one a line, and so are the answers, in JSON."""
+    """Answer questions until input ends; questions and answers are lines of JSON."""
     # The kernel ends the process when a question takes more processor time or memory than it may.
     import resource  # noqa: PLC0415 (not on every system)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from mellea_like.core.slice import Slice
-    from mellea_like.gateway.chat.fields import FieldRules
     from mellea_like.gateway.chat.served_model import Choice, PreparedRequest, ReplyOutcome
+    from mellea_like.gateway.fields import FieldRules
     from mellea_like.gateway.refusal import Refusal
 
 __all__ = ["ChatCompletions", "Completion", "LiveCompletion"]
@@ -48,7 +48,7 @@ def _failed(refusal: Refusal) -> bytes:
 
 
 class Completion(Answer):
-    """What OpenAI calls a chat completion."""
+    """An answer as OpenAI's chat completion."""
 
     end: ClassVar[bytes] = b"data: [DONE]\n\n"
 

@@ -1,4 +1,4 @@
-"""What the endpoints have in common: from an admitted request to the bytes of its answer."""
+"""The base of the endpoints: from an admitted request to the bytes of its answer."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import anyio
 
 from mellea_like.gateway.chat.request import model_of
-from mellea_like.gateway.current_request import CURRENT
-from mellea_like.gateway.http.keys import admitted
+from mellea_like.gateway.current_request import CURRENT, admitted
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.web import while_here
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 
+    from starlette.types import Receive, Scope, Send
+
     from mellea_like.gateway.chat.answer import Answer
     from mellea_like.gateway.chat.caller_checks import Workers
-    from mellea_like.gateway.chat.fields import FieldRules
     from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.chat.served_model import PreparedRequest, ReplyOutcome, ServedModel
     from mellea_like.gateway.config.gateway_config import StreamingConfig
-    from mellea_like.gateway.http.guard import Receive, Scope, Send
-    from mellea_like.gateway.http.metrics import Metrics
+    from mellea_like.gateway.fields import FieldRules
+    from mellea_like.gateway.metrics import Metrics
 
     Write = Callable[[str, PreparedRequest, Sequence[ReplyOutcome]], Answer]
 
@@ -62,9 +62,9 @@ class Reading(NamedTuple):
     failed: Callable[[Refusal], bytes]
     """Writes a refusal as the last event of a stream that has begun."""
     named: Callable[[str], str] = str
-    """What the endpoint calls a field of the request."""
+    """Returns the endpoint's name for a field of the request."""
     begin: Callable[[str, PreparedRequest], LiveAnswer] | None = None
-    """Begins an answer that is sent while the reply arrives, where the endpoint can."""
+    """Begins an answer that is sent while the reply arrives; None if the endpoint can't."""
 
 
 class Endpoint(ABC):
@@ -146,7 +146,7 @@ class Endpoint(ABC):
             await events.write(reading.failed(refusal), more=False)
             return
         events.headers |= answer.headers
-        # In one piece: each has a system call of its own.
+        # Sent in one piece, because each piece costs a system call.
         await events.write(b"".join(answer.events()) + answer.end, more=False)
 
     async def _send_live(
@@ -196,7 +196,7 @@ def _written(
 
 
 def unknown_model() -> Refusal:
-    """Make the answer to a request for a model that a key doesn't have."""
+    """Return the refusal of a request for a model that the key may not use."""
     message = "there is no such model, or this key may not use it: see /v1/models"
     return Refusal(404, message, code="model_not_found", param="model")
 

@@ -1,4 +1,4 @@
-"""What a chat completion request says, read strictly: what the gateway wouldn't do, it refuses."""
+"""Chat completion requests, read strictly: the gateway refuses what it would not do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.extra import NO_EXTRA
 from mellea_like.core.parts import Part, Text, part_from_dict
 from mellea_like.core.tools import ToolCall
-from mellea_like.gateway.chat.fields import (
+from mellea_like.gateway.fields import (
     CHAT_FIELDS,
     DEFAULTS,
     UNKNOWN,
@@ -142,7 +142,7 @@ class Fields(BaseModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
     place: ClassVar[str] = ""
-    """What it is, for the unknown fields that such an object can't have."""
+    """Name of the object, for messages about unknown fields in it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -205,7 +205,7 @@ def _refuse_inside(name: str, message: str, code: LiteralString) -> NoReturn:
 class _Called(_Open):
     name: NotBlank
     arguments: str
-    # What OpenAI's SDK makes of a reply, and sends back with it; no server knows it.
+    # Fields that OpenAI's SDK adds to a reply and sends back with it; no server knows them.
     parsed_arguments: Any = None
 
 
@@ -433,7 +433,7 @@ class _JsonSchema(_Open):
 
 
 class ResponseFormat(_Open):
-    """What JSON a reply is to be."""
+    """The JSON that a reply must be."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _JsonSchema | None = Field(default=None, validate_default=True)
@@ -457,7 +457,7 @@ class _StreamOptions(_Open):
 
 
 class Extensions(Fields):
-    """What the field ``mellea_like`` of a request asks for."""
+    """The field ``mellea_like`` of a request."""
 
     requirements: Texts = []
     checks: Texts = []
@@ -527,7 +527,7 @@ class ChatRequest(Fields):
 
     @property
     def format(self) -> ResponseFormat | None:
-        """What JSON the reply is to be; None for any text."""
+        """The JSON that the reply must be; None for any text."""
         asked = self.response_format
         return None if asked is None or asked.type == "text" else asked
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Options
     from mellea_like.core.generation import Usage
     from mellea_like.core.slice import Slice
-    from mellea_like.gateway.chat.fields import FieldRules
     from mellea_like.gateway.chat.responses_request import ResponsesRequest
     from mellea_like.gateway.chat.served_model import PreparedRequest, ReplyOutcome
+    from mellea_like.gateway.fields import FieldRules
     from mellea_like.gateway.refusal import Refusal
 
     Event = tuple[str, dict[str, Any]]
@@ -59,7 +59,7 @@ def _failed(refusal: Refusal, number: int = 0) -> bytes:
 
 
 class _Frame:
-    """What every copy of one response has, whatever its status."""
+    """The fields that every copy of one response has, whatever its status."""
 
     def __init__(self, model: str, asked: ResponsesRequest, options: Options) -> None:
         penalties = ("presence_penalty", "frequency_penalty")
@@ -79,7 +79,7 @@ class _Frame:
             "store": False,
             "background": False,
             "service_tier": "default",
-            # Numbers, also where nobody has said one: OpenAI's defaults.
+            # Numbers even if the request has none: OpenAI's defaults.
             "temperature": 1.0 if options.temperature is None else options.temperature,
             "top_p": 1.0 if options.top_p is None else options.top_p,
             **{name: options.extra.get(name, 0.0) for name in penalties},
@@ -119,7 +119,7 @@ class _Numbered:
 
 
 class Response(Answer):
-    """What OpenAI calls a response."""
+    """An answer as OpenAI's response."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ def _ended_item(index: int, item: dict[str, Any], after: int = 0) -> Iterator[Ev
 
 
 def _said_in(part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of the text of a part, and what the events of that have besides."""
+    """Return the name of a part's text, and the further fields of its events."""
     name = "refusal" if part["type"] == "refusal" else "text"
     return name, {"logprobs": part["logprobs"]} if "logprobs" in part else {}
 

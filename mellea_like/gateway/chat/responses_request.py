@@ -1,4 +1,4 @@
-"""What a request to ``/v1/responses`` says, read strictly, and the same as a chat completion's."""
+"""Requests to ``/v1/responses``, read strictly and turned into chat completion requests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,6 @@ from pydantic import (
     ValidationInfo,
 )
 
-from mellea_like.gateway.chat.fields import (
-    DEFAULTS,
-    RESPONSES_FIELDS,
-    UNSUPPORTED,
-    FieldRules,
-    read_fields,
-)
 from mellea_like.gateway.chat.request import (
     BY_TYPE,
     MOST_TOOLS,
@@ -50,6 +43,13 @@ from mellea_like.gateway.chat.responses_tools import (
     names_of,
     places_of,
 )
+from mellea_like.gateway.fields import (
+    DEFAULTS,
+    RESPONSES_FIELDS,
+    UNSUPPORTED,
+    FieldRules,
+    read_fields,
+)
 from mellea_like.gateway.refusal import Refusal, refuse
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ __all__ = ["AskedResponse", "ResponsesRequest", "read_response"]
 LOGPROBS = "message.output_text.logprobs"
 
 INCLUDED = (LOGPROBS, "reasoning.encrypted_content")
-"""What a response may have besides; thoughts of OpenAI's servers never come through here."""
+"""Additions that a response may have; the thoughts of OpenAI's servers never come through here."""
 
 LABELS = ("safety_identifier", "prompt_cache_key", "user")
 """Texts of a request that a response repeats."""
@@ -260,7 +260,7 @@ class _Text(Sent):
 
     @property
     def echoed(self) -> dict[str, Any]:
-        """What a response shows of it."""
+        """The part of it that a response shows."""
         format: dict[str, Any] = {"type": "text"} if self.format is None else self.format.sent
         if format["type"] == "json_schema":
             format = {"description": None, "strict": False, **format}
@@ -307,7 +307,7 @@ class ResponsesRequest(Fields):
 
     @property
     def names(self) -> Mapping[str, ToolName]:
-        """What the caller calls the functions that stand for its tools."""
+        """The caller's names for the functions that replace its tools."""
         return names_of(self.tools)
 
     def name_of(self, param: str) -> str:
@@ -344,7 +344,7 @@ class ResponsesRequest(Fields):
                     content = [part.chat for part in item.content]
                     messages.append({"role": item.role, "content": content})
                 case _CallItem() | _CustomCallItem():
-                    # What the assistant said and called at a time is one message.
+                    # The assistant's text and calls of one turn are one message.
                     if not messages or messages[-1]["role"] != "assistant":
                         messages.append({"role": "assistant"})
                     messages[-1].setdefault("tool_calls", []).append(item.chat)
@@ -402,4 +402,4 @@ NAMES = (
     (r"^reasoning_effort", "reasoning.effort"),
     (r"^(tools\.\d+|tool_choice)\.function", r"\1"),
 )
-"""What fields of chat completions are called in a request to this endpoint."""
+"""Fields of chat completions with their names in a request to this endpoint."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo
 
-from mellea_like.gateway.chat.fields import UNSUPPORTED
 from mellea_like.gateway.chat.request import MOST_TOOLS, NO_ARGUMENTS, Fields, NotBlank, reject
+from mellea_like.gateway.fields import UNSUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +84,7 @@ class Sent(Fields):
 
 
 class ToolName(NamedTuple):
-    """What the caller calls a tool."""
+    """A tool's name in the caller's request."""
 
     name: str
     namespace: str | None = None
@@ -325,4 +325,4 @@ Choice = Annotated[
     Discriminator(_choice_tag),
     BeforeValidator(_known_choice),
 ]
-"""Which tool is to be called, as it is read."""
+"""The tool that must be called, as the request names it."""

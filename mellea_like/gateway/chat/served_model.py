@@ -1,4 +1,4 @@
-"""What a model's name stands for, and how a request becomes a call of its strategy."""
+"""The model behind a name, and how a request becomes a call of its strategy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.gateway.chat.caller_checks import CallersChecks
-from mellea_like.gateway.chat.fields import FieldRules
 from mellea_like.gateway.chat.last_try import LastTry
 from mellea_like.gateway.chat.tools import check_calls, tools_of
+from mellea_like.gateway.fields import FieldRules
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema, unless_it_calls
-from mellea_like.sampling.best_failure import merit
 from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.selections import Collect
 from mellea_like.specification.strategy import MAX_ITERATIONS
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.config.gateway_config import ModelConfig, StageConfig
     from mellea_like.gateway.config.upstreams import Upstream
-    from mellea_like.gateway.http.keys import Admitted
+    from mellea_like.gateway.current_request import Admitted
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.escalate import Stage
@@ -89,7 +88,7 @@ class ReplyOutcome:
         if failures and len(chosen) < most:
             failed = [s for s in result.slices if s.outcome is Outcome.FAILED]
             # The strategy's choice first.
-            failed.sort(key=lambda s: (s is result.best, *merit(s)), reverse=True)
+            failed.sort(key=lambda s: (s is result.best, *s.merit), reverse=True)
             chosen += failed[: most - len(chosen)]
         return [Choice(result, slice_) for slice_ in chosen]
 
@@ -140,7 +139,7 @@ class PreparedRequest:
     action: Action[Any]
     context: Context
     requirements: tuple[Requirement | str, ...]
-    """What must hold besides what the strategy asks for."""
+    """Requirements in addition to the strategy's."""
     options: Options
     budget: Budget | None
     tools: dict[str, Any]
@@ -149,7 +148,7 @@ class PreparedRequest:
     collects: bool
     """Whether one call collects all n replies; else there is a call for each."""
     best: bool
-    """Whether the best failure is an answer where nothing passed."""
+    """Whether the best failure is the answer if nothing passed."""
     retried: bool
     """Whether a request that fails is sent again, by retries or as another draw."""
     carries: bool
@@ -235,7 +234,7 @@ class _InformedMessages(Instruction):
 
 
 class _Shape(NamedTuple):
-    """What a request decides of its strategy; requests of the same shape share one."""
+    """The parts of a strategy that a request decides; requests of the same shape share one."""
 
     loop: int
     concurrency: int
@@ -245,7 +244,7 @@ class _Shape(NamedTuple):
     collected: int | None
     """The replies that one call collects."""
     most: int | None
-    """The most tokens of a reply, where there are stages of an escalation, which need to know."""
+    """The most tokens of a reply if there are stages of an escalation, which need to know."""
     tools: bool
     """Whether a reply may call tools."""
 
@@ -282,7 +281,7 @@ class ServedModel:
             # A field of another name asks for something; one inside says more of what is carried.
             inside=None if takes_all or said.unknown_fields else "drop",
         )
-        """What becomes of a request's fields."""
+        """The rules for a request's fields."""
 
     async def prepare(
         self, request: ChatRequest, caller: Admitted, workers: Workers
@@ -332,7 +331,7 @@ class ServedModel:
         """Cut a conversation where what must hold is told: at the user's last message."""
         messages = request.conversation
         at = max((i for i, m in enumerate(messages) if m.role == "user"), default=-1)
-        # What was said since, tools said; a system message at the end is asked as it is.
+        # Only tools have spoken since; a system message at the end is sent as it is.
         if not self.config.tell or at < 0 or messages[-1].role == "system":
             return Context(messages[:-1]), messages[-1]
         return Context(messages[:at]), _InformedMessages.of(*messages[at:])
@@ -342,7 +341,7 @@ class ServedModel:
         config = self.config.model_copy(
             update={"loop": shape.loop, "concurrency": concurrency, "timeout": shape.timeout}
         )
-        # Where nothing must hold, a reply that was cut off is one, as with any other server.
+        # Without requirements, a truncated reply is a reply, as with any other server.
         incomplete = shape.bare if config.accept_incomplete is None else config.accept_incomplete
         # One call has the turns of all n, and ends when n have passed.
         several: dict[str, Any] = {}
@@ -482,7 +481,7 @@ def _least(*bounds: int | None) -> int | None:
 def _for_texts(
     requirements: Sequence[Requirement | str], *, tools: bool
 ) -> tuple[Requirement | str, ...]:
-    """Return what a reply must meet, unless it calls a tool where there are any."""
+    """Return the requirements of a reply that calls no tool."""
     return tuple(map(unless_it_calls, requirements) if tools else requirements)
 
 

@@ -1,4 +1,4 @@
-"""The tools that come with a request: what the engine is told of them, and what calls must meet."""
+"""The tools of a request: their description for the engine, and the check of their calls."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["CallersTool", "check_calls", "tools_of"]
 
 @dataclass(frozen=True, slots=True)
 class CallersTool(Tool):
-    """A tool that a caller runs, whose schema is not for this process to check."""
+    """A tool that the caller runs; its schema is checked in another process."""
 
     sent: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, kw_only=True)
     watch: CallWatch | None = field(default=None, repr=False, compare=False, kw_only=True)
-    """What looks at a call's arguments while they arrive."""
+    """Checks a call's arguments while they arrive."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the tool as it was sent, for OpenAI's protocol has more to say of one."""
+        """Return the tool as it was sent, with the fields that only OpenAI's protocol has."""
         return dict(self.sent)
 
     def read(self, arguments: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class CallersTool(Tool):
 
 
 def tools_of(request: ChatRequest, *, early: bool = False) -> tuple[CallersTool, ...]:
-    """Make the tools that a reply to a request may call; ``early`` watches calls that arrive."""
+    """Make the tools that a reply may call; ``early`` checks calls while they arrive."""
     made: list[CallersTool] = []
     for position, tool in enumerate(request.tools):
         if tool not in request.allowed_tools:
@@ -82,7 +82,7 @@ def _watch(parameters: Mapping[str, Any]) -> CallWatch:
 
 
 async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requirement:
-    """Make what a reply's calls must meet; a schema that is none is refused."""
+    """Return the requirement on a reply's calls; refuse an invalid schema."""
     schemas = {tool.function.name: tool.function.parameters for tool in request.allowed_tools}
     for position, tool in enumerate(request.tools):
         if tool.function.name in schemas:
@@ -108,7 +108,7 @@ def _says_nothing_of_texts(text: str, delta: str) -> Verdict:  # noqa: ARG001
 
 
 class _Verdict:
-    """What will be said of a reply's calls once it is awaited."""
+    """The verdict on a reply's calls, which is decided when it is awaited."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     Place: TypeAlias = tuple[str | int, ...]
-    """Where a part stands: the names and positions on the way to it."""
+    """The path to a part: names and positions."""
 
 __all__ = ["ConfigError", "read_config"]
 
@@ -66,8 +66,8 @@ def read_config(
         The configuration.
 
     Raises:
-        ConfigError: the file can't be read, or something in it is wrong: the message names the file
-            and, for each mistake, on a line of its own, the place and what to write. It shows no
+        ConfigError: the file can't be read, or something in it is wrong. The message names the file
+            and has a line for each mistake, with its place and what to write. It shows no
             value.
         ImportError: PyYAML is not installed.
     """
@@ -177,7 +177,7 @@ class _File:
             self.fail(f"it isn't UTF-8 text, from byte {exc.start} on")
 
     def _visit(self, node: Any, place: Place) -> None:
-        """Note lines, put variables in, and refuse names that stand twice."""
+        """Note lines, insert variables, and refuse duplicate names."""
         line = node.start_mark.line + 1
         self._lines.setdefault(place, line)
         if isinstance(node, yaml.MappingNode):
@@ -186,7 +186,7 @@ class _File:
             for position, part in enumerate(node.value):
                 self._visit(part, (*place, position))
         elif node.tag == "tag:yaml.org,2002:str" and id(node) not in self._filled:
-            self._filled.add(id(node))  # It may stand elsewhere too, by an alias.
+            self._filled.add(id(node))  # An alias may have put it in several places.
             node.value = VARIABLE.sub(lambda found: self._variable(found, line, place), node.value)
 
     def _visit_mapping(self, node: Any, place: Place) -> None:
@@ -224,7 +224,7 @@ class _File:
         return self.environ[name]
 
     def fail(self, message: str, line: int | None = None, place: Place = ()) -> NoReturn:
-        """Say what is wrong, and where."""
+        """Describe the mistake and its place."""
         raise ConfigError("\n".join([*self.problems, self.said(message, line, place)])) from None
 
     def add(self, error: ErrorDetails) -> None:
@@ -247,7 +247,7 @@ class _File:
 
     def said(self, message: str, line: int | None = None, place: Place = ()) -> str:
         """Return a problem as a line: the file, the place and the message."""
-        if line is None:  # That of the nearest part that stands in the file.
+        if line is None:  # The line of the nearest part that is in the file.
             known = (self._lines.get(place[:length]) for length in range(len(place), 0, -1))
             line = next((line for line in known if line is not None), None)
         where = f"{self.path}" if line is None else f"{self.path}, line {line}"
@@ -256,7 +256,8 @@ class _File:
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str) -> tuple[str, int | None]:
-    # What its message quotes may be a key, but for single signs; the mark would quote the line.
+    # The message may quote a key, unless it quotes a single character; the mark would quote the
+    # line.
     def hidden(quote: re.Match[str]) -> str:
         return quote[0] if len(quote[0]) < len("'...'") or "<" in quote[0] else "..."
 

@@ -1,9 +1,10 @@
-"""What the parts of a configuration ask of each other."""
+"""Checks of the references and conflicts between parts of a configuration."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mellea_like.sampling import why_not_together
 from mellea_like.specification.upstream import OpenAIUpstream
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ __all__ = ["Parts", "Problem", "problems_between"]
 
 
 class Problem(NamedTuple):
-    """What is wrong at a place: the names and positions on the way to it."""
+    """A mistake, and the path to its place: names and positions."""
 
     place: tuple[str | int, ...]
     what: str
@@ -35,7 +36,7 @@ class Problem(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The parts of a configuration; None stands for one that has mistakes of its own."""
+    """The parts of a configuration; None replaces one that has mistakes itself."""
 
     upstreams: Mapping[str, UpstreamSpec | None]
     models: Mapping[str, ModelConfig | None]
@@ -93,8 +94,9 @@ def _of_selection(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
     if model.selection.judged and _can_not_judge(parts, model.judge or model.upstream):
         what = "its upstream can't judge; write judge: NAME of one that can"
         yield Problem(("select",), what)
-    if model.selection.kind == "collect":
-        yield Problem(("select",), "n of a request says how many choices it has: leave it out")
+    features = dict.fromkeys(model.selection.features, f"select: {model.select}")
+    if why := why_not_together(features | {"choices": "the gateway"}):
+        yield Problem(("select",), why)
     if model.budget is not None and model.budget.money is not None:
         yield from _of_money(("budget", "money"), parts, model)
     if model.escalate_when == "cheaper":
@@ -136,7 +138,7 @@ def _can_not_judge(parts: Parts, name: str) -> bool:
 def _of_money(
     where: tuple[str, ...], parts: Parts, *models: ModelConfig | None
 ) -> Iterator[Problem]:
-    """Make sure that the prices of all that models ask are known, for what stands somewhere."""
+    """Make sure that the prices of all models in use are known if something needs them."""
     used = {
         (upstream, place.upstream_model if upstream == place.upstream else None): None
         for model in models

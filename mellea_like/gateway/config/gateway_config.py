@@ -1,4 +1,4 @@
-"""The gateway's configuration: what stands in its file, checked as a whole."""
+"""The gateway's configuration, as its file has it, checked as a whole."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from mellea_like.gateway.chat.fields import FieldUse, why_not
 from mellea_like.gateway.config.cross_checks import Parts, problems_between
 from mellea_like.gateway.config.periods import Period  # noqa: TC001 (pydantic reads it)
+from mellea_like.gateway.fields import FieldUse, why_not
 from mellea_like.specification.section import Positive, Seconds, Section, Text, Whole
 from mellea_like.specification.strategy import CallBudgetSpec, StageSpec, StrategySpec
 from mellea_like.specification.upstream import UpstreamSpec
@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 ANONYMOUS = "anonymous"
-"""What callers are called where no keys are configured."""
+"""The name of all callers if no keys are configured."""
 
 KeyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-"""What a key is called in metrics and logs."""
+"""The name of a key in metrics and logs."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$")]
 """The name of a model or an upstream."""
@@ -42,7 +42,7 @@ FieldName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Overrides(Section):
-    """What a request may ask for besides.
+    """Bounds on what a request may ask for in addition to its model's settings.
 
     Args:
         requirements: how many requirements in words a request may add.
@@ -51,9 +51,8 @@ class Overrides(Section):
             its draws together.
         loop: draws in a row that a request may ask for, at most; None for the model's own number.
         concurrency: draws at a time that a request may ask for, at most; None for the model's own.
-        fields: what becomes of a request's fields where it isn't what the table of them says, each
-            by its name: ``forward`` sends it to the upstream as it is, ``drop`` ignores it, and
-            ``refuse`` answers 400.
+        fields: exceptions from the table of a request's fields, by name: ``forward`` sends the
+            field to the upstream unchanged, ``drop`` ignores it, and ``refuse`` answers 400.
         unknown_fields: the same for fields that the table does not have, also inside of messages,
             parts, tool calls and tools. None forwards them to upstreams of kind ``openai`` and
             ``llama``; for others it refuses them, and drops those inside. With ``forward``, such
@@ -102,18 +101,18 @@ class StageConfig(StageSpec):
 
 
 class ModelConfig(StrategySpec):
-    """What a model's name stands for: a strategy, what replies must meet, and an upstream.
+    """A model that callers may ask for: a strategy, the requirements on replies, and an upstream.
 
     Args:
         upstream: the name of the upstream that generates.
         upstream_model: the model to ask it for; by default the upstream's own.
         judge: the name of the upstream that decides ``requirements``; by default the same one.
-        escalate: the bigger models that go on where draws fail, each with its ``upstream``.
-        tell: whether what must hold is written below the conversation's last message.
+        escalate: the bigger models that continue when draws fail, each with its ``upstream``.
+        tell: whether the requirements are written below the conversation's last message.
         timeout: the longest a call may take, in seconds.
         when_nothing_passed: ``error`` answers 422 with the reasons and the best failure, ``best``
             answers with the best failure and a header that says so.
-        overrides: what a request may ask for besides.
+        overrides: bounds on what a request may ask for in addition.
     """
 
     upstream: Text = Field(examples=["main"])
@@ -127,7 +126,7 @@ class ModelConfig(StrategySpec):
 
     @property
     def places(self) -> list[tuple[tuple[str | int, ...], ModelConfig | StageConfig]]:
-        """What names upstreams: the model, and its further stages; and where they stand in it."""
+        """The parts that name upstreams (the model and its further stages), by their paths."""
         further = [(("escalate", n), stage) for n, stage in enumerate(self.escalate)]
         return [((), self), *further]
 
@@ -154,10 +153,10 @@ class StreamingConfig(Section):
 
 
 class KeyBudget(CallBudgetSpec):
-    """What a key may spend, judges and losers included; at least one limit.
+    """The budget of a key, which pays for judges and losing draws too; it has at least one limit.
 
-    It is kept in the gateway's store, by the key's name and the period: a gateway that is started
-    again goes on with it.
+    The amount spent is kept in the gateway's store under the key's name and the period, so it
+    survives a restart.
 
     Args:
         requests: the most requests to upstreams.
@@ -165,8 +164,8 @@ class KeyBudget(CallBudgetSpec):
         input_tokens: the most tokens of prompts.
         output_tokens: the most tokens of replies.
         money: the most money, in the currency of the upstreams' prices.
-        cancelled: what a cancelled request costs: an ``estimate``, what was ``reserved`` for
-            it, or what was ``received``; as `Budget` says.
+        cancelled: the charge for a cancelled request: an ``estimate``, the amount ``reserved`` for
+            it, or the amount ``received``; see `Budget`.
         per: the ``hour``, ``day``, ``week`` or ``month`` (of UTC; weeks begin on Mondays) after
             which it is a new one; None for one budget for good.
     """
@@ -184,12 +183,12 @@ class KeyBudget(CallBudgetSpec):
 
 
 class KeyLimits(Section):
-    """How much one key may ask for at a time.
+    """The limits of one key.
 
     Args:
         max_n: the highest ``n`` of a request.
-        max_tokens: the highest ``max_tokens`` of a request, and what holds where it says nothing;
-            None for no limit: then none is sent that neither the request nor the model has. A
+        max_tokens: the highest ``max_tokens`` of a request, and the default if it has none. None
+            for no limit: then ``max_tokens`` is only sent if the request or the model has one. A
             budget of output tokens or money needs one.
         concurrency: how many of its requests are worked on at a time.
         queue: how many more may wait for that; 0 for none.
@@ -200,7 +199,7 @@ class KeyLimits(Section):
             all draws and judges; None for no limit. A request has its ``max_tokens`` taken at once
             and what it cost when it has ended, and one that comes while more is taken than there is
             is refused.
-        budget: what it may spend, in all or in a period; None for no limit.
+        budget: the most it may spend, in total or in a period; None for no limit.
         models: the models that it may ask for and is shown; None for all.
     """
 
@@ -220,7 +219,7 @@ class KeyLimits(Section):
 
 
 class TokenSource(Section):
-    """Where a token comes from; exactly one of ``env`` and ``sha256``.
+    """The source of a token; exactly one of ``env`` and ``sha256``.
 
     Args:
         env: the environment variable that holds the token.
@@ -243,27 +242,27 @@ class KeyConfig(TokenSource, KeyLimits):
 
 
 class ServerConfig(Section):
-    """Where the gateway listens, and what it tolerates.
+    """The address that the gateway listens on, and its limits.
 
     Args:
         host: the address to listen on. Any other than the loopback needs a key.
         port: the port; 0 takes a free one.
-        allowed_hosts: further values of the ``Host`` header that are answered where no keys are
-            configured, without a port. The loopback's names and ``host`` always are.
+        allowed_hosts: further values of the ``Host`` header, without a port, that are answered if
+            no keys are configured. The loopback's names and ``host`` are always answered.
         max_body: the longest body, in bytes.
         max_bodies: how much the bodies of all requests under way may take, in bytes, in each
             worker; at least ``max_body``. Beyond it a request is answered 503, to come back later.
         max_depth: how deep JSON may be nested.
         max_header_bytes: the longest request line with its headers, in bytes.
         max_connections: how many connections may be open at a time; a further one is closed.
-            Where half of them have not shown a key, the oldest of those is, instead.
+            If half of them have not shown a key yet, the oldest of those is closed instead.
         header_seconds: how long the request line and the headers may take.
         body_seconds: how long the body may take.
         keep_alive_seconds: how long a connection stays open between two requests.
-        stop_seconds: how long requests under way may go on once the server is asked to stop.
-        limits: what callers may ask for where no keys are configured.
-        metrics_key: a token that opens ``/metrics`` and nothing else; where there is one, no other
-            key opens them.
+        stop_seconds: how long running requests may take to finish once the server is asked to stop.
+        limits: the limits of callers if no keys are configured.
+        metrics_key: a token that opens ``/metrics`` and nothing else. If there is one, no other key
+            opens them.
         log_upstream_errors: whether the log says in an upstream's own words why it failed. They
             may repeat parts of prompts and replies, so this is for finding a fault, and off
             otherwise.
@@ -297,14 +296,14 @@ class ServerConfig(Section):
 
 
 class GatewayConfig(Section):
-    """All that a gateway needs to know; made by `read_config`, or in Python.
+    """A gateway's whole configuration, made by `read_config` or in Python.
 
     Args:
-        upstreams: what generates, by name.
-        models: what each model's name stands for.
+        upstreams: the servers and libraries that generate, by name.
+        models: the models that callers may ask for, by name.
         streaming: how streamed replies are sent.
-        server: where it listens, and what it puts up with.
-        keys: who may ask, by name; without any, everybody who reaches the loopback.
+        server: the address that it listens on, and its limits.
+        keys: the keys of callers, by name; without any, everybody who reaches the loopback may ask.
         store: the SQLite file in which the command keeps what keys have spent, from where the
             configuration's file is; or ``memory``. By default it is beside that file and has its
             name, with the ending ``.spent.db``, and is made when something is kept there.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["METRICS_KEY", "Tokens", "digest"]
 
 METRICS_KEY = "metrics_key"
-"""What the key for metrics alone is called in errors, metrics and logs."""
+"""Name of the key for metrics in errors, metrics and logs."""
 
 SHORTEST_TOKEN = 16
 """Characters; a shorter token can be guessed."""

@@ -81,7 +81,7 @@ class _Held:
 
 
 Used: TypeAlias = "Sequence[_Held]"
-"""What a configuration uses, until it is released."""
+"""The upstreams that a configuration uses until they are released."""
 
 
 class OpenUpstreams:
@@ -91,7 +91,7 @@ class OpenUpstreams:
         backends: those that are handed over take the places of upstreams, and stay open.
         spent: hears what each request has cost.
         log_errors: whether the log says in their own words why they fail.
-        store: where their limits are counted, if other processes share them.
+        store: the store that counts their limits, if other processes share them.
     """
 
     def __init__(

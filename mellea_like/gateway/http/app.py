@@ -22,20 +22,21 @@ from mellea_like.gateway.config.tokens import METRICS_KEY
 from mellea_like.gateway.config.upstreams import OpenUpstreams
 from mellea_like.gateway.current_request import CURRENT
 from mellea_like.gateway.http.key_state import KeyState, KeyStores
-from mellea_like.gateway.http.metrics import Metrics
 from mellea_like.gateway.http.serving import Serving
+from mellea_like.gateway.metrics import Metrics
 from mellea_like.limits.memory_store import MemoryStore
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
+    from starlette.types import Receive, Scope, Send
+
     from mellea_like.core.backend import Backend
     from mellea_like.core.generation import Usage
     from mellea_like.core.prices import Price
     from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.config.upstreams import Used
-    from mellea_like.gateway.http.guard import Receive, Scope, Send
     from mellea_like.limits.store import Store
 
 __all__ = ["Gateway", "make_app"]
@@ -78,7 +79,7 @@ class Gateway:
         config: the configuration.
         backends: ready backends in place of upstreams, by name.
         now: the time of day in seconds since 1970.
-        store: where it is kept what keys have spent; by default in memory.
+        store: the store of the keys' spending; by default in memory.
         together: whether other processes serve the same configuration with the same store: rates
             and concurrency are counted there as well then.
 
@@ -151,8 +152,8 @@ class Gateway:
             are closed.
 
         Raises:
-            ValueError: a key has no token.
-            Exception: an upstream can't be opened. The old configuration goes on in either case.
+            ValueError: a key has no token. The old configuration stays in use.
+            Exception: an upstream can't be opened. The old configuration stays in use.
         """
         async with self._reloading:
             old = self.serving

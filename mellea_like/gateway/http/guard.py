@@ -1,54 +1,54 @@
-"""What every request goes through before anything is done for it."""
+"""The checks that every request passes before anything is done for it."""
 
 from __future__ import annotations
 
-import json
+import hmac
 import logging
-import math
+import os
 import re
 import time
 import traceback
-from collections import Counter
+from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from starlette.exceptions import HTTPException
 
 from mellea_like.errors import ClientDisconnected, StoreError
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
-from mellea_like.gateway.current_request import CURRENT, REQUEST_ID, CurrentRequest, request_id_of
-from mellea_like.gateway.http.body_memory import BodyMemory
-from mellea_like.gateway.http.key_state import KeyState
-from mellea_like.gateway.http.keys import (
+from mellea_like.gateway.config.tokens import METRICS_KEY, Tokens, digest
+from mellea_like.gateway.current_request import (
+    CURRENT,
     IN_SCOPE,
-    METRICS_KEY,
+    REQUEST_ID,
     Admitted,
-    Keys,
-    check_host,
+    CurrentRequest,
+    request_id_of,
 )
+from mellea_like.gateway.http.body import BodyMemory, check_headers, parse, read_body
+from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.refusal import BUDGET_SPENT, Refusal, retry_after
 from mellea_like.telemetry import server_span
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from mellea_like.gateway.config.gateway_config import KeyConfig, KeyLimits, ServerConfig
-    from mellea_like.gateway.http.body_memory import BodyShare
-    from mellea_like.gateway.http.metrics import Metrics
+    from starlette.types import ASGIApp as App
+    from starlette.types import Message, Receive, Scope, Send
 
-    Message = MutableMapping[str, Any]
-    Scope = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Message]]
-    Send = Callable[[Message], Awaitable[None]]
-    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+    from mellea_like.gateway.config.gateway_config import (
+        KeyConfig,
+        KeyLimits,
+        ServerConfig,
+        TokenSource,
+    )
+    from mellea_like.gateway.http.body import BodyShare
+    from mellea_like.gateway.metrics import Metrics
 
-__all__ = ["IS_KNOWN", "Guard", "check_headers", "parse", "read_body"]
+__all__ = ["CONNECTION", "Connection", "Guard", "Keys", "check_host"]
 
 logger = logging.getLogger("mellea_like.gateway")
-
-IS_KNOWN = "mellea_like.gateway.is_known"
-"""In a scope: what the guard calls once it knows whose the request is."""
 
 OPEN_PATHS = ("/healthz",)
 """Answered without a key: they tell nothing."""
@@ -64,7 +64,7 @@ PATHS = (
     "/healthz",
     "/metrics",
 )
-"""What the log names; the rest is ``other``."""
+"""Paths that the log names; the others are ``other``."""
 
 UNROUTED = {
     404: ("there is nothing at this path", "not_found"),
@@ -87,24 +87,36 @@ LINGER_SECONDS = 2.0
 
 ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
-MOST_PARTS = 50_000
-"""How many brackets and commas a body may have: what makes JSON slow to read, other than size."""
+HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::[0-9]*)?")
 
-MOST_QUOTES = 2 * MOST_PARTS
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
-MOST_DIGITS = 20
-"""Of a Content-Length."""
 
-ONCE = (b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")
+class Connection:
+    """The guard's view of a connection. This one is for other servers, and does nothing."""
 
-LONGEST_NAME = 60
-"""Characters of a name that an error shows."""
+    closing = False
+    last_answer = False
+    """Whether the connection must close after this answer."""
 
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Half of a pair, perhaps without the other half: UTF-8 itself has none."""
+    def request_began(self, version: str) -> None:
+        """Note that a request's head is complete."""
 
-OTHERS = bytes(set(range(256)) - set(b"[]{},"))
-BRACKETS = bytes.maketrans(b"[]{}", b"()()")
+    def owner_known(self) -> None:
+        """Keep the connection, however many others come."""
+
+    def body_read(self) -> None:
+        """Note that the request is complete."""
+
+    def answer_began(self) -> None:
+        """Note that the answer's head is sent."""
+
+    def answer_ended(self) -> None:
+        """Note that the request is over."""
+
+
+CONNECTION: ContextVar[Connection] = ContextVar("connection", default=Connection())  # noqa: B039 (it has no state)
+"""The connection of the request that the running code answers."""
 
 
 class Guard:
@@ -131,7 +143,7 @@ class Guard:
         self.bodies = BodyMemory(server.max_bodies)
 
     def take_over(self, before: Guard) -> None:
-        """Go on with the keys of another guard, within the limits of this one."""
+        """Take over the keys of another guard, within this one's limits."""
         for name, key in self.keys.items():
             if name in before.keys:
                 before.keys[name].change(key)
@@ -188,11 +200,16 @@ class _Exchange:
         self._status: int | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._unread = _has_body(scope["headers"])
+        self._connection = CONNECTION.get()
+        self._ended = False
 
     async def run(self) -> None:
         """Let the request through, or answer it."""
         began = time.perf_counter()
         here = CURRENT.set(self._current)
+        self._connection.request_began(self._scope["http_version"])
+        if not self._unread:
+            self._connection.body_read()
         span = server_span(_shown(self._scope), self._scope["headers"])
         try:
             await self._handle()
@@ -206,6 +223,7 @@ class _Exchange:
                 span.set(self._told(status))
                 span.close()
             CURRENT.reset(here)
+            self._end()
             self._count(status, time.perf_counter() - began)
 
     def _count(self, status: int, seconds: float) -> None:
@@ -244,13 +262,13 @@ class _Exchange:
             return
         if asks and guard.opens_metrics(scope):
             self._current.key = METRICS_KEY
-            self._know()
+            self._connection.owner_known()
             await guard.app(scope, self._receive, self._send)
             return
         self._key = key = guard.authorize(scope)
         limits = key.limits
         self._current.key = key.name
-        self._know()
+        self._connection.owner_known()
         if not asks and scope["method"] != "POST":
             raise HTTPException(405, headers={"allow": "GET, HEAD, POST"})
         if asks:
@@ -270,23 +288,19 @@ class _Exchange:
             finally:
                 charge.settle(self._current.tokens)
 
-    def _know(self) -> None:
-        """Tell the server that it is known whose the request is."""
-        if IS_KNOWN in self._scope:  # Another server than ours has no such thing.
-            self._scope[IS_KNOWN]()
-
     async def _read(self, share: BodyShare) -> dict[str, Any]:
         server = self._guard.server
         share.check_room(check_headers(self._scope["headers"], server))
         data = await read_body(self._receive, server, share)
         self._unread = False
+        self._connection.body_read()
         return parse(data, server.max_depth)
 
     async def _answer(self, problem: BaseException) -> None:
         if isinstance(problem, Refusal):
             refusal = problem
         elif isinstance(problem, StoreError):
-            logger.error("what keys spend can't be counted: %s", problem)
+            logger.error("the spending of keys can't be counted: %s", problem)
             message = "the gateway can't count what this key spends at the moment"
             headers = retry_after(STORE_SECONDS)
             code = "store_unavailable"
@@ -295,7 +309,7 @@ class _Exchange:
             message, code = UNROUTED[problem.status_code]
             refusal = Refusal(problem.status_code, message, code=code, headers=problem.headers)
         else:
-            # Its text may be anyone's: where it happened says enough.
+            # Its text may contain anyone's data; the place is enough.
             last = traceback.extract_tb(problem.__traceback__)[-1]
             where = f"{last.filename}:{last.lineno}"
             logger.error("a request failed with %s at %s", type(problem).__name__, where)
@@ -321,6 +335,8 @@ class _Exchange:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, message: Message) -> None:
+        if self._connection.closing:
+            return  # Uvicorn has answered nonsense in the body.
         if message["type"] == "http.response.start":
             self._status = message["status"]
             headers = list(message.get("headers", ()))
@@ -328,10 +344,18 @@ class _Exchange:
             headers += [(name, value) for name, value in ALWAYS if name not in names]
             headers += self._headers
             headers.append((REQUEST_ID, self._current.id.encode("ascii")))
-            if self._unread:
+            self._connection.answer_began()
+            if self._unread or self._connection.last_answer:
                 headers.append((b"connection", b"close"))
             message = {**message, "headers": headers}
         await self._plain_send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            self._end()  # At once: the caller's next request may be on its way.
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._connection.answer_ended()
 
 
 def _head_size(scope: Scope) -> int:
@@ -350,138 +374,92 @@ def _innermost(exc: BaseException) -> BaseException:
     return _innermost(inside[0]) if len(inside) == 1 else exc
 
 
-# --- a body: in bounds of size, time and depth, and JSON in the strict sense ---------------------
+# --- who asks ------------------------------------------------------------------------------------
 
 
-def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> int:
-    """Refuse a body that is too long, compressed or not JSON, by what the headers say of it.
+class Keys:
+    """The tokens that open the gateway, known by their digests only."""
 
-    Return its length, or 0 where they don't say.
-    """
-    fields: dict[bytes, bytes] = {}
-    for name, value in headers:
-        if name in ONCE and name in fields:
-            raise Refusal(400, f"there is more than one {name.decode('ascii').title()}")
-        fields[name] = value
-    if b"content-length" in fields and b"transfer-encoding" in fields:
-        # Where a proxy before this server goes by the other of the two, one request becomes two.
-        raise Refusal(400, "there are both Content-Length and Transfer-Encoding: send one")
-    encoding = fields.get(b"content-encoding", b"identity").strip().lower()
-    if encoding not in (b"", b"identity"):
-        msg = "a compressed body is not taken: leave Content-Encoding out"
-        raise Refusal(415, msg, code="unsupported_content_encoding")
-    kind, *parameters = fields.get(b"content-type", b"").lower().split(b";")
-    charset = {p.strip() for p in parameters if p.strip().startswith(b"charset=")}
-    if kind.strip() != b"application/json" or charset - {b"charset=utf-8", b'charset="utf-8"'}:
-        msg = "the body must be JSON in UTF-8: send Content-Type: application/json"
-        raise Refusal(415, msg, code="unsupported_content_type")
-    length = fields.get(b"content-length", b"0").strip()
-    if not length.isdigit():
-        raise Refusal(400, "Content-Length isn't a number")
-    if len(length) > MOST_DIGITS or int(length) > server.max_body:
-        raise _too_long(server)
-    return int(length)
+    def __init__(
+        self,
+        keys: Mapping[str, KeyConfig],
+        environ: Mapping[str, str] | None = None,
+        metrics_key: TokenSource | None = None,
+    ) -> None:
+        environ = os.environ if environ is None else environ
+        tokens = Tokens(keys, metrics_key, environ)
+        if tokens.problems:
+            raise ValueError(tokens.problems[0].what)
+        self._owners = tokens.owners
+        self._metrics = tokens.metrics
 
+    def __bool__(self) -> bool:
+        return bool(self._owners)
 
-async def read_body(
-    receive: Receive, server: ServerConfig, share: BodyShare | None = None
-) -> bytes:
-    """Read a body to its end, within the server's bounds and its share of memory."""
-    parts: list[bytes] = []
-    size = 0
-    more = True
-    with anyio.move_on_after(server.body_seconds) as scope:
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnected
-            part = message.get("body", b"")
-            size += len(part)
-            if size > server.max_body:
-                raise _too_long(server)
-            if share is not None:
-                share.take(len(part))
-            parts.append(part)
-            more = message.get("more_body", False)
-    if scope.cancelled_caught:
-        msg = f"the body was not complete within {server.body_seconds:g} s"
-        raise Refusal(408, msg, kind="timeout_error", code="body_timeout")
-    return b"".join(parts)
+    def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """Return the owner of a request's token; `ANONYMOUS` if no keys are configured."""
+        # Compare equal-length digests, always with every key: constant time.
+        if not self._owners:
+            return ANONYMOUS
+        given, presented = _presented(headers)
+        found = [self._owners[d] for d in self._owners if hmac.compare_digest(presented, d)]
+        if found:
+            return found[0]
+        raise _unauthorized(len(given))
+
+    def require_metrics_key(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Refuse a request that does not carry the token for metrics alone."""
+        given, presented = _presented(headers)
+        if self._metrics is None or not hmac.compare_digest(presented, self._metrics):
+            raise _unauthorized(len(given))
 
 
-def _too_long(server: ServerConfig) -> Refusal:
-    msg = f"the body is longer than {server.max_body:,} bytes"
-    return Refusal(413, msg, code="body_too_large")
+def _presented(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]:
+    """Return the headers that carry tokens, and the token's digest if there is one of them."""
+    given = [value for name, value in headers if name == b"authorization"]
+    scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+    return given, digest(token.strip()) if scheme.lower() == b"bearer" else b""
 
 
-def parse(data: bytes, most_depth: int) -> dict[str, Any]:
-    """Parse a body: an object in strict JSON; an error says why it isn't one, without the text.
+def _unauthorized(given: int) -> Refusal:
+    if given > 1:
+        message = "there is more than one Authorization header: send one"
+    elif not given:
+        message = "no API key: send it in the header Authorization: Bearer <key>"
+    else:
+        message = "the API key is not one of this gateway's"
+    return Refusal(
+        401,
+        message,
+        kind="authentication_error",
+        code="invalid_api_key",
+        headers={"www-authenticate": "Bearer"},
+    )
 
-    What Python takes beyond JSON (NaN, Infinity, UTF-16) is refused, and so is what other programs
-    may read otherwise: a name that stands twice in an object, a number beyond all bounds, half a
-    surrogate pair.
-    """
-    _check_structure(data, most_depth)
-    value: object = None
-    why: str | None = None
-    try:
-        value = json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=_without_duplicates,
-            parse_constant=_finite,
-            parse_float=_finite,
+
+# --- DNS rebinding -------------------------------------------------------------------------------
+
+
+def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
+    """Refuse a request that was meant for another host."""
+    # Without keys, a page in a browser on this machine could send requests under its own site's
+    # name by having that resolve to 127.0.0.1 (DNS rebinding). Its requests carry that name.
+    hosts = [value for name, value in headers if name == b"host"]
+    name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
+    ours = {*LOOPBACK_NAMES, server.host, *server.allowed_hosts}
+    if not name or name not in {_without_port(host) for host in ours}:
+        raise Refusal(
+            403,
+            "the Host header names no host of this gateway: where no keys are configured, only the"
+            " loopback's names and server.allowed_hosts are answered",
+            kind="permission_error",
+            code="host_not_allowed",
         )
-        if SURROGATE.search(data) is not None:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeDecodeError as exc:
-        why = f"the byte at position {exc.start} isn't UTF-8"
-    except UnicodeEncodeError:
-        why = "a text in it has half a surrogate pair"
-    except json.JSONDecodeError as exc:
-        why = f"{exc.msg} at position {exc.pos}"
-    except ValueError:
-        why = "a number in it is none in JSON, or too large"
-    if why is not None:  # Outside the handlers: those exceptions hold the whole body.
-        _malformed(why)
-    if not isinstance(value, dict):
-        _malformed("it isn't an object")
-    return cast("dict[str, Any]", value)
 
 
-def _check_structure(data: bytes, most_depth: int) -> None:
-    # All of it runs in C, over many MiB perhaps: a loop in Python would hold up other requests.
-    if b"\\" in data:
-        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    if data.count(b'"') > MOST_QUOTES:
-        _malformed(f"it has more than {MOST_PARTS:,} strings")
-    outside = b"".join(data.split(b'"')[::2])
-    structure = outside.translate(BRACKETS, OTHERS)
-    if len(structure) > MOST_PARTS:
-        _malformed(f"it has more than {MOST_PARTS:,} brackets and commas")
-    structure = structure.replace(b",", b"")
-    for _ in range(most_depth):
-        if not structure:
-            return
-        structure = structure.replace(b"()", b"")
-    if structure:
-        _malformed(f"it is nested deeper than {most_depth} levels, or a bracket has no partner")
-
-
-def _finite(written: str) -> float:
-    number = float(written)
-    if not math.isfinite(number):
-        raise ValueError
-    return number
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        names = Counter(name for name, _ in pairs)
-        twice = names.most_common(1)[0][0]
-        _malformed(f"an object in it has the name {twice[:LONGEST_NAME]!r} twice")
-    return members
-
-
-def _malformed(why: str) -> NoReturn:
-    raise Refusal(400, f"the body can't be taken as JSON: {why}", code="invalid_json")
+def _without_port(host: str) -> str:
+    host = host.strip().lower()
+    if host.count(":") > 1 and not host.startswith("["):
+        return host  # A bare IPv6 address, as in the configuration.
+    parts = HOST_AND_PORT.fullmatch(host)
+    return (parts[1] or parts[2]).rstrip(".") if parts is not None else ""

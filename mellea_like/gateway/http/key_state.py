@@ -1,4 +1,4 @@
-"""What is kept of a key while the gateway runs: what it has spent, its rates, its requests."""
+"""The state of a key while the gateway runs: its spending, its rates, its requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import anyio
 from mellea_like.core.display import plural
 from mellea_like.gateway.config.periods import end_of_period
 from mellea_like.gateway.refusal import NO_BUDGET_SOON, budget_spent, too_many
-from mellea_like.limits.bucket import MINUTE
 from mellea_like.limits.budget_accounts import Amounts, Denied
 from mellea_like.limits.memory_store import MemoryStore
 from mellea_like.web import while_here
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Charge", "KeyState", "KeyStores"]
 
+MINUTE = 60.0
+
 LONGEST_WAIT = 60.0
 """Upper bound of Retry-After, in seconds, where requests wait for each other."""
 
@@ -39,13 +40,13 @@ ASKED_TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 class KeyStores(NamedTuple):
-    """Where keys keep what they count.
+    """The stores in which keys count.
 
     Attributes:
-        spent: what they have spent.
-        rates: what they may do in a minute.
-        together: where processes count the requests that a key has under way in all of them; None
-            where each counts its own.
+        spent: the store of their spending.
+        rates: the store of their rates.
+        together: the store in which all processes count a key's running requests together; None if
+            each counts its own.
     """
 
     spent: Store
@@ -54,7 +55,7 @@ class KeyStores(NamedTuple):
 
 
 class KeyState:
-    """What is kept of a key while the gateway runs: its budget, its rates, and its requests."""
+    """The state of a key while the gateway runs: its budget, its rates, and its requests."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class KeyState:
 
     @property
     def budget(self) -> Budget | None:
-        """What it may spend in this period; a request is charged to the one that it began in."""
+        """The budget of this period; a request is charged to the period it began in."""
         self._look_at_the_time()
         return self._budget
 
@@ -294,7 +295,7 @@ class _Rate(NamedTuple):
 
 
 class Charge:
-    """What was taken of a key's rates for one request, until its cost is known."""
+    """The amounts reserved from a key's rates for one request until its cost is known."""
 
     def __init__(
         self,
@@ -307,7 +308,7 @@ class Charge:
         self._tokens = tokens
         self._taken = taken
         self.headers = [(n.encode("ascii"), v.encode("ascii")) for n, v in headers]
-        """What tells the caller how much is left."""
+        """Headers that tell the caller how much is left."""
 
     def settle(self, tokens: int) -> None:
         """Take what the request has cost instead, in tokens."""

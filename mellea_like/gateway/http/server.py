@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251 (uvicorn runs on nothing else)
 import contextlib
 import ipaddress
 import os
@@ -9,10 +10,9 @@ import signal
 import socket
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 try:
-    import h11
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as exc:  # pragma: no cover
@@ -21,18 +21,16 @@ except ImportError as exc:  # pragma: no cover
 
 import anyio
 
-from mellea_like.gateway.http.guard import IS_KNOWN
+from mellea_like.gateway.http.guard import CONNECTION, Connection
 from mellea_like.gateway.redaction import redacted_logs
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle, Transport  # noqa: TID251 (uvicorn runs on nothing else)
     from collections.abc import Callable, Coroutine
     from contextlib import AbstractContextManager
 
-    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+    from starlette.types import ASGIApp as App
 
     from mellea_like.gateway.config.gateway_config import ServerConfig
-    from mellea_like.gateway.http.guard import App
 
 __all__ = ["listen", "serve"]
 
@@ -44,17 +42,15 @@ LOOK_SECONDS = 0.02
 CUT_SECONDS = 2.0
 """How long requests may take to end that are cut off."""
 
-CLOSE = (b"connection", b"close")
-
 STRANGERS = 2
-"""Connections whose owner isn't known may be one in so many of all; then the oldest of them makes
-room for a new one. A caller with a key shows it at once."""
+"""At most one connection in so many may be of an unknown owner; then the oldest of those makes room
+for a new one. A caller with a key shows it at once."""
 
 STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""Clients skip it. The system answers it with a reset where a caller has closed its connection."""
+"""Clients skip it. If the caller has closed its connection, its system answers with a reset."""
 
 PROBE_SECONDS = 0.02
-"""How often to look for that reset."""
+"""Polling interval for that reset."""
 
 PROBES = 50
 """After so many, the caller is asked again."""
@@ -102,8 +98,8 @@ async def serve(
 ) -> signal.Signals | None:
     """Answer requests until SIGTERM or SIGINT comes, or ``stop`` is set.
 
-    Requests under way may go on for ``stop_seconds`` then; what hasn't ended is broken off. A
-    second signal breaks them off at once. Runs on asyncio. Signals are seen in the main thread.
+    Running requests then have ``stop_seconds`` to finish; those that haven't are cut off. A second
+    signal cuts them off at once. Runs on asyncio. Signals are seen in the main thread.
 
     Args:
         app: the app, with its guard.
@@ -113,8 +109,8 @@ async def serve(
         on_stop: called with the number of requests under way at the first signal.
         on_hangup: runs at each SIGHUP, beside the requests; without it, that signal is left alone.
             A SIGHUP that comes because the terminal was closed ends the server, as SIGTERM does.
-        stop: what ends it besides signals.
-        cut: what breaks off requests under way after that.
+        stop: ends the server when it is set, as a signal does.
+        cut: cuts off running requests when it is set after that.
         quiet: keep prompts, replies and keys out of the logs of the whole process meanwhile, as the
             command does; without it, no logger is touched.
 
@@ -225,7 +221,7 @@ def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
         loop="none",
         log_config=None,  # Nor a level: the loggers are the process's.
         server_header=False,
-        proxy_headers=False,  # Nothing here goes by the caller's address.
+        proxy_headers=False,  # Nothing here uses the caller's address.
         h11_max_incomplete_event_size=server.max_header_bytes,
         timeout_keep_alive=server.keep_alive_seconds,  # type: ignore[arg-type]
         timeout_graceful_shutdown=server.stop_seconds,  # type: ignore[arg-type]
@@ -266,183 +262,158 @@ def _is_loopback(host: str) -> bool:
 
 # --- connections ---------------------------------------------------------------------------------
 
-
-def connection_factory(server: ServerConfig) -> partial[_Connection]:
-    """Make what makes connections that keep a configuration's limits, for uvicorn."""
-    return partial(_Connection, server, {})
-
-
-class _HeldHead(h11.Connection):
-    """Holds the head of an answer until something of its body comes: a system call less."""
-
-    # ASGI wants it so, too: the status is not sent before the first part of the body.
-    _head = b""
-
-    def send(self, event: Any) -> Any:
-        data = cast("bytes | None", super().send(event))
-        if data is None:
-            return None
-        if type(event) is h11.Response:
-            self._head = data
-            return b""
-        head, self._head = self._head, b""
-        return head + data
+# uvicorn waits forever for the end of a request's head and for a caller that doesn't read its
+# answer. If a caller sends the next request before the answer, uvicorn stops reading, and can't
+# notice that the caller leaves. So a protocol around uvicorn's own keeps the limits, and the guard
+# tells it how far a request is.
 
 
-class _Connection(H11Protocol):
-    # uvicorn waits forever for the end of a request's head, for a caller that doesn't read its
-    # answer, and for one that sends the next request while it waits for the answer to the first: it
-    # stops reading then, and can no longer notice that the caller leaves. And it takes a caller
-    # that has sent all it will send for one that has left. Its options bound only the time between
-    # two requests.
+def connection_factory(server: ServerConfig) -> partial[_Limited]:
+    """Return a factory, for uvicorn, of connections that keep a configuration's limits."""
+    return partial(_Limited, server, {})
+
+
+class _Limited(asyncio.Protocol, Connection):
+    """A connection with limits; uvicorn's protocol inside of it speaks HTTP."""
 
     def __init__(
-        self, limits: ServerConfig, strangers: dict[_Connection, None], *args: Any, **more: Any
+        self, limits: ServerConfig, strangers: dict[_Limited, None], **uvicorns: Any
     ) -> None:
-        super().__init__(*args, **more)
-        self.limits = limits
-        self.strangers = strangers
-        """Those of which nobody knows whose they are, the oldest first."""
-        self.access_log = False  # It shows query strings.
-        self.conn = _HeldHead(h11.SERVER, limits.max_header_bytes)
-        self._half_closed: TimerHandle | None = None
-        self._head: TimerHandle | None = None
-        self._stuck: TimerHandle | None = None
-        self._refused = False
+        self.inner = H11Protocol(**uvicorns)
+        self.inner.access_log = False  # It shows query strings.
+        self._limits = limits
+        self._strangers = strangers  # The oldest first.
+        self._loop = asyncio.get_running_loop()
+        self._refused = self._complete = self._answered = False
+        self._version = ""
+        self._head: asyncio.TimerHandle | None = None
+        self._stuck: asyncio.TimerHandle | None = None
+        self._probe: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        most = self.limits.max_connections
-        full = len(self.connections) >= most or len(self.strangers) >= max(1, most // STRANGERS)
-        oldest = next(iter(self.strangers), self) if full else None
-        if oldest is not None:
-            oldest.make_room(transport if oldest is self else oldest.transport)
-        if oldest is self:
-            self._refused = True
-            return
-        self.strangers[self] = None
-        super().connection_made(transport)
-        self._watch_head()
+    # --- asyncio's side --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        most = self._limits.max_connections
+        full = len(self.inner.connections) >= most
+        if full or len(self._strangers) >= max(1, most // STRANGERS):
+            oldest = next(iter(self._strangers), self)
+            oldest._make_room()
+            self._refused = oldest is self
+        if not self._refused:
+            self._strangers[self] = None
+            self.inner.connection_made(transport)
+            self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._refused:
             return
-        self.is_known()
-        for timer in (self._head, self._stuck, self._half_closed):
+        self.owner_known()
+        for timer in (self._head, self._stuck, self._probe):
             if timer is not None:
                 timer.cancel()
-        self._unset_keepalive_if_required()
-        super().connection_lost(exc)
+        self.inner.connection_lost(exc)
 
-    def make_room(self, transport: Transport) -> None:
-        """Close the connection for another one's sake."""
-        self.is_known()
-        if not transport.is_closing():
-            transport.write(TOO_MANY)
-            transport.close()
+    def data_received(self, data: bytes) -> None:
+        if self._refused or self.closing:
+            return
+        if self._complete:  # Of the next request (pipelining). HTTP lets a server drop it.
+            self.last_answer = True
+            return
+        self._expect_head()
+        before = CONNECTION.set(self)  # For the task that uvicorn starts.
+        try:
+            self.inner.data_received(data)
+        except Exception:  # noqa: BLE001 (h11's, of nonsense amid an answer)
+            self._transport.abort()
+        finally:
+            CONNECTION.reset(before)
+        self._watch_end()
 
-    def is_known(self) -> None:
-        """Keep the connection, whatever others come."""
-        self.strangers.pop(self, None)
-
-    def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Go on where the caller may be waiting: it has sent a request, and no answer has begun."""
-        if not self._answering() or self.cycle.response_started:
+    def eof_received(self) -> bool | None:
+        """Continue if the caller may be waiting: it has sent a request, and no answer has begun."""
+        if not self._complete or self._answered or self._version == "1.0":  # 1.0 has no 100.
             return None
-        if self.cycle.scope["http_version"] == "1.0":
-            return None  # It can't be asked.
-        self._close_after_answer()
+        self.last_answer = True
         self._look_for_caller(PROBES)
         return True
 
-    def _look_for_caller(self, looks: int) -> None:
-        opened: socket.socket = self.transport.get_extra_info("socket")
-        if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self.transport.abort()
-            return
-        if self.cycle.response_started:
-            return
-        if looks == PROBES:
-            self.transport.write(STILL_THERE)
-        again = partial(self._look_for_caller, looks - 1 or PROBES)
-        self._half_closed = self.loop.call_later(PROBE_SECONDS, again)
-
-    def data_received(self, data: bytes) -> None:
-        if self._refused or self.transport.is_closing():
-            return
-        if self._answering():
-            self._close_after_answer()
-            return
-        super().data_received(data)
-        if self._answering() and self.conn.trailing_data[0]:
-            self._close_after_answer()
-            self.flow.resume_reading()
-        self._watch_head()
-
-    def handle_events(self) -> None:
-        try:
-            super().handle_events()
-        except h11.LocalProtocolError:
-            self.transport.abort()  # Nonsense amid an answer: there is no way to say so any more.
-        scope = cast("dict[str, Any] | None", self.scope)
-        if scope is not None:
-            scope[IS_KNOWN] = self.is_known
-        self._watch_end()
-
-    def send_400_response(self, msg: str) -> None:
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is not None and not cycle.response_complete:
-            # Nonsense amid a body: the app may be about to answer, and this answer comes first.
-            cycle.disconnected = True
-            cycle.message_event.set()
-        super().send_400_response(msg)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._watch_end()
-
     def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._stuck is None:
-            self._stuck = self.loop.call_later(self.limits.body_seconds, self.transport.abort)
+        self.inner.pause_writing()
+        self._limit_end()
 
     def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._stuck is not None and not self.transport.is_closing():
+        self.inner.resume_writing()
+        if self._stuck is not None and not self.closing:
             self._stuck.cancel()
             self._stuck = None
 
-    def _answering(self) -> bool:
-        """Tell whether a request is complete and its answer is not."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        return (
-            cycle is not None
-            and not cycle.response_complete
-            and self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
-        )
+    # --- the guard's side ------------------------------------------------------------------------
 
-    def _close_after_answer(self) -> None:
-        # The next request came before the answer (pipelining, which no client of today does). It is
-        # dropped: HTTP lets a server close after any answer, and the caller ask again.
-        self.cycle.keep_alive = False
-        if CLOSE not in self.cycle.scope["headers"]:
-            self.cycle.scope["headers"] = [*self.cycle.scope["headers"], CLOSE]
+    @property
+    def closing(self) -> bool:  # type: ignore[override]
+        """Whether nothing can be sent any more."""
+        return self._transport.is_closing()
 
-    def _watch_head(self) -> None:
-        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
-            if self._head is not None:
-                self._head.cancel()
-                self._head = None
-        elif self._head is None:
-            self._head = self.loop.call_later(self.limits.header_seconds, self._too_slow)
+    def request_began(self, version: str) -> None:
+        self._version = version
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def owner_known(self) -> None:
+        self._strangers.pop(self, None)
+
+    def body_read(self) -> None:
+        self._complete = True
+        if self.inner.conn.trailing_data[0] and not self.closing:
+            # The next request came in one piece with this one, and uvicorn has stopped reading.
+            self.last_answer = True
+            self._transport.resume_reading()
+
+    def answer_began(self) -> None:
+        self._answered = True
+
+    def answer_ended(self) -> None:
+        self._complete = self._answered = False
+        self._version = ""
+        if self.last_answer:
+            self._transport.close()
+        self._watch_end()
+
+    # --- limits ----------------------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        self.owner_known()
+        if not self.closing:
+            self._transport.write(TOO_MANY)
+            self._transport.close()
+
+    def _expect_head(self) -> None:
+        if self._head is None and not self._version:
+            self._head = self._loop.call_later(self._limits.header_seconds, self._too_slow)
 
     def _too_slow(self) -> None:
-        self._head = None
-        if not self.transport.is_closing():
-            self.transport.write(TOO_SLOW)
-            self.transport.close()
+        if not self.closing:
+            self._transport.write(TOO_SLOW)
+            self._transport.close()
             self._watch_end()
 
     def _watch_end(self) -> None:
-        # A transport that closes waits until all is sent, however long the caller takes to read.
-        if self.transport.is_closing() and self._stuck is None:
-            self._stuck = self.loop.call_later(self.limits.body_seconds, self.transport.abort)
+        if self.closing:  # It waits until all is sent, however long the caller takes to read.
+            self._limit_end()
+
+    def _limit_end(self) -> None:
+        if self._stuck is None:
+            seconds = self._limits.body_seconds
+            self._stuck = self._loop.call_later(seconds, self._transport.abort)
+
+    def _look_for_caller(self, looks: int) -> None:
+        opened: socket.socket = self._transport.get_extra_info("socket")
+        if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._transport.abort()
+        elif not self._answered:
+            if looks == PROBES:
+                self._transport.write(STILL_THERE)
+            again = partial(self._look_for_caller, looks - 1 or PROBES)
+            self._probe = self._loop.call_later(PROBE_SECONDS, again)

@@ -18,21 +18,21 @@ from mellea_like.gateway.chat.completions import ChatCompletions
 from mellea_like.gateway.chat.endpoint import unknown_model
 from mellea_like.gateway.chat.responses import Responses
 from mellea_like.gateway.chat.served_model import ServedModel, warm_up
+from mellea_like.gateway.current_request import admitted
 from mellea_like.gateway.http.guard import Guard
-from mellea_like.gateway.http.keys import admitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     from mellea_like.core.prices import Price
     from mellea_like.gateway.chat.caller_checks import Workers
     from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.config.upstreams import Upstream
-    from mellea_like.gateway.http.guard import Receive, Scope, Send
     from mellea_like.gateway.http.key_state import KeyState
-    from mellea_like.gateway.http.metrics import Metrics
+    from mellea_like.gateway.metrics import Metrics
 
 __all__ = ["Serving"]
 

@@ -43,7 +43,7 @@ def read_ready_config(path: Path, **server: Any) -> GatewayConfig:
 
 
 async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: Any) -> None:
-    """Read a running gateway's configuration again; with mistakes in it, the old one goes on.
+    """Read a running gateway's configuration again; if it has mistakes, the old one stays in use.
 
     Args:
         gateway: the gateway.

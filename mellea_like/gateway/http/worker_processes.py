@@ -29,7 +29,7 @@ logger = logging.getLogger("mellea_like.gateway")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 READY, RELOAD, STOP, CUT = b"r", b"h", b"t", b"k"
-"""What parent and worker tell each other."""
+"""Messages between parent and worker."""
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
@@ -51,9 +51,9 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.stop = anyio.Event()
-        """Set once no more requests are to be accepted, or the parent is gone."""
+        """Set when the worker must accept no more requests, or the parent is gone."""
         self.cut = anyio.Event()
-        """Set once what is under way is to be broken off."""
+        """Set when running requests must be cut off."""
 
     def ready(self) -> None:
         """Tell the parent that requests are answered."""
@@ -106,7 +106,7 @@ class Supervisor:
         count: how many.
         work: a worker's whole life, in its own process: it gets its number, from 1, and its link,
             and returns the exit code.
-        stop_seconds: how long requests under way may go on at a stop.
+        stop_seconds: how long running requests may take to finish at a stop.
         reload: called at SIGHUP; False leaves the workers with the configuration they have.
         on_ready: called when all workers are ready for the first time.
         on_stop: called when a stop takes a while.
@@ -142,7 +142,7 @@ class Supervisor:
         """Run the workers until they are stopped.
 
         Args:
-            listening: what they listen on; it is closed at a stop.
+            listening: the socket that they accept connections from; it is closed at a stop.
 
         Returns:
             The exit code: 0, or that of a worker that ended before all were ready.
@@ -158,7 +158,7 @@ class Supervisor:
                     self._look_at_the_stop()
             finally:
                 for worker in self._workers:
-                    if worker.pid:  # Only where this process itself fails.
+                    if worker.pid:  # Only if this process itself fails.
                         os.kill(worker.pid, signal.SIGKILL)
         return self._code
 

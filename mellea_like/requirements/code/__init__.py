@@ -1,4 +1,4 @@
-"""Checks of code: whether it parses, runs, and passes tests; in a sandbox.
+"""Checks whether code parses, runs and passes tests, in a sandbox.
 
 ```python
 from mellea_like.requirements.code import passes_tests
@@ -6,10 +6,10 @@ from mellea_like.requirements.code import passes_tests
 requirement = passes_tests("assert add(2, 2) == 4", names=["add"])
 ```
 
-Each takes the code out of a reply as models write it. A Markdown fence that names the language goes
-before one that names none, and that before one that names another language; of several, the longest
-is taken, or with ``fence="first"`` or ``"last"`` that one. A fence that is never closed goes to the
-end. A reply without a fence is code if the whole of it parses.
+Each check finds the code in a model's reply. A Markdown fence with the language's name is preferred
+over one without a name, and that over one with another language. If there are several, the longest
+is used, or the first or last one with ``fence="first"`` or ``fence="last"``. A fence that is never
+closed extends to the end. A reply without a fence is code if all of it parses.
 """
 
 from mellea_like.requirements.code.checks import (

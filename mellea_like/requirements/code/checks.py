@@ -8,11 +8,11 @@ import inspect
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from mellea_like.core.display import plural
-from mellea_like.core.requirement import Requirement
+from mellea_like.core.display import clipped, plural, quoted
+from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import Settings, clipped, quoted, ready_made
+from mellea_like.requirements.checks_common import Settings
 from mellea_like.requirements.code.extract import fenced
 from mellea_like.requirements.code.plain import decode, encode, same
 from mellea_like.requirements.code.report import CLIPPED, ENDED, CodeJob, CodeReport
@@ -30,15 +30,13 @@ if TYPE_CHECKING:
 
 from mellea_like.requirements.code.syntax import python_problem
 
-__all__ = ["CodeSettings", "agrees_with", "passes_tests", "prints", "returns", "running", "runs"]
-
 SHOWN = 3
-"""The most failed tests that a reason tells the model of."""
+"""The most failed tests in a reason."""
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 QUICK = 2**14
-"""Characters; to compile more would hold the event loop, so the program's process finds out."""
+"""The most characters to compile here; more would block the event loop, so the sandbox does it."""
 
 
 class CodeSettings(Settings, total=False):
@@ -346,7 +344,7 @@ def running(
 
 @lru_cache(maxsize=1)
 def shared_sandbox() -> Sandbox:
-    """Return the sandbox of all checks that were given none."""
+    """Return the sandbox of all checks without their own."""
     return Sandbox()
 
 
@@ -452,7 +450,7 @@ def _source(function: Callable[..., object]) -> str:
 
 
 def _difference(printed: str, wanted: str) -> str:
-    """Return in words where what was printed isn't what was wanted."""
+    """Describe the first difference between the printed and the wanted text."""
     ours = [line.rstrip() for line in printed.strip().splitlines()]
     theirs = [line.rstrip() for line in wanted.strip().splitlines()]
     for number, (line, other) in enumerate(zip(ours, theirs, strict=False), 1):
@@ -465,7 +463,7 @@ def _difference(printed: str, wanted: str) -> str:
 
 
 def _read(report: CodeReport) -> ValidationResult:
-    """Read how tests ended; only all of them, to their end, are a pass."""
+    """Read how tests ended. Only if all ran to their end and passed, it is a pass."""
     if not report.failure and not report.failures and report.passed == report.total > 0:
         return _verdict("", f"it passes {report.total} tests")
     lines = [report.failure] if report.failure else []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-__all__ = ["Fence", "fenced"]
-
 Fence = Literal["longest", "first", "last"]
 
 LABELS = {

@@ -37,8 +37,6 @@ from mellea_like.requirements.code.pytest_parts import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["work"]
-
 PROGRAM, TESTS = "program.py", "tests.py"
 """The names of the two files in tracebacks."""
 
@@ -55,7 +53,7 @@ GUARDED = {"asyncio", "math", "pytest", "unittest"}
 
 
 def work(job: dict[str, Any], saying: int) -> NoReturn:
-    """Do a job in this process, say on a descriptor what came of it, and end the process."""
+    """Do a job in this process, report the result on a descriptor, and end the process."""
     sys.setrecursionlimit(sys.getrecursionlimit() + 60)  # The frames from here to the program.
     secret: str = job.pop("secret")
 
@@ -129,7 +127,7 @@ def _told(exc: BaseException) -> str:
     for _, same in groupby(own, key=lambda part: (part.lineno, part.name)):
         part, *again = same
         line = f"  {PROGRAM}, line {part.lineno}, in {part.name}: {part.line}\n"
-        if again:  # As Python shortens them: an endless recursion has a thousand.
+        if again:  # Shortened as by Python, because an endless recursion has a thousand.
             line += f"  [Previous line repeated {len(again)} more times]\n"
         lines.append(line)
     return _clipped("".join([*said.format_exception_only(), *lines[-FRAMES:]]), LONGEST).strip()
@@ -153,7 +151,7 @@ def _awaited(found: Any) -> Any:
 
 
 def _call(job: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Call a function of the program with each input, and say what it answers."""
+    """Call a function of the program with each input, and report its answers."""
     try:
         names = _execute(job["program"], "solution")
         function = eval(job["function"], names)  # noqa: S307 (the user's words)
@@ -190,7 +188,7 @@ class _Tests:
         self.total = 0
         self.failures: list[str] = []
         setattr(unittest, "main", nothing)  # noqa: B010 (cases are run here)
-        # Only what they name: to look at a thing is to copy its page of memory in this process.
+        # Only modules that they name, because reading an object copies its page of memory.
         words = NAMES.findall(" ".join(job["tests"]))
         self.modules = {word: sys.modules[word] for word in words if word in sys.modules}
         guarded: list[Any] = [
@@ -206,14 +204,14 @@ class _Tests:
         ]
 
     def restore(self, wrong: Callable[[object], bool]) -> None:
-        """Put back what a program has replaced; what tests replace is theirs."""
+        """Restore functions that the program has replaced; tests may replace some."""
         for owner, name, value in self.guarded:
             now = owner.__dict__.get(name)
             if now is not value and wrong(now):
                 setattr(owner, name, value)
 
     def run(self) -> dict[str, Any]:
-        """Run them all, and return the verdict."""
+        """Run all tests, and return the verdict."""
         trees = [ast.parse(source) for source in self.job["tests"]]
         for tree in trees:
             tree.body = [part for part in tree.body if not _is_runner(part)]
@@ -238,7 +236,7 @@ class _Tests:
         return {"passed": self.passed, "total": self.total, "failures": self.failures}
 
     def _doubt(self) -> None:
-        """Fail a program whose objects are equal to anything, since no comparison tests them."""
+        """Fail a program whose objects equal everything, because comparisons can't test them."""
         for kind in [one for one in gc.get_objects() if isinstance(one, type)]:
             if kind.__module__ == "solution" and "__eq__" in vars(kind):
                 base: Any = next(one for one in kind.__mro__ if one.__module__ != "solution")
@@ -260,7 +258,7 @@ class _Tests:
             test = partial(_executed, statement, space)
             if not self._unit(f"`{_clipped(ast.unparse(statement))}`", test, unit) and not unit:
                 self.total += 1
-                return  # The rest would fail for want of it.
+                return  # The rest would fail without it.
         used = _names(part for part in tree.body if not isinstance(part, _DEFINITIONS))
         for name, thing in list(space.items()):
             if thing is given.get(name) or getattr(thing, "__module__", "") != "__main__":
@@ -284,7 +282,7 @@ class _Tests:
         self._step(f"`{kind.__name__}.{steps[1]}`", after)
 
     def _step(self, name: str, step: Callable[[], object]) -> bool:
-        """Run what comes before or after tests, which is one more of them if it fails."""
+        """Run setup or teardown, which counts as one more test if it fails."""
         worked = self._unit(name, step, counted=False)
         self.total += not worked
         return worked
@@ -298,7 +296,7 @@ class _Tests:
             self._unit(label, partial(_tested, name.rpartition(".")[2], test, given, space, kind))
 
     def _unit(self, name: str, test: Callable[[], object], counted: bool = True) -> bool:  # noqa: FBT001, FBT002
-        """Run one test, and note how it ended; whether it passed."""
+        """Run one test, note how it ended, and return whether it passed."""
         self.say({"at": name})
         self.restore(lambda now: getattr(now, "__module__", "") == "solution")
         try:
@@ -327,7 +325,7 @@ class _Tests:
 
 
 def _executed(statement: ast.stmt, space: dict[str, Any]) -> Any:
-    """Execute a statement of tests, and return the value of an expression: it may be awaited."""
+    """Execute a statement of tests; return the value of an expression, perhaps an awaitable."""
     if isinstance(statement, ast.Expr):
         statement = ast.Assign([ast.Name("@value", ast.Store())], statement.value)
     tree = ast.fix_missing_locations(_Explained().visit(ast.Module([statement], [])))
@@ -336,7 +334,7 @@ def _executed(statement: ast.stmt, space: dict[str, Any]) -> Any:
 
 
 def _tested(name: str, test: Any, given: dict[str, Any], space: dict[str, Any], kind: Any) -> None:
-    """Call a test with what it asks for."""
+    """Call a test with its fixtures and parameters."""
     if kind is not None and issubclass(kind, unittest.TestCase):
         kind(name).debug()
         return
@@ -357,7 +355,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _is_runner(statement: ast.stmt) -> bool:
-    """Whether a statement does nothing but have a library run the tests."""
+    """Whether a statement only makes a library run the tests."""
     if isinstance(statement, ast.If):
         return all(_is_runner(part) for part in (*statement.body, *statement.orelse))
     called = statement.value if isinstance(statement, ast.Expr) else None
@@ -379,17 +377,17 @@ def _names(parts: Iterable[ast.AST]) -> set[str]:
 
 
 def _seen(names: Mapping[str, Any], tree: ast.Module) -> list[str]:
-    """Return the names that tests see: those that hide builtins only if they use no other."""
+    """Return the names that tests see; names that hide builtins only if the tests use no other."""
     public = [name for name in names if not name.startswith(("__", "@"))]
     others = [name for name in public if not hasattr(builtins, name)]
     return others if _names([tree]).intersection(others) else public
 
 
 class _Explained(ast.NodeTransformer):
-    """Has a failed assertion show the values that it compared."""
+    """Makes failed assertions show the values that they compared."""
 
     def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
-        """Note the values of both sides, and forget them if it holds: others may count them."""
+        """Note the values of both sides. If they are equal, don't keep references to them."""
         source, test = _clipped(ast.unparse(node)), node.test
         noted: list[tuple[str, str]] = []
 

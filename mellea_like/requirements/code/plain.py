@@ -1,4 +1,4 @@
-"""Plain data as JSON: the only thing that comes back from a program whose answers are compared.
+"""Plain data as JSON, the only thing that a program whose answers are compared can return.
 
 Standard library only: the sandbox runs this module's source, too.
 """
@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Array", "decode", "encode", "same"]
-
 _EXACT = 2**63
-"""Larger integers are written in hexadecimal: Python limits how many decimal digits it reads."""
+"""Larger integers are written in hexadecimal, because Python limits decimal digits."""
 
 _SEQUENCES: dict[str, type[Any]] = {
     "list": list,
@@ -41,7 +39,7 @@ _TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 class Array(NamedTuple):
-    """A NumPy array: the lists of its values, and the name of its type."""
+    """A NumPy array as lists of its values, with the name of its type."""
 
     dtype: str
     values: Any
@@ -63,7 +61,7 @@ def encode(value: Any) -> Any:
         if isinstance(value, kind):
             return [name, text(value)]
     for name, kind in _SEQUENCES.items():
-        if isinstance(value, kind):  # Of a subclass, what it really holds.
+        if isinstance(value, kind):  # A subclass's own value.
             return [name, [encode(item) for item in cast("Any", kind).__iter__(value)]]
     if isinstance(value, dict):
         pairs = cast("Any", dict).items(value)
@@ -72,7 +70,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """Return what `encode` was given, whoever wrote the JSON; ``ValueError`` if that can't be."""
+    """Return the data that `encode` wrote; raise ``ValueError`` for other JSON."""
     if data is None or isinstance(data, bool | int | float | str):
         return data
     if not isinstance(data, list) or len(data) != 2:  # noqa: PLR2004
@@ -94,7 +92,7 @@ def decode(data: Any) -> Any:
 
 
 def same(found: Any, wanted: Any, relative: float, absolute: float) -> bool:
-    """Whether two values are equal as Python's ``==`` has it, floats as nearly as that."""
+    """Whether two values are equal (``==``), and floats nearly so."""
     if isinstance(found, Array) or isinstance(wanted, Array):
         found, wanted = (one.values if isinstance(one, Array) else one for one in (found, wanted))
     if isinstance(found, float | complex) or isinstance(wanted, float | complex):

@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import ExitStack
 
-__all__ = ["Unrunnable", "arguments", "install", "is_skipped", "nothing", "parameters"]
-
 
 class Unrunnable(BaseException):
-    """The tests can't be run, whatever the program is like."""
+    """The tests can't be run with any program."""
 
 
 class _Raises:
@@ -134,7 +132,7 @@ def _other(name: str) -> Any:
 
 
 def install() -> None:
-    """Have ``import pytest`` import these parts."""
+    """Make ``import pytest`` import these parts."""
     module: Any = types.ModuleType("pytest")
     module.raises, module.approx, module.mark, module.param = _raises, _Approx, _Marks(), _param
     module.fixture, module.skip, module.fail = _fixture, _skip, _fail
@@ -159,7 +157,7 @@ def is_skipped(test: Any) -> bool:
 
 
 def parameters(*marked: Any) -> list[dict[str, Any]]:
-    """Return the sets of parameters of a test and its class; one, of none, without a mark."""
+    """Return the sets of parameters of a test and its class; without a mark, one empty set."""
     found: list[dict[str, Any]] = [{}]
     for _, given, named in [mark for one in marked for mark in _marks(one, "parametrize")]:
         names, values = (*given, *named.values())[:2]
@@ -175,7 +173,7 @@ def arguments(
 ) -> dict[str, Any]:
     """Return the arguments of a test or fixture: parameters, and values of the tests' fixtures."""
     found: dict[str, Any] = {}
-    # Not what a decorator wraps: that of `unittest.mock.patch` has arguments of its own.
+    # The decorated function, not the one inside: `unittest.mock.patch` adds arguments.
     for name, parameter in inspect.signature(function, follow_wrapped=False).parameters.items():
         made: Any = space.get(name)
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

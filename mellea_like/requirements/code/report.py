@@ -12,22 +12,11 @@ from typing import Any, Protocol
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.code.plain import decode
 
-__all__ = [
-    "CLIPPED",
-    "ENDED",
-    "CodeAnswer",
-    "CodeJob",
-    "CodeReport",
-    "CodeRunner",
-    "described",
-    "report",
-]
-
 CLIPPED = 2000
 """The most characters of a program's output in a reason."""
 
 ENDED = ", and was ended"
-"""The last words of a failure of a program that came to no end by itself."""
+"""The end of the message about a program that had to be ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +133,7 @@ def described(config: dict[str, Any], way: str, holds: dict[str, Any]) -> str:
 def report(
     job: CodeJob, found: dict[str, Any], asked: dict[str, Any], config: dict[str, Any]
 ) -> CodeReport:
-    """Report how a run ended; raise if that says nothing about the program."""
+    """Report how a run ended; raise if the program isn't at fault."""
     said, last = _said(found["said"]), dict[str, Any]()
     for one in said:
         last = one if one.get("secret") == asked["secret"] else last

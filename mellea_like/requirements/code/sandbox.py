@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 from mellea_like.requirements.code.report import described, report
 
-__all__ = ["Sandbox"]
-
 T = TypeVar("T")
 
 BOOT = """\
@@ -54,11 +52,11 @@ SHOWN = (
 """The paths that programs see with namespaces, in addition to Python's."""
 
 WAYS = {"auto": ("bubblewrap", "unshare"), "limits": ("limits",)}
-"""How programs may be kept apart; the first that works is taken."""
+"""The ways to isolate programs; the first that works is used."""
 
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 30.0
-"""How long after a program's time its template may be silent: a program may have stopped it."""
+"""Seconds for which a template may stay silent after a program's time. Programs may stop it."""
 SECONDS_TO_END = 5.0
 
 
@@ -214,7 +212,7 @@ class Sandbox:
             self._turns.set(turns)
         async with turns:
             for _ in range(2):
-                # A server that was killed is replaced, once: its program may have killed it.
+                # A killed server is replaced only once, because its program may have killed it.
                 with anyio.move_on_after(asked["wall"] + SECONDS_TO_ANSWER) as waited:
                     server = await self._server()
                     if found := await self._asked(server, asked):
@@ -225,7 +223,7 @@ class Sandbox:
         raise RequirementError(msg)
 
     async def _asked(self, server: _Server, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Have a server run a program; None if the server has ended."""
+        """Let a server run a program; return None if the server has ended."""
         found = None
         try:
             await server.send(asked)
@@ -244,7 +242,7 @@ class Sandbox:
                 await _to_its_end(server.end)
 
     async def _server(self) -> _Server:
-        """Take a server that is idle, or start one."""
+        """Take an idle server, or start one."""
         while self._servers:
             server = self._servers.pop()
             if server.owner == os.getpid() and server.process.poll() is None:
@@ -277,7 +275,7 @@ class Sandbox:
 
 
 class _Server:
-    """A template process, and the connection to it; anybody's but one task's at a time."""
+    """A template process and the connection to it, for one task at a time."""
 
     def __init__(self, config: dict[str, Any], way: str) -> None:
         """Start it; blocks."""
@@ -285,7 +283,7 @@ class _Server:
         shown = sorted({*SHOWN, sys.base_prefix, sys.base_exec_prefix, *path} - {"/"})
         in_tmp = any(place.startswith("/tmp/") for place in shown)  # noqa: S108
         links = ["/dev/shm", *(() if in_tmp else ("/tmp",))]  # noqa: S108
-        # Not a virtual environment's: programs don't see that.
+        # Not the virtual environment's, which programs don't see.
         base: str = getattr(sys, "_base_executable", sys.executable)
         command = [
             *_wrapped(way, shown, links),
@@ -293,7 +291,7 @@ class _Server:
             *("-I", "-S", "-X", "utf8", "-c", BOOT),
         ]
         kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-        kept["MALLOC_ARENA_MAX"] = "1"  # Else each thread takes 64 MiB of address space.
+        kept["MALLOC_ARENA_MAX"] = "1"  # Otherwise each thread takes 64 MiB of address space.
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -317,7 +315,7 @@ class _Server:
         self._settings = config | {"path": path, "way": way, "shown": shown, "links": links}
 
     async def begin(self) -> None:
-        """Send it its own program, and hear what holds."""
+        """Send it its own program, and receive a description of the limits."""
         here = anyio.Path(__file__)
         modules = [
             (f"{__package__}.{part}", await here.with_name(f"{part}.py").read_text("utf-8"))
@@ -330,7 +328,7 @@ class _Server:
             self.holds = said
 
     async def send(self, message: dict[str, Any] | None) -> None:
-        """Send it a message, or, with None, end its run; if it is gone, `receive` tells."""
+        """Send it a message, or None to end its run. `receive` reports if it is gone."""
         data = bytearray(b"" if message is None else json.dumps(message).encode("ascii")) + b"\n"
         with suppress(OSError):
             while data:
@@ -358,8 +356,8 @@ class _Server:
         return found
 
     def end(self) -> None:
-        """End it, and all that it has started; blocks, for a moment."""
-        self.connection.close()  # It ends its program, and itself.
+        """End it with everything that it has started; blocks for a moment."""
+        self.connection.close()  # It then ends its program and itself.
         if self.owner != os.getpid():
             return  # A fork of the process that started it.
         with suppress(OSError):  # Without namespaces, a program may have stopped it.
@@ -382,7 +380,7 @@ def _wrapped(way: str, shown: Sequence[str], links: Sequence[str]) -> list[str]:
         return []
     command = ["bwrap", "--as-pid-1", "--cap-add", "ALL", *unshared]
     above = {os.fspath(one) for path in shown for one in Path(path).parents}
-    for place in sorted(above - {"/", *shown}):  # Unprivileged users have to get past them.
+    for place in sorted(above - {"/", *shown}):  # Unprivileged users must be able to enter them.
         command += ["--perms", "0755", "--dir", place]
     for path in shown:
         command += ["--dev-bind-try" if path.startswith("/dev/") else "--ro-bind-try", path, path]
@@ -393,7 +391,7 @@ def _wrapped(way: str, shown: Sequence[str], links: Sequence[str]) -> list[str]:
 
 
 async def _to_its_end(function: Callable[..., T], *given: object) -> T:
-    """Call a function in a thread, and don't leave it."""
+    """Call a function in a thread, and wait for it even if cancelled."""
     with anyio.CancelScope(shield=True):
         return await run_in_thread(function, *given)
     raise AssertionError  # For the type checkers: a scope may swallow what is raised in it.
@@ -401,7 +399,7 @@ async def _to_its_end(function: Callable[..., T], *given: object) -> T:
 
 def _made(config: dict[str, Any]) -> Sandbox:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Whoever made it has been warned.
+        warnings.simplefilter("ignore")  # Its maker has been warned.
         return Sandbox(**config)
 
 

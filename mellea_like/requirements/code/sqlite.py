@@ -12,17 +12,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.requirements.checks_common import ready_made
 from mellea_like.requirements.code.checks import CodeSettings, running
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.requirements.code.checks import Run
-
-__all__ = ["runs_sql"]
 
 PROGRAM = """
 import base64, collections, json, sqlite3, sys

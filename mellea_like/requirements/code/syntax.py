@@ -8,8 +8,10 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from mellea_like.core.display import clipped, quoted
+from mellea_like.core.requirement import ready_made
 from mellea_like.core.validation import ValidationResult
-from mellea_like.requirements.checks_common import Settings, check, clipped, quoted, ready_made
+from mellea_like.requirements.checks_common import Settings, check
 from mellea_like.requirements.code.extract import fenced
 
 if TYPE_CHECKING:
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from mellea_like.requirements.code.report import CodeReport
 
     Run = Callable[..., Awaitable[CodeReport]]
-
-__all__ = ["parses", "python_problem"]
 
 
 @ready_made
@@ -71,7 +71,7 @@ def parses(
 
 
 def python_problem(code: str) -> str:
-    """Return what is wrong with Python code; nothing if it compiles."""
+    """Return the problem of Python code; empty if it compiles."""
     if not code.strip():
         return "there is no code"
     try:
@@ -89,7 +89,7 @@ def python_problem(code: str) -> str:
 
 
 _TOKEN = re.compile(r"<Token token_type: .*?, text: (.*?), line: \d+, col: .*?>", re.DOTALL)
-"""How ``sqlglot`` shows a token in an error, which is of no use to who wrote it: its text is."""
+"""The form of a token in an error of ``sqlglot``, of which only the text is useful."""
 
 
 def _sql_parser(dialect: str | None) -> Callable[[str], str]:
@@ -118,7 +118,7 @@ def _sql_parser(dialect: str | None) -> Callable[[str], str]:
             loose = expressions.Condition | expressions.Alias | expressions.Tuple
             if isinstance(tree, loose) and not isinstance(tree, expressions.Query):
                 return f"no statement begins so: {quoted(tree.sql(dialect))}"
-            # A statement that it only carries along, though it begins with a word that it knows.
+            # An unparsed statement, although its first word is known.
             unknown = {"", "SELECT", "INSERT", "UPDATE", "DELETE", "WITH"}
             if isinstance(tree, expressions.Command) and str(tree.this).upper() in unknown:
                 return f"no statement begins so: {quoted(str(tree.this))}"

@@ -1,6 +1,6 @@
 """Runs in a sandbox: a template process that forks a process for each program, and watches it.
 
-Everything that is imported is imported here, once, so that a program's start is a fork. The
+Everything is imported here, once, so that a program starts by a mere fork. The
 template never runs a program itself. Linux and the standard library only: the sandbox runs this
 module's source, perhaps in a container.
 """
@@ -32,13 +32,11 @@ from typing import Any, NoReturn
 from mellea_like.requirements.code.harness import work
 from mellea_like.requirements.code.pytest_parts import install
 
-__all__ = ["serve"]
-
 SAYS = 100
 """The descriptor on which the harness in a program's process reports."""
 
 SECONDS_TO_SWEEP = 5.0
-"""How long processes that a program left behind are hunted, if no namespace ends them."""
+"""How long to look for processes that a program left behind, if no namespace ends them."""
 
 # <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>
 NEWNS, NEWIPC = 0x0002_0000, 0x0800_0000
@@ -108,7 +106,7 @@ def _show_only(paths: list[str], links: list[str]) -> None:
 
 
 def _drop_privileges(user: int) -> None:
-    """Give up all that a program could use against the system."""
+    """Give up everything that a program could use against the system."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -155,13 +153,13 @@ class _Template:
             importlib.import_module(name)
 
     def begin(self) -> None:
-        """Run a program that does nothing, and tell what holds."""
+        """Run a program that does nothing, and report which limits hold."""
         os.environ.clear()
         os.dup2(os.open(os.devnull, os.O_RDWR), 2)
         gc.collect()
         gc.freeze()
-        # A user's threads are counted: so each template of root has a user of nobody else's, or
-        # "nobody" where that may not be.
+        # A user's threads are counted, so each template of root has its own user, or "nobody" if
+        # that isn't possible.
         strangers = (0x7000_0000 + int.from_bytes(os.urandom(4), "big") % 2**20, 65534)
         trouble = ""
         for self.user in (os.geteuid(),) if os.geteuid() else strangers:
@@ -174,7 +172,7 @@ class _Template:
         _send({"trouble": trouble, "user": self.user, "seccomp": seccomp})
 
     def receive(self) -> dict[str, Any]:
-        """Wait for a job; end where there are no more. An empty line came too late to cancel."""
+        """Wait for a job; end if there are no more. An empty line came too late to cancel."""
         while b"\n" not in self.inbox.lstrip():
             if not self.hear():
                 os._exit(0)
@@ -183,13 +181,13 @@ class _Template:
         return found
 
     def hear(self) -> bool:
-        """Read more of what was sent; whether anybody is there."""
+        """Read more data, and return whether the sender is still there."""
         more = os.read(0, 2**20)
         self.inbox += more
         return bool(more)
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Fork a program, watch it, end it, and return what it left."""
+        """Fork a program, watch it, end it, and return its report."""
         names = ("stdin", "stdout", "stderr", "said")
         files = {name: os.memfd_create(name) for name in names}
         with open(files["stdin"], "wb", closefd=False) as file:
@@ -238,7 +236,7 @@ class _Template:
             os.close(exited)
 
     def _sweep(self) -> None:
-        """End all that a program has started: as its first process, or as that of orphans."""
+        """End everything that a program has started, as its init or as the reaper of orphans."""
         until = time.monotonic() + SECONDS_TO_SWEEP
         with suppress(ChildProcessError, ProcessLookupError):
             while time.monotonic() < until:
@@ -277,7 +275,7 @@ class _Template:
         work(job, SAYS)
 
     def _confine(self, job: dict[str, Any], place: str) -> None:
-        """Take away from this process what a program may not have."""
+        """Take away from this process everything that a program may not have."""
         settings = self.settings
         os.setsid()
         others = 0

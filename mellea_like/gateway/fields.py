@@ -1,4 +1,4 @@
-"""What becomes of each field of a request: the tables that the guide shows, and how they are used.
+"""The tables that decide what is done with each field of a request; the guide shows them.
 
 A test holds them against the official SDK's own lists, so that no field is forgotten.
 """
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 FieldUse: TypeAlias = Literal["forward", "drop", "refuse"]
-"""What a configuration may say of a field."""
+"""The choices that a configuration has for a field."""
 
 Fate: TypeAlias = Literal["honoured", "forwarded", "dropped", "refused"]
 
@@ -41,7 +41,7 @@ UNKNOWN = "unknown_parameter"
 
 
 class Field(NamedTuple):
-    """What becomes of a field, why, and which values of a refused one ask for nothing."""
+    """The treatment of a field, the reason, and harmless values of a refused one."""
 
     fate: Fate
     note: str = ""
@@ -105,7 +105,7 @@ CHAT_FIELDS: Mapping[str, Field] = MappingProxyType(
         "store": Field("dropped", "nothing is stored"),
         "audio": Field("refused", "a spoken reply can't be checked"),
         "modalities": Field(
-            "refused", "a reply is text; so `text` alone may stand here", (["text"],)
+            "refused", "only `text` is accepted, because a reply is text", (["text"],)
         ),
         "moderation": _MODERATION,
         "service_tier": _TIER,
@@ -161,7 +161,7 @@ RESPONSES_FIELDS: Mapping[str, Field] = MappingProxyType(
 
 KEPT_BACK = frozenset(
     {
-        # Where a request goes, and in whose name: other gateways take these from a body.
+        # Destination and identity of a request, which other gateways take from a body.
         "api_base",
         "api_key",
         "api_version",
@@ -197,14 +197,14 @@ KEPT_BACK = frozenset(
         "search_settings",
         "use_beam_search",
         "web_search",
-        # What other callers have of the upstream: their turn and their state.
+        # Other callers' share of the upstream: their turn and their state.
         "id_slot",
         "priority",
         "request_id",
         "rid",
         "session_params",
         "slot_id",
-        # What the server runs: a caller's own code.
+        # A caller's own code that the server would run.
         "custom_logit_processor",
     }
 )
@@ -275,7 +275,7 @@ _KEPT_BACK, _FORMATS, _HOSTED, _MEDIA = (
 
 
 def why_not(name: str, use: FieldUse) -> str:
-    """Say why a configuration can't say this of a field; empty where it can."""
+    """Return why a configuration can't choose this for a field; empty if it can."""
     needed = name in ("model", "messages", "input")
     honoured = [
         table[name].fate == "honoured" for table in (CHAT_FIELDS, RESPONSES_FIELDS) if name in table
@@ -286,7 +286,7 @@ def why_not(name: str, use: FieldUse) -> str:
 
 
 class FieldRules(NamedTuple):
-    """What a model's configuration says of fields, and whether it takes URLs of the web in them."""
+    """A model's rules for fields, and whether it accepts URLs of the web in them."""
 
     unknown: FieldUse = "refuse"
     """Fields that no table has."""
@@ -305,7 +305,7 @@ class FieldRules(NamedTuple):
 
     @property
     def deep(self) -> FieldUse:
-        """What becomes of unknown fields inside of a chat completion's."""
+        """The treatment of unknown fields inside a chat completion's fields."""
         return self.unknown if self.inside is None else self.inside
 
 
@@ -322,7 +322,7 @@ def says_nothing(value: object) -> bool:
 def read_fields(
     body: Mapping[str, Any], table: Mapping[str, Field], rules: FieldRules
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of a body that are honoured, and those that go on as they are."""
+    """Return the fields of a body that are honoured, and those that are forwarded unchanged."""
     honoured: dict[str, Any] = {}
     forwarded: dict[str, Any] = {}
     for name, value in body.items():
@@ -373,7 +373,7 @@ def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
 
 
 def why_kept_out(place: str, name: str) -> str:
-    """Say why an unknown field inside of a request is refused, whatever a configuration says.
+    """Return why an unknown field inside a request is refused, whatever a configuration says.
 
     The place is ``tool``, ``part``, ``message`` or another one.
     """

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, cast
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, multiprocess, values
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, multiprocess, values
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+except ImportError as exc:  # pragma: no cover
+    msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
+    raise ImportError(msg) from exc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,8 +35,8 @@ _shared_in: str | None = None
 def share_metrics(directory: str, worker: int) -> None:
     """Count together with the other workers from now on: each shows the sums of all.
 
-    Call it in a worker's process before it makes `Metrics`. A worker that is started again goes on
-    counting where it was.
+    Call it in a worker's process before it makes `Metrics`. A restarted worker continues the counts
+    of the one before it.
     """
     global _shared_in  # noqa: PLW0603 (prometheus_client keeps it for the process, too)
     _shared_in = os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
@@ -45,7 +49,7 @@ def forget_worker(directory: str, worker: int) -> None:
 
 
 class Metrics:
-    """The counters of one gateway, in a registry of their own."""
+    """The counters of one gateway, in their own registry."""
 
     def __init__(self, keys: Iterable[str] = (), models: Iterable[str] = ()) -> None:
         self._models = set(models)

@@ -1,7 +1,4 @@
-"""A selection at work in a call: how it begins, and the comparisons that it wants of a judge.
-
-Most calls have none, so this is imported where one has.
-"""
+"""Comparisons: once the race is over, a judge says which of two draws is better."""
 
 from __future__ import annotations
 
@@ -13,10 +10,8 @@ import anyio
 from mellea_like.core.backend import (
     ITERATION,
     SPENDS_ON,
-    Options,
     Request,
     RequestMeta,
-    can_judge,
     checked_reply,
     innermost,
 )
@@ -32,32 +27,23 @@ from mellea_like.errors import (
     LimitExceeded,
     SamplingTimeout,
 )
+from mellea_like.kernel.draw import derive_seed
+from mellea_like.kernel.ports import Option, Ruling, Stop
+from mellea_like.kernel.race import first_in
 from mellea_like.requirements.judge import block, conversation_block, without_duplicates
-from mellea_like.runtime.event_loops import (
-    cancel_requested,
-    scope_cancelled,
-    split_cancellation,
-)
+from mellea_like.runtime.event_loops import foreign, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
-from mellea_like.sampling.ending import Stop
-from mellea_like.sampling.iteration import derive_seed
-from mellea_like.sampling.race import first_in
-from mellea_like.sampling.sender import Sender
-from mellea_like.selections.base import SelectionFacts, SelectionState
+from mellea_like.selections.base import SelectionState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from anyio.abc import TaskGroup
 
-    from mellea_like.core.backend import Backend
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.call_state import CallContext
-    from mellea_like.sampling.prepare import CallInputs, Settings
-    from mellea_like.selections.base import BaseSelection
 
-__all__ = ["begin_selection", "compare"]
+__all__ = ["Comparisons"]
 
 NOT_FOUND = 404
 """The HTTP status of an unknown model, or of a server that has no chat protocol there."""
@@ -76,168 +62,90 @@ Answer with one JSON object and nothing else: {"better": "a"}, {"better": "b"}, 
 """
 
 
-def begin_selection(
-    selection: BaseSelection, inputs: CallInputs, settings: Settings, turns: int
-) -> SelectionState:
-    """Begin a selection; refuse what can't be, and say in the log what is of no use."""
-    name, state = type(selection).__name__, selection.begin(SelectionFacts(turns))
-    if state.judge is not None or type(state).pairs is not SelectionState.pairs:
-        _check_judge(name, inputs, settings, state.judge)
-    n = state.asked
-    if n is not None and n > turns and not state.at_most:
-        msg = (
-            f"{name} wants {n} draws that pass, and the call makes at most {turns}"
-            " (loop_budget * concurrency_budget): raise one of the two, or ask for fewer"
-        )
-        raise ValueError(msg)
-    if turns > 1 and n != 1 and _temperature(inputs) == 0:
-        what = f"{name} chooses among draws, and at temperature 0 they are all alike"
-        _warn_once(settings, what)
-    return state
+class Comparisons(Option):
+    """Takes a selection's steps, and asks a judge for the comparisons that it wants.
 
-
-def _check_judge(name: str, inputs: CallInputs, settings: Settings, own: Backend | None) -> None:
-    """Make sure, before the first draw, that a judge can compare them within the budgets."""
-    # Imported lazily: most programs don't need it.
-    from mellea_like.limits.fallback import models_of  # noqa: PLC0415
-
-    judge = inputs.judge if own is None else own
-    if own is None and not can_judge(judge):
-        msg = (
-            f"{name} has a judge compare draws, and {type(judge).__name__} can't judge: give"
-            " judge=... a backend that can"
-        )
-        raise ValueError(msg)
-    options = settings.judge_options
-    for budget in inputs.budgets:
-        try:
-            for model in models_of(judge):
-                budget.check(options, model)
-        except ValueError as exc:
-            what = f"this is about the judge of {name}"
-            exc.add_note(f"{what}: its options are the strategy's judge_options")
-            raise
-
-
-def _temperature(inputs: CallInputs) -> float | None:
-    given = inputs.options.temperature
-    defaults = getattr(innermost(inputs.backend), "defaults", None)
-    return defaults.temperature if given is None and isinstance(defaults, Options) else given
-
-
-def _warn_once(settings: Settings, message: str) -> None:
-    """Log what a strategy can't work with: once, however many calls there are."""
-    if message not in settings.warned:
-        settings.warned.add(message)
-        warn("%s", message)
-
-
-def _warn_where_all_are_alike(call: CallContext) -> None:
-    """Say in the log where a backend seems to ignore seeds and temperature."""
-    texts = (s.text for s in call.recorder.slices if s.generation is not None)
-    if len(first := next(texts, "")) < LONG or _temperature(call.inputs) == 0:
-        return
-    others = list(texts)
-    if len(others) >= ALIKE - 1 and all(text == first for text in others):
-        what = (
-            f"{type(call.settings.selection).__name__} chooses among draws, and all that it got"
-            f" from {type(innermost(call.inputs.backend)).__name__} are the same text, as if seeds"
-            " and temperature were ignored"
-        )
-        _warn_once(call.settings, what)
-
-
-async def compare(call: CallContext, selection: SelectionState) -> None:
-    """Take a selection's steps, and ask a judge for the comparisons that it wants in both orders.
-
-    The cost of comparisons is in no slice. A pair is even whose comparison went wrong. Where the
-    time is up, a budget is spent, a plugin fails, or the judge's error is one that lasts (a wrong
-    key), the winner is chosen on the comparisons that there are.
+    The cost of comparisons is in no slice. A pair is even if its comparison went wrong. If the time
+    is up, a budget is spent, a plugin fails, or the judge's error is one that lasts (a wrong key),
+    the winner is chosen on the comparisons that there are.
     """
-    recorder = call.recorder
-    if recorder.fatal is not None:
-        return
-    _warn_where_all_are_alike(call)
-    try:
-        if selection.passed and type(selection).steps is not SelectionState.steps:
-            await _take_steps(selection)
-        if pairs := selection.pairs():
-            await _Comparisons(call, selection).run(pairs)
-    except Exception as exc:  # noqa: BLE001 (a bug in the selection: the call raises it)
-        recorder.fatal = exc
 
-
-async def _take_steps(selection: SelectionState) -> None:
-    if selection.quick:
-        for _ in selection.steps():
-            pass
-        return
-    left = False
-
-    def take() -> None:
-        for _ in selection.steps():
-            if left:
-                return
-
-    try:
-        await run_in_thread(take, name=f"the comparisons of a {selection.kind}")
-    finally:
-        left = True
-
-
-class _Comparisons:
-    """The comparisons of one call."""
-
-    def __init__(self, call: CallContext, selection: SelectionState) -> None:
-        judge = call.inputs.judge if selection.judge is None else selection.judge
-        self._call = call
-        self._selection = selection
-        self._sender = Sender(judge, call.settings.retry, call.inputs.budgets, call.events)
+    def __init__(self, setup: Any) -> None:
+        self._name = type(setup.settings.selection).__name__
+        self._selection: SelectionState = setup.selection
+        self._settings = setup.settings
+        self._inputs = setup.inputs
         self._won: dict[tuple[int, int], float] = {}
         self._halted = False
         self._at_work = 0
         self._asked = anyio.Event()
         self._left: BaseException | None = None
+        self._scope: anyio.CancelScope | None = None
+
+    async def settle(self) -> None:
+        """Compare what has passed."""
+        selection = self._selection
+        self._warn_if_all_are_alike()
+        try:
+            if selection.passed and type(selection).steps is not SelectionState.steps:
+                await _take_steps(selection)
+            if pairs := selection.pairs():
+                await self.run(pairs)
+        except Exception as exc:  # noqa: BLE001 (a bug in the selection: the call raises it)
+            self.call.race.fatal = exc
+
+    def _warn_if_all_are_alike(self) -> None:
+        """Log if a backend seems to ignore seeds and temperature."""
+        texts = (s.text for s in self.call.slices if s.generation is not None)
+        if len(first := next(texts, "")) < LONG or self._inputs.temperature == 0:
+            return
+        others = list(texts)
+        if len(others) >= ALIKE - 1 and all(text == first for text in others):
+            backend = type(innermost(self._inputs.backend)).__name__
+            what = (
+                f"{self._name} chooses among draws, and all that it got from {backend} are the same"
+                " text, as if seeds and temperature were ignored"
+            )
+            self._settings.warn_once(what)
 
     async def run(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Compare, round after round."""
-        selection, recorder = self._selection, self._call.recorder
-        stopped = recorder.stopped
-        # Until all is compared, it isn't decided.
-        enough, recorder.won = recorder.won, False
-        if recorder.timed_out:
+        selection, call = self._selection, self.call
+        stopped = call.race.why
+        call.undecided = True  # Until all is compared.
+        if call.race.late:
             self._halt(self._late())
         elif stopped is not None and stopped.error is not None:
             self._halt(stopped.error)
         while pairs and not self._halted:
             await self._compare(pairs)
-            pairs = () if self._halted or recorder.fatal is not None else selection.pairs()
-        recorder.won = enough and not self._halted
+            pairs = () if self._halted or call.race.fatal is not None else selection.pairs()
+        call.undecided = self._halted
         if errors := selection.errors:
             warn(
                 "%d comparisons went wrong, the first one: %s: %s",
                 len(errors),
                 type(errors[0]).__name__,
                 errors[0],
-                sampling_id=recorder.sampling_id,
+                sampling_id=call.id,
             )
 
     async def _compare(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Compare pairs at a time, and tell the selection of those that were compared."""
         self._asked = anyio.Event()
         async with anyio.create_task_group() as tasks:
-            self._call.recorder.scope = tasks.cancel_scope
-            if self._call.deadline is not None:
-                tasks.cancel_scope.deadline = self._call.deadline
+            self._scope = tasks.cancel_scope
+            if self.call.deadline is not None:
+                tasks.cancel_scope.deadline = self.call.deadline
             orders = [order for a, b in pairs for order in ((a, b), (b, a))]
             to_ask = iter(orders)
-            for _ in range(min(len(orders), self._call.settings.concurrency_budget)):
+            for _ in range(min(len(orders), self._settings.concurrency_budget)):
                 tasks.start_soon(self._work, to_ask)
             await self._all_ended(tasks)
         if self._left is not None:
-            # Where the time ran out as well, anyio (4.16) takes a native one for its own.
+            # If the time ran out as well, anyio (4.16) takes a native one for its own.
             raise self._left
-        if tasks.cancel_scope.cancel_called:
+        if tasks.cancel_scope.cancel_called and self.call.race.fatal is None:
             self._halt(self._late())
         won = self._won
         for a, b in pairs:
@@ -281,24 +189,24 @@ class _Comparisons:
             return
         self._halted = True
         self._selection.errors.append(why)
-        recorder = self._call.recorder
+        race = self.call.race
         if isinstance(why, SamplingTimeout):
-            recorder.timed_out = True
+            self.call.timed_out = True
         elif not isinstance(why, LimitExceeded):
-            recorder.broken = True
-        elif recorder.stopped is None:
-            recorder.stopped = Stop(StopReason.BUDGET, str(why), why)
+            self.call.broken = True
+        elif race.why is None:
+            race.why = Stop(StopReason.BUDGET, str(why), why)
 
     def _late(self) -> SamplingTimeout:
-        sampling_id = self._call.sampling_id
-        return SamplingTimeout(f"sampling {sampling_id}: the time was up before all was compared")
+        return SamplingTimeout(f"sampling {self.call.id}: the time was up before all was compared")
 
     async def _ask(self, to_ask: Iterator[tuple[int, int]]) -> None:
         """Ask the judge of pairs, each in one order; note what the first one won."""
         passed = self._selection.passed
         for a, b in to_ask:
             try:
-                self._won[a, b] = await self._answer(passed[a], passed[b])
+                with foreign("the judge"):
+                    self._won[a, b] = await self._answer(passed[a], passed[b])
             except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
                 self._failed(exc)
                 if not self._halted:
@@ -310,13 +218,12 @@ class _Comparisons:
         """Note what a comparison raised; a cancellation that was asked for is raised again."""
         cancellation, error = split_cancellation(exc)
         if cancellation is not None:
-            if cancel_requested():
-                # A task group would hand a group on inside another, and callers expect none.
-                raise first_in(cancellation) from None
-            error = RuntimeError("the judge raised a cancellation that no one asked for")
-            error.__cause__ = exc
+            # A task group would hand a group on inside another, and callers expect none.
+            raise first_in(cancellation) from None
         if not isinstance(error, Exception):
-            self._call.recorder.abort(exc, "the judge")
+            self.call.rule(Ruling(fatal=exc))
+            if self._scope is not None:
+                self._scope.cancel()
         elif (
             isinstance(error, HookError)
             or (isinstance(error, LimitExceeded) and error.result is None)
@@ -327,29 +234,30 @@ class _Comparisons:
             self._selection.errors.append(error)
 
     async def _answer(self, one: Slice, other: Slice) -> float:
-        call, selection = self._call, self._selection
-        options, seed = call.settings.judge_options, call.inputs.options.seed
+        call, selection = self.call, self._selection
+        options, seed = call.rules.judge_options, self._inputs.options.seed
         if seed is not None:
             purpose = f"against {other.iteration}"
             options = options.with_seed(derive_seed(seed, one.iteration, purpose))
         meter, reply = Meter(), None
         meta = RequestMeta(
-            call.sampling_id,
+            call.id,
             one.iteration,
             one.subsample,
             call_started=call.started,
             deadline=call.deadline,
             purpose="judge",
         )
-        # It is in a task, and so in a context, of its own.
+        # Each comparison has its own task, and so its own context.
         ITERATION.set(meta)
         SPENDS_ON.set(meter)
         question = _question(selection.criterion, one, other)
-        seconds = call.settings.iteration_timeout
+        seconds = self._settings.iteration_timeout
         try:
             with anyio.move_on_after(seconds):
                 request = Request(question, options, None, meta, meter)
-                reply = checked_reply(self._sender.backend, await self._sender.send(request))
+                judge = self._inputs.judge if selection.judge is None else selection.judge
+                reply = checked_reply(judge, await call.judging(judge).generate(request))
         finally:
             selection.usage += cost_of(meter, reply)
         if reply is None:
@@ -357,6 +265,24 @@ class _Comparisons:
             raise BackendTimeout(msg)
         selection.model = reply.model or selection.model
         return _read(reply.text)
+
+
+async def _take_steps(selection: SelectionState) -> None:
+    if selection.quick:
+        for _ in selection.steps():
+            pass
+        return
+    left = False
+
+    def take() -> None:
+        for _ in selection.steps():
+            if left:
+                return
+
+    try:
+        await run_in_thread(take, name=f"the comparisons of a {selection.kind}")
+    finally:
+        left = True
 
 
 def _permanent(error: Exception) -> bool:

@@ -1,0 +1,224 @@
+"""Bodies of requests: within the bounds of size, time, depth and shared memory, and strict JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import anyio
+
+from mellea_like.errors import ClientDisconnected
+from mellea_like.gateway.refusal import Refusal, retry_after
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from starlette.types import Receive
+
+    from mellea_like.gateway.config.gateway_config import ServerConfig
+
+__all__ = ["BodyMemory", "BodyShare", "check_headers", "parse", "read_body"]
+
+MOST_PARTS = 50_000
+"""How many brackets and commas a body may have: what makes JSON slow to read, other than size."""
+
+MOST_QUOTES = 2 * MOST_PARTS
+
+MOST_DIGITS = 20
+"""Of a Content-Length."""
+
+ONCE = (b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")
+
+LONGEST_NAME = 60
+"""Characters of a name that an error shows."""
+
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a pair, perhaps without the other half: UTF-8 itself has none."""
+
+OTHERS = bytes(set(range(256)) - set(b"[]{},"))
+BRACKETS = bytes.maketrans(b"[]{}", b"()()")
+
+COME_BACK = 1.0
+"""Seconds until a refused caller may try again; when memory becomes free isn't known."""
+
+
+class BodyMemory:
+    """Bytes that bodies take, from when they arrive until their requests are answered."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.used = 0
+
+    @contextmanager
+    def share(self) -> Generator[BodyShare]:
+        """Give a request its share, which it has until the block ends."""
+        share = BodyShare(self)
+        try:
+            yield share
+        finally:
+            self.used -= share.taken
+
+
+class BodyShare:
+    """The memory that one request's body takes."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self._memory = memory
+        self.taken = 0
+
+    def check_room(self, size: int) -> None:
+        """Refuse a body for which there is no room now."""
+        memory = self._memory
+        if memory.used + size > memory.most:
+            message = "the bodies of requests under way take all the memory that they may"
+            raise Refusal(
+                503,
+                f"{message}: try again later",
+                kind="server_error",
+                code="server_busy",
+                headers=retry_after(COME_BACK),
+            )
+
+    def take(self, size: int) -> None:
+        """Count bytes that have arrived, or refuse them."""
+        self.check_room(size)
+        self._memory.used += size
+        self.taken += size
+
+
+def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> int:
+    """Refuse a body that is too long, compressed or not JSON, by what the headers say of it.
+
+    Return its length, or 0 where they don't say.
+    """
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in ONCE and name in fields:
+            raise Refusal(400, f"there is more than one {name.decode('ascii').title()}")
+        fields[name] = value
+    if b"content-length" in fields and b"transfer-encoding" in fields:
+        # If a proxy in front used the other of the two, one request would become two.
+        raise Refusal(400, "there are both Content-Length and Transfer-Encoding: send one")
+    encoding = fields.get(b"content-encoding", b"identity").strip().lower()
+    if encoding not in (b"", b"identity"):
+        msg = "a compressed body is not taken: leave Content-Encoding out"
+        raise Refusal(415, msg, code="unsupported_content_encoding")
+    kind, *parameters = fields.get(b"content-type", b"").lower().split(b";")
+    charset = {p.strip() for p in parameters if p.strip().startswith(b"charset=")}
+    if kind.strip() != b"application/json" or charset - {b"charset=utf-8", b'charset="utf-8"'}:
+        msg = "the body must be JSON in UTF-8: send Content-Type: application/json"
+        raise Refusal(415, msg, code="unsupported_content_type")
+    length = fields.get(b"content-length", b"0").strip()
+    if not length.isdigit():
+        raise Refusal(400, "Content-Length isn't a number")
+    if len(length) > MOST_DIGITS or int(length) > server.max_body:
+        raise _too_long(server)
+    return int(length)
+
+
+async def read_body(
+    receive: Receive, server: ServerConfig, share: BodyShare | None = None
+) -> bytes:
+    """Read a body to its end, within the server's bounds and its share of memory."""
+    parts: list[bytes] = []
+    size = 0
+    more = True
+    with anyio.move_on_after(server.body_seconds) as scope:
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
+            part = message.get("body", b"")
+            size += len(part)
+            if size > server.max_body:
+                raise _too_long(server)
+            if share is not None:
+                share.take(len(part))
+            parts.append(part)
+            more = message.get("more_body", False)
+    if scope.cancelled_caught:
+        msg = f"the body was not complete within {server.body_seconds:g} s"
+        raise Refusal(408, msg, kind="timeout_error", code="body_timeout")
+    return b"".join(parts)
+
+
+def _too_long(server: ServerConfig) -> Refusal:
+    msg = f"the body is longer than {server.max_body:,} bytes"
+    return Refusal(413, msg, code="body_too_large")
+
+
+def parse(data: bytes, most_depth: int) -> dict[str, Any]:
+    """Parse a body, which must be an object in strict JSON; errors don't show its text.
+
+    Extensions that Python accepts (NaN, Infinity, UTF-16) are refused. So is everything that other
+    programs may read differently: a duplicate name in an object, a number too large for a float,
+    half a surrogate pair.
+    """
+    _check_structure(data, most_depth)
+    value: object = None
+    why: str | None = None
+    try:
+        value = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_without_duplicates,
+            parse_constant=_finite,
+            parse_float=_finite,
+        )
+        if SURROGATE.search(data) is not None:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeDecodeError as exc:
+        why = f"the byte at position {exc.start} isn't UTF-8"
+    except UnicodeEncodeError:
+        why = "a text in it has half a surrogate pair"
+    except json.JSONDecodeError as exc:
+        why = f"{exc.msg} at position {exc.pos}"
+    except ValueError:
+        why = "a number in it is none in JSON, or too large"
+    if why is not None:  # Outside the handlers: those exceptions hold the whole body.
+        _malformed(why)
+    if not isinstance(value, dict):
+        _malformed("it isn't an object")
+    return cast("dict[str, Any]", value)
+
+
+def _check_structure(data: bytes, most_depth: int) -> None:
+    # All of it runs in C, over many MiB perhaps: a loop in Python would hold up other requests.
+    if b"\\" in data:
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    if data.count(b'"') > MOST_QUOTES:
+        _malformed(f"it has more than {MOST_PARTS:,} strings")
+    outside = b"".join(data.split(b'"')[::2])
+    structure = outside.translate(BRACKETS, OTHERS)
+    if len(structure) > MOST_PARTS:
+        _malformed(f"it has more than {MOST_PARTS:,} brackets and commas")
+    structure = structure.replace(b",", b"")
+    for _ in range(most_depth):
+        if not structure:
+            return
+        structure = structure.replace(b"()", b"")
+    if structure:
+        _malformed(f"it is nested deeper than {most_depth} levels, or a bracket has no partner")
+
+
+def _finite(written: str) -> float:
+    number = float(written)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = Counter(name for name, _ in pairs)
+        twice = names.most_common(1)[0][0]
+        _malformed(f"an object in it has the name {twice[:LONGEST_NAME]!r} twice")
+    return members
+
+
+def _malformed(why: str) -> NoReturn:
+    raise Refusal(400, f"the body can't be taken as JSON: {why}", code="invalid_json")

@@ -1,0 +1,322 @@
+"""One call: its options, composed once around its race, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mellea_like.core.backend import ITERATION, SPENDS_ON
+from mellea_like.core.conversation import Instruction, Message
+from mellea_like.core.result import StopReason
+from mellea_like.core.slice import Outcome
+from mellea_like.kernel.draw import Draw
+from mellea_like.kernel.ending import first_passed
+from mellea_like.kernel.ports import Facts, Option, Ruling, Sent, Stop
+from mellea_like.kernel.race import Race
+from mellea_like.requirements.staged_validation import StagedValidation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mellea_like.core.backend import Backend, Options
+    from mellea_like.core.conversation import Action, Context
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.slice import Slice
+    from mellea_like.core.validation import Candidate
+    from mellea_like.errors import LimitExceeded
+    from mellea_like.kernel.ports import Ask, Checked, Choice, Plan
+
+__all__ = ["Call", "Rules", "Spec"]
+
+
+@dataclass(slots=True)
+class Spec:
+    """The inputs of a call, or of one of its stages: checked and complete."""
+
+    action: Action[Any]
+    context: Context
+    requirements: tuple[Requirement, ...]
+    backend: Backend
+    judge: Backend
+    format: Any
+    options: Options
+    validation_context: Context | None = None
+    tools: Any = None
+    """The tools whose calls may be an answer; None for none."""
+
+    @property
+    def model(self) -> str | None:
+        """The model that generates, as far as the options or the backend say."""
+        return self.options.model or getattr(self.backend, "model", None)
+
+
+class Rules(NamedTuple):
+    """The rules for every draw of a call."""
+
+    judge_options: Options
+    check_all: bool = False
+    """Whether all requirements are checked, also after one has failed."""
+    accept_incomplete: bool = False
+    grace: float = 5.0
+
+
+class Parts(NamedTuple):
+    """The parts that the draws of one spec share."""
+
+    spec: Any
+    backend: Backend
+    validation: StagedValidation
+    messages: tuple[Message, ...] | None
+    """The messages of the spec's action in its context, if they can be known beforehand."""
+    model: str | None
+
+
+class Call:
+    """One call of ``sample``: made, run once, and forgotten.
+
+    Args:
+        sampling_id: its id.
+        rules: the rules for every draw.
+        around: the options that surround the whole call, the outermost first.
+        assemble: takes the loop budget, once that is known, and returns the plan and the other
+            options, the outermost first.
+        clock: the event loop's clock, in seconds.
+        started: when it began, on that clock.
+        deadline: when its time is up, on that clock; None for no limit.
+    """
+
+    last_stage: int | None = None
+    """The number of the last stage, in a call that has stages."""
+    race: Race
+    around_draw: Callable[[Draw], Awaitable[None]] | None = None
+    checks: Sequence[Option] = ()
+    _fatal: BaseException | None = None
+    late: BaseException | None = None
+    """The error that the call must raise unless it has an answer: it came after the race."""
+    broken = False
+    """Whether an error that would come again has ended a lane or a comparison."""
+    timed_out = False
+    """Whether the time was up before the winner was compared with all others."""
+    undecided = False
+    """Whether the winner is still to be compared with others."""
+    concluded = False
+    """Whether it is known what came of the call."""
+    _judges: tuple[tuple[Backend, int | None, Backend], ...] = ()
+
+    def __init__(
+        self,
+        sampling_id: str,
+        rules: Rules,
+        around: Sequence[Option],
+        assemble: Callable[[int], tuple[Plan, Sequence[Option]]],
+        *,
+        clock: Callable[[], float],
+        started: float,
+        deadline: float | None,
+    ) -> None:
+        self.id = sampling_id
+        self.rules = rules
+        self.clock = clock
+        self.started = started
+        self.deadline = deadline
+        self.options: tuple[Option, ...] = tuple(around)
+        self.slices: list[Slice] = []
+        self._assemble = assemble
+        self._requests: Sequence[Option] = ()
+        self._parts: list[Parts] = []
+        self.draws: dict[int | None, Draw] = {}
+        """The draws under way, by their ids."""
+        for option in around:
+            option.call = self
+
+    def compose(self, loop_budget: int) -> Race:
+        """Compose the options around a race, once the loop budget is known."""
+        plan, options = self._assemble(loop_budget)
+        self.options += tuple(options)
+        for option in options:
+            option.call = self
+        self._requests = self._overriding("request")
+        self.checks = self._overriding("check")
+        for option in reversed(self._overriding("draw")):
+            self.around_draw = partial(option.draw, go=self.around_draw or Draw.go)
+        self.race = race = Race(
+            plan,
+            partial(Draw, self),
+            clock=self.clock,
+            started=self.started,
+            hear=[option.hear for option in self._overriding("hear")],
+            tell=[option.tell for option in self._overriding("tell")],
+            stops=[option.stops for option in self._overriding("stops")],
+            ends=[option.ended for option in self._overriding("ended")],
+            deadline=self.deadline,
+            grace=self.rules.grace,
+            name=self.id,
+        )
+        race.slices = self.slices
+        for option in reversed(self._overriding("next")):
+            race.next = partial(option.next, go=race.next)
+        return race
+
+    def _overriding(self, port: str) -> list[Option]:
+        """Return the options that use a port; the others cost nothing."""
+        unused = getattr(Option, port)
+        return [option for option in self.options if getattr(type(option), port) is not unused]
+
+    def rule(self, ruling: Ruling) -> None:
+        """Make a ruling happen, at any time."""
+        if ruling.fatal is not None and ruling.fatal is self.late:
+            return
+        if hasattr(self, "race"):
+            if self._is_late(ruling.fatal):
+                self.late = ruling.fatal
+            else:
+                self.race.rule(ruling)
+        elif ruling.fatal is not None and self._fatal is None:
+            self._fatal = ruling.fatal  # A hook has failed before the race.
+
+    @property
+    def fatal(self) -> BaseException | None:
+        """The error that the call must raise."""
+        return self.race.fatal if hasattr(self, "race") else self._fatal
+
+    def _is_late(self, fatal: BaseException | None) -> bool:
+        """Tell whether an error came after the race, and there may be an answer in spite of it."""
+        return (
+            isinstance(fatal, Exception)
+            and self.race.ended
+            and not self.concluded
+            and self.race.fatal is None
+            and self.late is None
+            and (self.undecided or not self.race.won)
+            and any(slice_.passed for slice_ in self.slices)
+        )
+
+    # For its draws
+
+    def parts_of(self, ask: Ask) -> Parts:
+        """Return what the draws of an ask's spec share."""
+        spec = ask.spec
+        for parts in self._parts:
+            if parts.spec is spec:
+                return parts
+        # A user's `render` may depend on anything; for these two classes it can run once.
+        known = type(spec.action) in (Instruction, Message)
+        self._parts.append(
+            Parts(
+                spec,
+                self._surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
+                StagedValidation(spec.requirements),
+                tuple(spec.action.render(spec.context)) if known else None,
+                spec.model,
+            )
+        )
+        return self._parts[-1]
+
+    def judging(self, judge: Backend, ask: Ask | None = None) -> Backend:
+        """Return a judge with the options' backends around it."""
+        spec, stage = (None, None) if ask is None else (ask.spec, ask.stage)
+        for known, its, surrounded in self._judges:
+            if known is judge and its == stage:
+                return surrounded
+        surrounded = self._surrounded(Sent(judge, "judge", spec, stage))
+        self._judges += ((judge, stage, surrounded),)
+        return surrounded
+
+    def _surrounded(self, sent: Sent) -> Backend:
+        backend = sent.backend
+        for option in reversed(self._requests):
+            backend = option.request(backend, sent)
+        return backend
+
+    def refused(self, error: LimitExceeded) -> None:
+        """Let no further draw start: a limit has refused a request. Draws under way may end.
+
+        The limit of a stage ends the stage, whose turns its plan leaves out from then on.
+        """
+        if error.stage is None:
+            self.rule(Ruling(stop=True, why=Stop(StopReason.BUDGET, str(error), error)))
+        elif error.stage == self.last_stage:
+            self.rule(Ruling(why=Stop(StopReason.BUDGET, str(error), error)))
+
+    async def around_check(
+        self, draw: Draw, candidate: Candidate, wanted: tuple[Requirement, ...]
+    ) -> Checked:
+        """Check a candidate, surrounded by the options."""
+        go: Callable[..., Awaitable[Checked]] = self._check
+        for option in reversed(self.checks):
+            go = partial(option.check, go=go)
+        return await go(draw, candidate, wanted)
+
+    async def _check(
+        self, draw: Draw, candidate: Candidate, wanted: tuple[Requirement, ...]
+    ) -> Checked:
+        known = draw.parts.validation
+        validation = known if wanted is known.requirements else StagedValidation(wanted)
+        return wanted, await validation.check(candidate, draw.ask_judge, self.rules.check_all)
+
+    # Its course
+
+    def run(self, loop_budget: int) -> Awaitable[None]:
+        """Run the race and settle it; a cancellation leaves as one, and nothing else does."""
+        go: Callable[[int], Awaitable[None]] = self._run
+        for option in reversed(self._overriding("around")):
+            go = partial(option.around, go=go)
+        return go(loop_budget)
+
+    async def _run(self, loop_budget: int) -> None:
+        race = self.race if hasattr(self, "race") else self.compose(loop_budget)
+        # A lone lane runs in the caller's task, whose context must stay as it was.
+        iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
+        try:
+            await race.run()
+        finally:
+            ITERATION.set(iteration)
+            SPENDS_ON.set(spends_on)
+        if race.fatal is None:
+            for option in self._overriding("settle"):
+                await option.settle()
+
+    def resume(self, started: float, deadline: float | None) -> None:
+        """Let a call continue whose lanes have ended, on another clock."""
+        self.started, self.deadline = started, deadline
+        self.race.resume(started, deadline)
+
+    def facts(self, turns: int, due: Stop | None, *, cancelled: bool) -> Facts:
+        """Return how the race has ended.
+
+        Args:
+            turns: how many draws it could have made.
+            due: why its time was up, if that was no timeout.
+            cancelled: whether the call was cancelled.
+        """
+        slices, race = self.slices, getattr(self, "race", None)
+        if race is None:
+            return Facts(slices, False, None, False, False, cancelled)
+        cut = len(slices) < turns or any(s.outcome is Outcome.CANCELLED for s in slices)
+        timed_out = self.timed_out or (race.late and cut)
+        broken = self.broken or any(
+            s.outcome is Outcome.ERRORED and not s.may_continue for s in slices
+        )
+        won = race.won and not self.undecided
+        stopped = race.why or (due if timed_out else None)
+        return Facts(slices, won, stopped, timed_out, broken, cancelled)
+
+    def choose(self, facts: Facts) -> Choice:
+        """Ask the options for the winner; by default, the first slice that passed."""
+        for option in self._overriding("choose"):
+            if (choice := option.choose(facts)) is not None:
+                return choice
+        return first_passed(facts)
+
+    def forget(self) -> None:
+        """Break the cycles between the call, its race and its options: its records are free."""
+        for option in self.options:
+            del option.call
+        self.options = self._requests = self.checks = ()
+        self._parts.clear()
+        self._judges = ()
+        del self._assemble
+        if hasattr(self, "race"):
+            self.around_draw = None
+            self.race.forget()

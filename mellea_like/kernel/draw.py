@@ -1,0 +1,367 @@
+"""One draw: ask, read, check, and the record of it.
+
+This code runs most often: it avoids whatever costs more than a microsecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from mellea_like.core.backend import (
+    ITERATION,
+    SPENDS_ON,
+    Options,
+    Request,
+    RequestMeta,
+    checked_reply,
+    innermost,
+)
+from mellea_like.core.format import parse_reply, parse_value, why_unread
+from mellea_like.core.generation import (
+    INCOMPLETE,
+    Generation,
+    Meter,
+    Usage,
+    cost_of,
+    why_incomplete,
+)
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
+from mellea_like.errors import BackendUnavailable, LimitExceeded, RequirementError
+from mellea_like.kernel.ports import NotAnAnswer
+from mellea_like.runtime.event_loops import split_cancellation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mellea_like.core.conversation import Message
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.kernel.call import Call
+    from mellea_like.kernel.ports import Ask
+
+__all__ = ["Draw", "derive_seed"]
+
+# On Python 3.11, looking up a member takes ten times as long as a name.
+_PASSED, _FAILED, _ERRORED, _CANCELLED = (
+    Outcome.PASSED,
+    Outcome.FAILED,
+    Outcome.ERRORED,
+    Outcome.CANCELLED,
+)
+_PASS, _ERROR = ValidationStatus.PASSED, ValidationStatus.ERRORED
+_NO_USAGE = Usage()
+
+
+def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
+    """Derive the seed of one request from the call's.
+
+    Neighbouring draws get unrelated seeds (BLAKE2b of the three), so that servers whose generators
+    are weak for close seeds still draw independently.
+    """
+    from hashlib import blake2b  # noqa: PLC0415 (it loads OpenSSL)
+
+    digest = blake2b(f"{seed}/{iteration}/{purpose}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest) >> 1
+
+
+class Draw:
+    """A draw under way: everything that is known of it so far."""
+
+    # Class-level defaults: a draw sets a third of them.
+    messages: tuple[Message, ...] = ()
+    rounds: tuple[Message, ...] = ()
+    """The draw's calls of tools, and their answers."""
+    meter: Meter | None = None
+    generation: Generation | None = None
+    candidate: Candidate | None = None
+    checking = False
+    requirements: tuple[Requirement, ...] = ()
+    verdicts: tuple[ValidationResult, ...] = ()
+    judged: list[tuple[Meter, Generation | None, str | None]] | None = None
+    inside: Meter | None = None
+    """The cost of calls inside tools, validators and scorers."""
+    tried: Exception | None = None
+    """The error of its request before it was sent again."""
+    outcome = _ERRORED
+    error: BaseException | None = None
+    reason = ""
+    _taken = False
+
+    def __init__(self, call: Call, ask: Ask, started_at: float) -> None:
+        self.call = call
+        self.ask = ask
+        self.parts = call.parts_of(ask)
+        turn = ask.turn
+        self.started_at = started_at
+        self.meta = RequestMeta(
+            call.id, turn.iteration, turn.subsample, call.started, call.deadline
+        )
+
+    def run(self) -> Awaitable[None]:
+        """Run it; it raises a cancellation that was asked for, and what ends the whole call."""
+        ITERATION.set(self.meta)
+        call = self.call
+        call.draws[self.meta.iteration] = self
+        return self.go() if call.around_draw is None else self._surrounded(call.around_draw)
+
+    async def _surrounded(self, around: Callable[[Draw], Awaitable[None]]) -> None:
+        try:
+            await around(self)
+        except BaseException as exc:
+            if self._taken:
+                raise
+            self._take(exc)  # Of an option, before the draw itself began or after it.
+
+    def _take(self, error: BaseException) -> None:
+        """Turn an exception into the draw's outcome, or raise it again."""
+        self._taken = True
+        cancellation, self.error = split_cancellation(error)
+        if cancellation is None:
+            self.outcome = _ERRORED
+            if isinstance(error, NotAnAnswer):
+                self.error = None
+                self.generation = error.reply or self.generation
+                self.outcome, self.reason = _FAILED, str(error)
+                if error.verdicts:
+                    self.conclude(self.ask.spec.requirements, error.verdicts)
+            elif self.checking or not isinstance(error, Exception):
+                raise error
+            elif isinstance(error, LimitExceeded) and error.result is None:
+                # Nothing was sent and nothing went wrong: it was stopped before it began.
+                self.outcome, self.error, self.reason = _CANCELLED, None, str(error)
+                self.call.refused(error)
+        elif self.call.race.asked_to_stop():
+            self.outcome = _CANCELLED
+            # Code on trio may raise asyncio's cancellation, which no scope would absorb.
+            if isinstance(cancellation, anyio.get_cancelled_exc_class() | BaseExceptionGroup):
+                raise cancellation
+        else:
+            self.outcome, self.error = _ERRORED, self._stray(error)
+
+    def _stray(self, exc: BaseException) -> Exception:
+        what = "raised a cancellation that no one asked for"
+        error: Exception
+        if self.checking:
+            error = RequirementError(f"a validator {what}")
+        else:
+            error = BackendUnavailable(f"{type(self.ask.spec.backend).__name__} {what}")
+        error.__cause__ = exc
+        return error
+
+    async def go(self) -> None:
+        """Ask, read and check: the innermost part, which options surround.
+
+        It raises a cancellation that was asked for, and what ends the whole call.
+        """
+        try:
+            reply = await self.parts.backend.generate(self._request())
+            candidate = self.candidate = self.read(checked_reply(self.ask.spec.backend, reply))
+            if self.inside is None:
+                self.inside = Meter()
+            SPENDS_ON.set(self.inside)
+            self.checking = True
+            unchecked = self.check(candidate)
+            if unchecked is not None:
+                await unchecked
+        except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
+            self._take(exc)
+
+    def _request(self) -> Request:
+        ask = self.ask
+        spec, messages = ask.spec, self.parts.messages
+        if messages is None or ask.action is not spec.action or ask.context is not spec.context:
+            messages = tuple(ask.action.render(ask.context))
+        self.messages = messages
+        self.meter = meter = Meter()
+        options = spec.options
+        if options.seed is not None:
+            options = options.with_seed(derive_seed(options.seed, ask.turn.iteration))
+        SPENDS_ON.set(meter)
+        return Request(messages, options, spec.format, self.meta, meter)
+
+    def read(self, generation: Generation) -> Candidate:
+        """Make a candidate of a reply.
+
+        Raises:
+            NotAnAnswer: it isn't a whole answer, or doesn't parse.
+        """
+        ask = self.ask
+        spec = ask.spec
+        self.generation = generation
+        if (
+            generation.finish_reason in INCOMPLETE
+            or generation.tool_calls
+            or generation.refusal is not None
+            or not generation.text
+            or generation.text.isspace()
+        ) and (why := self.why_incomplete(generation)):
+            raise NotAnAnswer(why)
+        try:
+            if generation.tool_calls and spec.tools is not None:
+                value = None  # It isn't an answer yet.
+            elif spec.format is None and not (generation.parsed or generation.value is not None):
+                value = ask.action.parse(generation.text)
+            elif spec.format is None:
+                value = generation.value
+            elif generation.has_value:
+                value = parse_value(spec.format, generation.value)
+            else:
+                value = parse_reply(spec.format, generation.text)
+        except ValueError as exc:
+            raise NotAnAnswer(why_unread(exc)) from exc
+        text = generation.text
+        if value is not text and (value is not generation.value or value is None):
+            self.generation = generation = replace(generation, value=value, parsed=True)
+        seen = ask.context if spec.validation_context is None else spec.validation_context
+        return Candidate(text, value, generation, seen, ask.action, self.rounds)
+
+    def why_incomplete(self, reply: Generation) -> str:
+        """Explain why a reply is incomplete; empty for one that is whole, or is accepted."""
+        if self.call.rules.accept_incomplete:
+            return ""
+        spec = self.ask.spec
+        asked = (spec.options, getattr(innermost(spec.backend), "defaults", None))
+        extras = [options.extra for options in asked if isinstance(options, Options)]
+        tools = any(extra.get("tools") or extra.get("functions") for extra in extras)
+        return why_incomplete(reply, tools=tools or spec.tools is not None)
+
+    def check(self, candidate: Candidate) -> Awaitable[None] | None:
+        """Check a candidate; return the part that has to wait, if there is one.
+
+        It is the second half of a draw, also for a text that nobody drew.
+        """
+        call, validation = self.call, self.parts.validation
+        if call.checks:
+            return self._checked(candidate)
+        verdicts, done = validation.begin(candidate, call.rules.check_all)
+        if not done:
+            return self._finished(verdicts, candidate)
+        self.conclude(validation.requirements, verdicts)
+        return None
+
+    async def _checked(self, candidate: Candidate) -> None:
+        wanted = self.parts.validation.requirements
+        self.conclude(*await self.call.around_check(self, candidate, wanted))
+
+    async def _finished(self, verdicts: Any, candidate: Candidate) -> None:
+        validation, every = self.parts.validation, self.call.rules.check_all
+        verdicts = await validation.finish(verdicts, candidate, self.ask_judge, every)
+        self.conclude(validation.requirements, verdicts)
+
+    def conclude(
+        self, requirements: tuple[Requirement, ...], verdicts: Sequence[ValidationResult]
+    ) -> None:
+        """Take the outcome from the verdicts: an error outweighs a failure."""
+        self.requirements = requirements
+        self.verdicts = tuple(verdicts)
+        outcome = _PASSED
+        for result in verdicts:
+            status = result.status
+            if status is _ERROR:
+                self.error = result.error
+                outcome = _ERRORED
+                break
+            if status is not _PASS:
+                outcome = _FAILED
+        self.outcome = outcome
+
+    async def ask_judge(self, requirement: Requirement, candidate: Candidate) -> ValidationResult:
+        """Ask a judge whether a candidate meets a requirement that has no validator."""
+        # Imported lazily: most calls have no judge.
+        from mellea_like.requirements.judge import judge_messages, read_verdict  # noqa: PLC0415
+
+        # A backend that ignores its cancellation may reply after a sibling has won.
+        await checkpoint_if_cancelled()
+        call, spec = self.call, self.ask.spec
+        options, seed = call.rules.judge_options, spec.options.seed
+        if seed is not None:
+            purpose = f"judge {requirement.name}"
+            options = options.with_seed(derive_seed(seed, self.ask.turn.iteration, purpose))
+        meter = Meter()
+        meta = replace(self.meta, purpose="judge")
+        # The messages that were sent: an action may render others the next time.
+        sent = self.messages if spec.validation_context is None else ()
+        messages = judge_messages(requirement, candidate, sent)
+        request = Request(messages, options, None, meta, meter)
+        judge = spec.judge if requirement.judge is None else requirement.judge
+        model: str | None = options.model or getattr(judge, "model", None)
+        if self.judged is None:
+            self.judged = []
+        position = len(self.judged)
+        self.judged.append((meter, None, model))
+        reply = checked_reply(judge, await call.judging(judge, self.ask).generate(request))
+        self.judged[position] = (meter, reply, model)
+        if why := why_incomplete(reply):
+            msg = f"the judge gave no verdict: {why}"
+            raise ValueError(msg)
+        return read_verdict(reply.text)
+
+    # The record
+
+    def record(self) -> Slice:
+        """Return the record of what is known now, when it has ended."""
+        self.call.draws.pop(self.meta.iteration, None)
+        self.tried = None  # Its traceback refers to this draw.
+        if self.error is not None and self.outcome is not _CANCELLED:
+            self.outcome = _ERRORED
+        call, ask, generation, meter = self.call, self.ask, self.generation, self.meter
+        asked = None if meter is None else meter.asked
+        inside = self.inside
+        idle = asked is None and self.judged is None and (inside is None or not inside.started)
+        checks = () if idle else self._check_usage(asked)
+        usage = _NO_USAGE if meter is None else cost_of(meter, generation)
+        if checks:
+            own = usage if meter is None or asked is None else _split(meter, generation, asked)[0]
+            usage = sum((spent for _, spent in checks), own)
+        turn = ask.turn
+        return Slice(
+            turn.iteration,
+            turn.subsample,
+            turn.depth,
+            ask.chain,
+            ask.action,
+            ask.context,
+            self.messages,
+            generation,
+            self.requirements,
+            self.verdicts,
+            self.outcome,
+            self.error,
+            self.reason,
+            self.started_at,
+            call.clock() - call.started,
+            usage,
+            ask.stage,
+            asked if generation is None and asked is not None else self.parts.model,
+            checks,
+        )
+
+    def _check_usage(self, asked: str | None) -> tuple[tuple[str | None, Usage], ...]:
+        """Return the cost of checks and tools, and of models that failed first, by model."""
+        spent: dict[str | None, Usage] = {}
+        if asked is not None and self.meter is not None:
+            spent.update(_split(self.meter, self.generation, asked)[1])
+        for meter, reply, model in self.judged or ():
+            answered = None if reply is None else reply.model
+            own, others = _split(meter, reply, meter.asked)
+            for name, cost in ((answered or meter.asked or model, own), *others):
+                spent[name] = spent.get(name, _NO_USAGE) + cost
+        for part in () if self.inside is None else self.inside.parts:
+            # A call of a tool, validator or scorer tells its models apart; a request does not.
+            by_model = getattr(part, "usage_by_model", None) or [(None, part.usage)]
+            for name, cost in by_model:
+                spent[name] = spent.get(name, _NO_USAGE) + cost
+        return tuple((model, cost) for model, cost in spent.items() if cost != _NO_USAGE)
+
+
+def _split(
+    meter: Meter, reply: Generation | None, asked: str | None
+) -> tuple[Usage, list[tuple[str | None, Usage]]]:
+    """Return what the model that was asked last cost, and each that had been asked before it."""
+    others = [pair for pair in meter.usage_by_model if pair[0] not in {None, asked}]
+    own = sum((cost for model, cost in meter.usage_by_model if model in {None, asked}), _NO_USAGE)
+    return (own if others else cost_of(meter, reply)), others

@@ -1,0 +1,265 @@
+"""The ports of a call: who draws next, what follows from a draw, and what surrounds it.
+
+`Plan` and `Option.hear` decide; they are synchronous, and each sees a call in one step. The other
+ports of an `Option` surround something that may wait: a request, a draw, a check, the call. The
+kernel composes them once for each call and knows nothing else of the options.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mellea_like.core.backend import Backend, Purpose
+    from mellea_like.core.conversation import Action, Context
+    from mellea_like.core.decision import Decision
+    from mellea_like.core.generation import Generation
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.result import StopReason
+    from mellea_like.core.slice import Slice
+    from mellea_like.core.validation import Candidate, ValidationResult
+    from mellea_like.kernel.call import Call
+    from mellea_like.kernel.draw import Draw
+
+__all__ = [
+    "SLACK",
+    "Ask",
+    "Body",
+    "Checked",
+    "Choice",
+    "Facts",
+    "Next",
+    "NotAnAnswer",
+    "Option",
+    "Plan",
+    "Ruling",
+    "Sent",
+    "Stop",
+    "Turn",
+    "Wait",
+    "turn_of",
+]
+
+
+SLACK = 1e-9
+"""Seconds by which a clock may read less than the time that was slept for: rounding."""
+
+
+class Turn(NamedTuple):
+    """Permission to start one draw: its id (1-based), its lane and its place there (0-based)."""
+
+    iteration: int
+    subsample: int
+    depth: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The turn's place if the winner must not depend on timing; lower is better."""
+        return self.depth, self.subsample
+
+
+def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
+    """Return the turn at a place; ids count through the lanes, one lane after the other."""
+    return Turn(subsample * loop_budget + depth + 1, subsample, depth)
+
+
+class Ask(NamedTuple):
+    """One draw that may start now, as data: the same records give the same ask in any process."""
+
+    turn: Turn
+    chain: int
+    """The sequence of repairs that the draw belongs to."""
+    action: Action[Any]
+    context: Context
+    spec: Any = None
+    """The inputs of the call, or of its stage."""
+    stage: int | None = None
+    repairs: Slice | None = None
+    """The failure that it repairs."""
+
+
+class Wait(NamedTuple):
+    """Nothing may start now: ask again after so many seconds, or when something has happened."""
+
+    seconds: float = math.inf
+    mine: bool = False
+    """Whether only the lane that asked has to wait. Otherwise no lane is asked meanwhile."""
+
+
+Next = Ask | Wait | None
+"""A plan's answer; None ends the lane."""
+
+
+class Stop(NamedTuple):
+    """Why a call was stopped early; its error is raised if no draw was judged."""
+
+    reason: StopReason
+    detail: str
+    error: Exception | None = None
+
+
+class Ruling(NamedTuple):
+    """A decision about a race."""
+
+    over: bool = False
+    """Running draws are cancelled; without a reason (``why``), the call is won."""
+    stop: bool = False
+    """No draw starts any more; those that are paid for may end."""
+    drop: Callable[[Turn], bool] | None = None
+    """These turns can't win any more: running ones are cancelled, others don't start."""
+    fatal: BaseException | None = None
+    """The call raises this."""
+    why: Stop | None = None
+
+
+class Plan(Protocol):
+    """Who draws next, and what does it ask? Pure and synchronous."""
+
+    lanes: int
+    """How many draws may run at once, 1 or more."""
+
+    def next(self, lane: int, now: float) -> Next:
+        """Return what an idle lane does next, so many seconds after the call began."""
+        ...
+
+    def hear(self, slice_: Slice) -> None:
+        """Take note of a draw that has ended; each that has started is heard of once."""
+        ...
+
+    def unused(self, ask: Ask) -> None:
+        """Take note of an ask that was not started, since its turn can't win any more."""
+        ...
+
+
+class Body(Protocol):
+    """A draw, or anything else that a race runs in its lanes."""
+
+    def run(self) -> Awaitable[None]:
+        """Run it. It raises nothing but a cancellation, or what the call is to raise."""
+        ...
+
+    def record(self) -> Any:
+        """Return the record of what is known now, however it ended. Synchronous."""
+        ...
+
+
+class NotAnAnswer(Exception):
+    """The draw has failed: its reply is no answer that could be checked, or was found wrong early.
+
+    Args:
+        reason: why, in a sentence for the model and the record.
+        reply: the reply, as far as it came.
+        verdicts: the verdicts on the requirements, if it is one of these that the reply breaks.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        reply: Generation | None = None,
+        verdicts: Sequence[ValidationResult] = (),
+    ) -> None:
+        super().__init__(reason)
+        self.reply = reply
+        self.verdicts = verdicts
+
+
+Checked = tuple[tuple["Requirement", ...], "Sequence[ValidationResult]"]
+"""Requirements, those that an option adds included, and the verdict on each."""
+
+
+class Sent(NamedTuple):
+    """The common facts of the requests to a backend."""
+
+    backend: Backend
+    """The backend as the user gave it, without the options around it."""
+    purpose: Purpose
+    spec: Any = None
+    """The inputs of the draws that they are for; None for comparisons."""
+    stage: int | None = None
+
+
+class Option:
+    """Something optional at work in one call; a subclass overrides the ports that it needs.
+
+    Each port that surrounds something is given ``go``, which does it. The options of a call are
+    ordered by the table: the first is the outermost.
+    """
+
+    call: Call
+    """The call, set before any port is used."""
+
+    def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
+        """Surround the plan."""
+        return go(lane, now)
+
+    def request(self, inner: Backend, sent: Sent) -> Backend:
+        """Return a backend around a backend; it is made once for each stage and judge."""
+        del sent
+        return inner
+
+    async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
+        """Surround a draw."""
+        await go(draw)
+
+    async def check(
+        self,
+        draw: Draw,
+        candidate: Candidate,
+        wanted: tuple[Requirement, ...],
+        go: Callable[[Draw, Candidate, tuple[Requirement, ...]], Awaitable[Checked]],
+    ) -> Checked:
+        """Surround the check of a candidate."""
+        return await go(draw, candidate, wanted)
+
+    async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
+        """Surround the whole call: its race, and what settles it."""
+        await go(loop_budget)
+
+    def hear(self, slice_: Slice) -> Ruling | None:
+        """Decide what follows from a slice, in the step that records it."""
+        del slice_
+        return None
+
+    def tell(self, slice_: Slice) -> None:
+        """Look at a slice, after everyone has heard of it."""
+        del slice_
+
+    def stops(self) -> None:
+        """Take note that no draw starts any more."""
+
+    def ended(self) -> None:
+        """Take note that all lanes have ended, in whatever way."""
+
+    async def settle(self) -> None:
+        """Do what needs all draws, once the race is over: compare them, ask a judge."""
+
+    def choose(self, facts: Facts) -> Choice | None:
+        """Choose the winner; None leaves it to the next option. Pure."""
+        del facts
+        return None
+
+
+class Facts(NamedTuple):
+    """How the race of a call has ended."""
+
+    slices: Sequence[Slice]
+    won: bool
+    """Whether a ruling has decided the call: what has passed is all that was wanted."""
+    stopped: Stop | None
+    timed_out: bool
+    broken: bool
+    """Whether an error that would come again ended a lane."""
+    cancelled: bool
+
+
+class Choice(NamedTuple):
+    """The winner: a position among the slices, and whether more draws could have changed it."""
+
+    place: int | None
+    final: bool
+    decision: Decision | None = None
+    hopeless: str = ""
+    """Why no answer could win any more, if that ended the call."""

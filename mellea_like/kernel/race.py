@@ -1,0 +1,521 @@
+"""The race of a call's lanes. It knows no model: a plan says what runs, and a body is what runs.
+
+Records are handed over in one synchronous step, `Race.record`: the slice is kept, every listener
+hears of it, and what they rule happens. A cancellation can't come between these, for there is
+nothing to wait for. Only then do waiting lanes wake up.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from mellea_like.kernel.ports import Ask, Ruling, Stop, Wait
+from mellea_like.runtime.event_loops import (
+    native_cancel_requests,
+    scope_cancelled,
+    split_cancellation,
+)
+from mellea_like.runtime.logs import warn
+from mellea_like.runtime.task_stack import stack_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mellea_like.kernel.ports import Body, Plan, Turn
+
+__all__ = ["Race", "first_in"]
+
+
+class Race:
+    """Lanes that draw as a plan says, until a ruling decides the call or no turn is left.
+
+    Args:
+        plan: who draws next.
+        body: makes the draw for an ask, given the seconds since the call began.
+        clock: the event loop's clock, in seconds.
+        started: when the call began, on that clock.
+        hear: those who decide; each hears of each slice before the call is decided.
+        tell: those who only look; each is told of each slice, in the order of ``slices``.
+        stops: each is called once, when no draw starts any more.
+        ends: each is called when all lanes have ended.
+        deadline: when the call's time is up, on the same clock; None for no limit.
+        grace: seconds after which a draw that ignores its cancellation is logged.
+        name: how logs name the call.
+    """
+
+    # Class-level defaults: most races never change these, and a waiting call takes less memory.
+    over = False
+    """Whether running draws were cancelled: the call is won, hopeless, or has to raise."""
+    won = False
+    """Whether the call is decided: what ends later has no say in it."""
+    stopped = False
+    """Whether no draw may start any more."""
+    late = False
+    """Whether the time was up before the call was decided."""
+    fatal: BaseException | None = None
+    """The error that the call must raise."""
+    why: Stop | None = None
+    """Why the call was stopped before its turns were spent."""
+    replayed = 0
+    """How many of the slices were kept again, from an earlier part of the call."""
+    _too_late: BaseException | None = None
+    _alone = False
+    _leaving = False
+    _begun = False
+    _native = 0
+    _told = 0
+    _alive = 0
+    _under_way = 0
+    _parked_for_good = 0
+    _watcher: int | None = None
+    _ended: anyio.Event | None = None
+    _dropped: tuple[Callable[[Turn], bool], ...] = ()
+
+    def __init__(
+        self,
+        plan: Plan,
+        body: Callable[[Ask, float], Body],
+        *,
+        clock: Callable[[], float],
+        started: float,
+        hear: Sequence[Callable[[Any], Ruling | None]] = (),
+        tell: Sequence[Callable[[Any], None]] = (),
+        stops: Sequence[Callable[[], None]] = (),
+        ends: Sequence[Callable[[], None]] = (),
+        deadline: float | None = None,
+        grace: float = 5.0,
+        name: str = "",
+    ) -> None:
+        self.plan = plan
+        self.next = plan.next
+        self.slices: list[Any] = []
+        self._body = body
+        self._clock = clock
+        self._started = started
+        self._hear = hear
+        self._tell = tell
+        self._stops = stops
+        self._ends = ends
+        self._deadline = math.inf if deadline is None else deadline
+        self._grace = grace
+        self._name = name
+        # By lane: dicts would take three times the memory.
+        self._scopes: list[anyio.CancelScope | None] = [None] * plan.lanes
+        self._running: list[Turn | None] = [None] * plan.lanes
+        self._parked: dict[int, anyio.Event] = {}
+        self._queue: list[int] = []  # A deque takes 0.7 KB, and most calls have one lane.
+
+    # One step without an await: the record, and what follows from it
+
+    def record(self, slice_: Any) -> None:
+        """Keep a slice, and let everyone hear of it."""
+        undecided, running = not self.won, not (self.over or self._leaving)
+        self.slices.append(slice_)
+        try:
+            self.plan.hear(slice_)
+            if undecided:
+                for hear in self._hear:
+                    ruling = hear(slice_)
+                    if ruling is not None:
+                        self.rule(ruling)
+        except Exception as exc:  # noqa: BLE001 (a bug in a plan or an option: the call raises it)
+            self.rule(Ruling(fatal=exc))
+        # The siblings' cancellation is requested by now, so a listener can't delay it. Slices that
+        # end after the decision are told later, in an order that doesn't depend on the event loop.
+        if self._tell and running:
+            self._tell_all()
+        if self._watcher is not None:
+            self._wake()
+
+    def replay(self, slice_: Any) -> None:
+        """Keep a slice of an earlier part of the call: those that decide hear of it again."""
+        self.slices.append(slice_)
+        self._told += 1
+        self.replayed += 1
+        for hear in (self.plan.hear, *self._hear):
+            ruling = hear(slice_)
+            if ruling is not None:
+                self.rule(ruling)
+
+    def rule(self, ruling: Ruling) -> None:
+        """Make a ruling happen: of a slice, a spent budget, a hook, a text that is shown."""
+        over, stop, drop, fatal, why = ruling
+        if fatal is not None:
+            over = self._accept(fatal)
+        elif over and why is None:
+            self.won = True
+        if self.over:
+            return
+        if why is not None and self.why is None and not self.stopped:
+            self.why = why
+        if drop is not None:
+            self._dropped += (drop,)
+            for turn, scope in zip(self._running, self._scopes, strict=True):
+                if turn is not None and scope is not None and drop(turn):
+                    scope.cancel()
+        if over or stop:
+            self._stop()
+        if over:
+            self._end()
+
+    def _end(self) -> None:
+        """Cancel what runs."""
+        self.over = True
+        self._decided = len(self.slices)
+        self._cancel_lanes()
+        if self._ended is not None:
+            self._ended.set()  # The call's task sees to it that the lanes end.
+
+    def _cancel_lanes(self) -> None:
+        for scope in self._scopes:
+            if scope is not None:
+                scope.cancel()
+
+    def _stop(self) -> None:
+        """Let no draw start any more."""
+        if not self.stopped:
+            self.stopped = True
+            for stops in self._stops:
+                stops()
+        self._release()
+
+    @property
+    def ended(self) -> bool:
+        """Whether all lanes have ended."""
+        return self._begun and not self._alive
+
+    def _accept(self, fatal: BaseException) -> bool:
+        """Keep what the call must raise; an error after the decision is only logged."""
+        cancellation, rest = split_cancellation(fatal)
+        if cancellation is not None:
+            # Nobody asked for it: it must not leave the call as if someone had.
+            stray = RuntimeError("the strategy raised a cancellation that no one asked for")
+            stray.__cause__ = fatal
+            fatal = stray if rest is None else rest
+        if fatal in (self.fatal, self._too_late):
+            return False
+        if isinstance(fatal, Exception) and (self.won or self.fatal is not None):
+            self._too_late = fatal
+            message = "after the call was decided: %s: %s"
+            warn(message, type(fatal).__name__, fatal, sampling_id=self._name)
+            return False
+        self.fatal = fatal
+        return True
+
+    def _tell_all(self) -> None:
+        for slice_ in self.slices[self._told :]:
+            self._told += 1
+            for tell in self._tell:
+                try:
+                    tell(slice_)
+                except Exception as exc:  # noqa: BLE001 (a bug in it: the call raises it)
+                    self.rule(Ruling(fatal=exc))
+
+    # The lanes
+
+    async def run(self) -> None:
+        """Run the lanes to their end; afterwards the call must raise ``fatal``.
+
+        A cancellation leaves it as one, and in every case all lanes have ended.
+        """
+        if self.stopped:
+            return
+        # A caller may clean up after a cancellation: only a newer one counts.
+        self._native = native_cancel_requests()
+        self._decided = len(self.slices)
+        left: BaseException | None = None
+        try:
+            if self.plan.lanes == 1:
+                left = await self._run_alone()
+            else:
+                left = await self._run_lanes()
+        finally:
+            self.stopped = self._leaving = True
+            # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
+            # time and id, two runs can be compared.
+            late = sorted(self.slices[self._decided :], key=lambda s: (s.ended_at, s.iteration))
+            self.slices[self._decided :] = late
+            if self._tell:
+                self._tell_all()
+            for ended in self._ends:
+                ended()
+        new = native_cancel_requests() > self._native
+        if left is None and new and not scope_cancelled():
+            left = anyio.get_cancelled_exc_class()()  # A backend has swallowed it.
+        if left is not None:
+            try:
+                raise left
+            finally:
+                del left  # Break the cycle between frame and exception.
+        await checkpoint_if_cancelled()  # A backend may have swallowed that of a scope around us.
+
+    async def _run_alone(self) -> BaseException | None:
+        """Run the only lane in the caller's own task: nothing races it, and its stack is theirs."""
+        self._alone = True
+        self._alive, self._begun = 1, True
+        left: BaseException | None = None
+        due = self._scopes[0] = anyio.CancelScope(deadline=self._deadline)
+        try:
+            with due:
+                try:
+                    await self._lone_lane(due)
+                except anyio.get_cancelled_exc_class() as exc:
+                    left = self._native_one(exc)
+                    # anyio keeps the exception in a cycle, and its frames hold the records.
+                    exc.__traceback__ = None
+                    raise
+                finally:
+                    self.late = not self.over and due.cancel_called
+                    if not self.over:
+                        self._decided = len(self.slices)
+        except anyio.get_cancelled_exc_class():
+            # A backend may answer its cancellation with another, which no scope takes for its own.
+            # That of a scope around us is raised again by a checkpoint, in `run`.
+            native = left is not None or native_cancel_requests() > self._native
+            if native or not (scope_cancelled() or due.cancel_called):
+                raise
+        return left
+
+    async def _lone_lane(self, due: anyio.CancelScope) -> None:
+        """Run the only lane in the deadline's scope, since nothing drops a draw of it."""
+        self._under_way += 1
+        try:
+            await self._draws(0, due)
+        except BaseException as exc:  # noqa: BLE001 (the call raises what isn't a cancellation)
+            if (left := self._left(exc)) is not None:
+                raise left from None
+        finally:
+            self._end_lane(0)
+
+    async def _run_lanes(self) -> BaseException | None:
+        """Run each lane in its own task."""
+        self._ended = anyio.Event()
+        left: BaseException | None = None
+        async with anyio.create_task_group() as tasks:
+            self._alive, self._begun = self.plan.lanes, True
+            for lane in range(self.plan.lanes):
+                name = f"mellea_like {self._name} lane {lane + 1}"
+                tasks.start_soon(self._lane, lane, name=name)
+            # The lanes are shielded: a cancellation from outside, and the deadline, reach this task
+            # first. It sets the flag before it cancels the lanes, so none of them starts a turn
+            # afterwards, even if its backend swallows the cancellation.
+            with anyio.CancelScope(deadline=self._deadline) as due:
+                try:
+                    await self._ended.wait()
+                except anyio.get_cancelled_exc_class() as exc:
+                    left = self._native_one(exc)
+                    raise
+                except BaseException as exc:  # noqa: BLE001 (an interrupt; the call raises it)
+                    self.rule(Ruling(fatal=exc))
+                finally:
+                    self.late = not self.over and due.cancel_called
+                    self._leaving = True
+                    self._stop()
+                    if not self.over:
+                        self._decided = len(self.slices)
+                    # One that has not begun is the task group's to wait for: when an event loop
+                    # shuts down, it may never begin.
+                    if self._under_way:
+                        self._cancel_lanes()
+                        # The task group waits for the lanes anyhow; this logs those that don't end.
+                        with anyio.CancelScope(shield=True):
+                            await self._see_them_end()
+        return left
+
+    def resume(self, started: float, deadline: float | None) -> None:
+        """Let draws start again after the lanes have ended."""
+        self._started = started
+        self._deadline = math.inf if deadline is None else deadline
+        self.stopped = self._leaving = False
+
+    def _native_one(self, cancellation: BaseException) -> BaseException | None:
+        """Return a native cancellation, which must leave the call.
+
+        No scope knows of it. If the deadline passes as well, anyio (4.16) takes it for its own.
+        """
+        return None if scope_cancelled() else type(cancellation)(*cancellation.args)
+
+    async def _see_them_end(self) -> None:
+        self._ended = anyio.Event()
+        with anyio.move_on_after(self._grace):
+            await self._ended.wait()
+        for task in anyio.get_running_tasks() if self._under_way else ():
+            if (task.name or "").startswith(f"mellea_like {self._name} lane "):
+                warn(
+                    "%s was cancelled %g s ago and still runs; the call waits for it. It is at:"
+                    "\n%s",
+                    task.name,
+                    self._grace,
+                    "\n".join(stack_of(task.coro)),
+                    sampling_id=self._name,
+                )
+
+    def forget(self) -> None:
+        """Drop what refers to the call."""
+        del self.plan, self.next, self._body
+        self._hear = self._tell = self._stops = self._ends = ()
+        self._dropped = ()
+        self.slices = []
+
+    async def _lane(self, lane: int) -> None:
+        """Run one lane, in one scope for all its draws (a scope takes 3 µs, and half a KB).
+
+        A draw that is dropped cancels the scope, and the lane continues in a new one.
+        """
+        self._under_way += 1
+        try:
+            more = True
+            while more and not self.stopped:
+                scope = self._scopes[lane] = anyio.CancelScope(shield=True)
+                try:
+                    with scope:
+                        try:
+                            more = await self._draws(lane, scope)
+                        except anyio.get_cancelled_exc_class() as exc:
+                            # anyio keeps it in a cycle, and its frames hold the records.
+                            exc.__traceback__ = None
+                            raise
+                except BaseException as exc:
+                    if not self._absorbs(scope, exc):
+                        raise
+        except BaseException as exc:  # noqa: BLE001 (the call raises what isn't a cancellation)
+            if (left := self._left(exc)) is not None:
+                raise left from None
+        finally:
+            self._end_lane(lane)
+
+    def _absorbs(self, scope: anyio.CancelScope, exc: BaseException) -> bool:
+        """Tell whether an exception is what a backend made of the scope's cancellation.
+
+        It may answer that with another cancellation, which no scope takes for its own.
+        """
+        cancellation, rest = split_cancellation(exc)
+        ours = scope.cancel_called and not self.asked_to_stop()
+        return cancellation is not None and rest is None and ours
+
+    def _left(self, exc: BaseException) -> BaseException | None:
+        """Return the cancellation that a lane must raise; the call raises everything else.
+
+        An exception never leaves through our task group, which would put it into a group.
+        """
+        cancellation, _ = split_cancellation(exc)
+        if cancellation is None or not self.asked_to_stop():
+            self.rule(Ruling(fatal=exc))
+            return None
+        return first_in(cancellation)  # trio's may be a group; callers expect a plain one.
+
+    def _end_lane(self, lane: int) -> None:
+        self._scopes[lane] = None
+        self._alive -= 1
+        self._under_way -= 1
+        self._promote()
+        self._check_standstill()
+        done = not self._under_way if self._leaving else not self._alive
+        if done and self._ended is not None:
+            self._ended.set()
+
+    async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
+        """Draw until the plan ends the lane; return True to continue in a new scope."""
+        while not self.stopped:
+            now = self._clock() - self._started
+            ask = self.next(lane, now)
+            if ask is None:
+                return False
+            if isinstance(ask, Wait):
+                await self._park(lane, ask)
+                continue
+            turn = ask.turn
+            if self._dropped and any(dropped(turn) for dropped in self._dropped):
+                self.plan.unused(ask)
+                continue
+            draw = self._body(ask, now)
+            if not self._alone:
+                self._running[lane] = turn
+                if self._watcher is not None or self._queue:
+                    self._wake()  # A draw that starts is news to a plan that hedges.
+                    self._promote()
+            try:
+                await draw.run()
+            finally:
+                self._running[lane] = None
+                self.record(draw.record())
+            # A backend may swallow its cancellation; no turn may start after it.
+            if scope.cancel_called:
+                return not self._alone
+            if self._alone and self.asked_to_stop():
+                return False
+        return False
+
+    def asked_to_stop(self) -> bool:
+        """Tell whether someone has asked the running task to stop since the race began."""
+        return scope_cancelled() or native_cancel_requests() > (self._native if self._alone else 0)
+
+    # Lanes that have to wait. One of them, the watcher, asks the plan again at each piece of news;
+    # the others queue behind it. If all of them asked, a thousand waiting lanes would ask a million
+    # times.
+
+    async def _park(self, lane: int, wait: Wait) -> None:
+        event = self._parked[lane] = anyio.Event()
+        seconds = wait.seconds
+        if not wait.mine:
+            if self._watcher is None:
+                self._watcher = lane
+            else:
+                self._queue.append(lane)
+                seconds = math.inf
+        for_good = seconds == math.inf
+        self._parked_for_good += for_good
+        try:
+            self._check_standstill()
+            if not self.stopped:
+                with anyio.move_on_after(seconds):
+                    await event.wait()
+        finally:
+            self._parked_for_good -= for_good
+            del self._parked[lane]
+            if self._watcher == lane:
+                self._watcher = None
+            elif lane in self._queue:
+                self._queue.remove(lane)
+
+    def _wake(self) -> None:
+        """Have the watcher ask the plan again."""
+        if self._watcher is not None:
+            self._parked[self._watcher].set()
+
+    def _promote(self) -> None:
+        """Make the first lane of the queue the watcher, if there is none."""
+        if self._queue and self._watcher is None:
+            self._watcher = self._queue.pop(0)
+            self._parked[self._watcher].set()
+
+    def _release(self) -> None:
+        """End the wait of every lane."""
+        for event in self._parked.values():
+            event.set()
+
+    def _check_standstill(self) -> None:
+        """Stop if every lane waits for news, since no lane is left that could bring some."""
+        if (
+            self._alive
+            and self._parked_for_good == self._alive
+            and not self.stopped
+            and not any(event.is_set() for event in self._parked.values())
+        ):
+            warn(
+                "every lane waits and no draw is under way: %s has a bug",
+                type(self.plan).__name__,
+                sampling_id=self._name,
+            )
+            self.rule(Ruling(stop=True))
+
+
+def first_in(error: Any) -> BaseException:
+    """Return the first exception inside a group; any other as it is."""
+    inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    first: BaseException = error
+    return first_in(inside[0]) if inside else first

@@ -1,0 +1,29 @@
+"""``budget=``: each request has to fit into the budgets of its call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mellea_like.kernel.ports import Option
+from mellea_like.limits.budget import within_budgets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.core.backend import Backend
+    from mellea_like.kernel.ports import Sent
+    from mellea_like.limits.budget import Budget
+
+__all__ = ["Budgets"]
+
+
+class Budgets(Option):
+    """Each request reserves its cost in every budget of the call."""
+
+    def __init__(self, budgets: Sequence[Budget]) -> None:
+        self._budgets = budgets
+
+    def request(self, inner: Backend, sent: Sent) -> Backend:
+        """Surround a backend."""
+        del sent
+        return within_budgets(inner, self._budgets)

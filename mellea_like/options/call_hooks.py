@@ -1,0 +1,176 @@
+"""Plugins and a progress callback around the call: its begin, each slice, and its end.
+
+Slices are handed over in a task beside the race, and never in its way. The tasks are shielded:
+neither a cancellation of the caller, however often it is repeated, nor the end of the race cuts a
+hook short. Only the clock does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mellea_like.core.backend import ITERATION, RequestMeta
+from mellea_like.hooks.types import HookType
+from mellea_like.kernel.ports import Option, Ruling
+from mellea_like.runtime.event_loops import foreign, scope_cancelled, split_cancellation
+from mellea_like.runtime.logs import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mellea_like.core.slice import Slice
+    from mellea_like.options.hooks import Hooks
+
+__all__ = ["CallHooks"]
+
+DRAIN_SECONDS = 2.0
+"""The most seconds that deliveries and background hooks take after the last draw, in all."""
+
+
+class CallHooks(Option):
+    """Fires the hooks of the call, and hands its slices over.
+
+    Args:
+        hooks: the plugins; None for none.
+        on_slice: the progress callback; None for none.
+        begin: asks the plugins for the loop budget.
+        end: makes the fields of the last hook's payload; it is told whether the call was cancelled.
+    """
+
+    undelivered = 0
+    """How many slices were not handed over."""
+    _begun = False
+
+    def __init__(
+        self,
+        hooks: Hooks | None,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None,
+        begin: Callable[[int], Awaitable[int]],
+        end: Callable[[bool], dict[str, Any]],
+    ) -> None:
+        self._hooks = hooks
+        self._on_slice = on_slice
+        self._begin = begin
+        self._end = end
+        self._listened: Any = () if hooks is None else hooks.run.types
+        self._delivers = on_slice is not None or HookType.SAMPLING_ITERATION in self._listened
+        self._waiting: deque[Slice] = deque()
+        self._changed = anyio.Event()
+        self._closed = False
+        self._scope = anyio.CancelScope(shield=True)
+        self._ended = anyio.Event()
+
+    async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
+        """Run the call inside a task group for hooks, which outlives it."""
+        left: BaseException | None = None
+        async with anyio.create_task_group() as tasks:
+            if self._hooks is not None:
+                self._hooks.run.open(tasks)
+            if self._delivers:
+                tasks.start_soon(self._deliver)
+            cancelled = True
+            try:
+                self._begun = True
+                if HookType.SAMPLING_LOOP_START in self._listened:
+                    loop_budget = await self._begin(loop_budget)
+                await go(loop_budget)
+                cancelled = False
+            except anyio.get_cancelled_exc_class() as exc:
+                if not scope_cancelled():
+                    left = type(exc)(*exc.args)
+                raise
+            except BaseException as exc:  # noqa: BLE001 (raised when the tasks have ended)
+                self.call.rule(Ruling(fatal=exc))
+                cancelled = False
+            finally:
+                # In a task: a native cancellation passes every shield of the caller's own.
+                tasks.start_soon(self._close, cancelled)
+        if left is not None:
+            # Nothing of ours cancels this task group. If a time limit ran out as well, anyio (4.16)
+            # takes a native cancellation for its own.
+            try:
+                raise left
+            finally:
+                del left  # Break the cycle between frame and exception.
+
+    def tell(self, slice_: Slice) -> None:
+        """Queue a slice; never waits."""
+        if self._delivers:
+            self._waiting.append(slice_)
+            self._changed.set()
+
+    async def _deliver(self) -> None:
+        """Hand slices over until the queue is closed and empty."""
+        try:
+            with self._scope:
+                while not self._scope.cancel_called:
+                    if self._waiting:
+                        await self._hand_over(self._waiting[0])
+                        self._waiting.popleft()
+                    elif self._closed:
+                        break
+                    else:
+                        self._changed = anyio.Event()
+                        await self._changed.wait()
+        finally:
+            self._ended.set()
+
+    async def _hand_over(self, slice_: Slice) -> None:
+        ITERATION.set(RequestMeta(self.call.id, slice_.iteration, slice_.subsample))
+        try:
+            if self._hooks is not None and HookType.SAMPLING_ITERATION in self._listened:
+                await self._hooks.fire(HookType.SAMPLING_ITERATION, slice_, slice=slice_)
+            if self._on_slice is not None:
+                with foreign("on_slice"):
+                    answer = self._on_slice(slice_)
+                    if inspect.isawaitable(answer):
+                        await answer
+        except BaseException as exc:
+            if split_cancellation(exc)[0] is not None:
+                raise
+            # The call raises it, outside its tasks.
+            self.call.rule(Ruling(fatal=exc))
+
+    async def _close(self, cancelled: bool) -> None:  # noqa: FBT001
+        """Hand over what is left, fire the last hook, and stop the tasks; bounded in time."""
+        unfinished = 0
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(DRAIN_SECONDS) as drain:
+                self._closed = True
+                self._changed.set()
+                if self._delivers:
+                    await self._ended.wait()
+            self._scope.cancel()
+            self.undelivered = len(self._waiting)
+            if self._hooks is not None:
+                if self._begun and HookType.SAMPLING_LOOP_END in self._listened:
+                    await self._announce(cancelled)
+                with anyio.CancelScope(deadline=drain.deadline):
+                    await self._hooks.run.drain()
+                unfinished = self._hooks.run.stop()
+        if self.undelivered or unfinished:
+            warn(
+                "gave up after %g s: %d draws not handed to hooks, %d background hooks cut short",
+                DRAIN_SECONDS,
+                self.undelivered,
+                unfinished,
+                sampling_id=self.call.id,
+            )
+
+    async def _announce(self, cancelled: bool) -> None:  # noqa: FBT001
+        hooks = self._hooks
+        assert hooks is not None  # noqa: S101 (asked before)
+        try:
+            fields = self._end(cancelled)
+            payload = hooks.payload(HookType.SAMPLING_LOOP_END, None, **fields)
+            await hooks.run.announce(payload)
+        except Exception as exc:  # noqa: BLE001 (logged; the outcome stays as it is)
+            warn("%s: %s", type(exc).__name__, exc, sampling_id=self.call.id)
+        except BaseException as exc:
+            if split_cancellation(exc)[0] is not None:
+                raise
+            hooks.run.interrupt = exc

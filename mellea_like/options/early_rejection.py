@@ -1,0 +1,79 @@
+"""Checks of a reply while it arrives: a hopeless one is closed, and not paid for to its end.
+
+The request is watched next to its backend, where the pieces arrive; the verdict is taken outside of
+everything that looks at replies, so that retries, budgets and hooks see an ordinary reply.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.core.backend import BackendWrapper
+from mellea_like.kernel.ports import NotAnAnswer, Option
+from mellea_like.requirements.early_rejection import EarlyRejection, WatchedBackend
+
+if TYPE_CHECKING:
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Generation
+    from mellea_like.kernel.call import Spec
+    from mellea_like.kernel.ports import Sent
+
+__all__ = ["TakenVerdicts", "WatchedReplies"]
+
+
+class WatchedReplies(Option):
+    """Requests to a backend that streams pass the incremental checks."""
+
+    def request(self, inner: Backend, sent: Sent) -> Backend:
+        """Surround a backend that generates."""
+        every = self.call.rules.check_all
+        if sent.purpose != "generate" or not is_watched(sent, every=every):
+            return inner
+        return WatchedBackend(inner, **watches(sent.spec, every=every))
+
+
+class TakenVerdicts(Option):
+    """A rejected reply is a failed draw, with the verdicts that have rejected it."""
+
+    def request(self, inner: Backend, sent: Sent) -> Backend:
+        """Surround a backend that generates."""
+        watched = sent.purpose == "generate" and is_watched(sent, every=self.call.rules.check_all)
+        return _Taken(inner, self) if watched else inner
+
+
+class _Taken(BackendWrapper):
+    def __init__(self, inner: Backend, option: TakenVerdicts) -> None:
+        super().__init__(inner)
+        self._option = option
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request."""
+        reply = await self.inner.generate(request)
+        if isinstance(reply, EarlyRejection):
+            if reply.fault is not None:
+                self._option.call.draws[request.meta.iteration].checking = True
+                raise reply.fault
+            raise NotAnAnswer(reply.unread, reply, reply.verdicts)
+        return reply
+
+
+def is_watched(sent: Sent, *, every: bool) -> bool:
+    """Tell whether something looks at replies while they arrive."""
+    return hasattr(sent.backend, "stream") and any(watches(sent.spec, every=every).values())
+
+
+def watches(spec: Spec, *, every: bool) -> dict[str, Any]:
+    """Return the checks that may look at a reply while it arrives."""
+    tools = spec.tools
+    # With tools, a reply may begin with words and continue with a call: nothing can be said of its
+    # value then, nor of its text if the draw continues after it.
+    checked = tools is None or not tools.run_in_draws
+    requirements = spec.requirements if checked else ()
+    return {
+        "requirements": requirements if any(r.streams for r in requirements) else (),
+        # If all reasons are wanted, the first wrong field isn't enough.
+        "by_format": spec.format is not None
+        and not every
+        and (tools is None or tools.choice == "none"),
+        "calls": None if tools is None else tools.watches(every=every),
+    }

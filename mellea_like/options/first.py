@@ -1,0 +1,24 @@
+"""``selection="first"``: the first slice that passes wins, and ends the call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mellea_like.core.slice import Outcome
+from mellea_like.kernel.ports import Option, Ruling
+
+if TYPE_CHECKING:
+    from mellea_like.core.slice import Slice
+
+__all__ = ["First"]
+
+_OVER = Ruling(over=True)
+_PASSED = Outcome.PASSED
+
+
+class First(Option):
+    """The first slice that passes decides the call."""
+
+    def hear(self, slice_: Slice) -> Ruling | None:
+        """End the call at the first slice that passes."""
+        return _OVER if slice_.outcome is _PASSED else None

@@ -1,0 +1,56 @@
+"""Every error of a draw is logged, those that differ in numbers only as one with their count."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from mellea_like.core.display import attempt_names, bounded, error_text
+from mellea_like.kernel.ports import Option
+from mellea_like.runtime.logs import warn
+
+if TYPE_CHECKING:
+    from mellea_like.core.slice import Slice
+
+__all__ = ["LoggedErrors"]
+
+NUMBER = re.compile(r"\d+")
+"""The part that differs in errors that are otherwise alike: ids, times."""
+
+
+class LoggedErrors(Option):
+    """Logs the errors of a call when its race is over."""
+
+    logged = 0
+    """How many slices were looked at."""
+
+    def ended(self) -> None:
+        """Log them."""
+        slices = self.call.slices
+        # The draws of earlier rounds were logged by them.
+        known = max(self.logged, self.call.race.replayed)
+        fresh, self.logged = slices[known:], len(slices)
+        kinds: dict[object, list[Slice]] = {}
+        for slice_ in fresh:
+            if (error := slice_.error) is not None:
+                text = NUMBER.sub("0", bounded(error_text(error)))
+                kind = (type(error), getattr(error, "status", None), text)
+                kinds.setdefault(kind, []).append(slice_)
+        if not kinds:
+            return
+        names = attempt_names((s.iteration, s.subsample, s.depth) for s in slices)
+        for alike in kinds.values():
+            first = alike[0]
+            what: tuple[object, ...] = (type(first.error).__name__, first.error)
+            if len(alike) == 1:
+                message = f"error in {names[first.iteration]}: %s: %s"
+            else:
+                message = f"%d errors alike, the first in {names[first.iteration]}: %s: %s"
+                what = (len(alike), *what)
+            warn(
+                message,
+                *what,
+                sampling_id=self.call.id,
+                iteration=first.iteration,
+                subsample=first.subsample,
+            )

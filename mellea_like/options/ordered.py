@@ -1,0 +1,38 @@
+"""``selection="ordered"``: the lowest (attempt, lane) that passes wins, whatever the timing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mellea_like.kernel.ports import Choice, Option, Ruling
+
+if TYPE_CHECKING:
+    from mellea_like.core.slice import Slice
+    from mellea_like.kernel.ports import Facts, Turn
+
+__all__ = ["Ordered"]
+
+
+class Ordered(Option):
+    """A slice that passes drops the turns of higher rank, and waits for those of lower rank."""
+
+    best: Slice | None = None
+
+    def hear(self, slice_: Slice) -> Ruling | None:
+        """Drop what can't win any more."""
+        if not slice_.passed or (self.best is not None and slice_.rank > self.best.rank):
+            return None
+        self.best = slice_
+        rank = slice_.rank
+
+        def later(turn: Turn) -> bool:
+            return turn.rank > rank
+
+        return Ruling(drop=later)
+
+    def choose(self, facts: Facts) -> Choice | None:
+        """Choose the lowest rank; one below it might have passed if the call was cut short."""
+        if self.best is None:
+            return None
+        cut = facts.cancelled or facts.timed_out or facts.stopped is not None
+        return Choice(facts.slices.index(self.best), final=not cut)

@@ -1,0 +1,93 @@
+"""A draw whose reply takes unusually long is sent again, in place of the request under way."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mellea_like.core.backend import BackendWrapper, checked_reply
+from mellea_like.kernel.draw import derive_seed
+from mellea_like.kernel.ports import Option
+from mellea_like.limits.budget import room_to_restart
+
+if TYPE_CHECKING:
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Generation
+    from mellea_like.kernel.ports import Sent
+    from mellea_like.options.scheduled import Scheduled
+    from mellea_like.schedules.base import SchedulePlan
+
+__all__ = ["Restarts"]
+
+
+class Restarts(Option):
+    """The schedule says for how long a request may take.
+
+    Args:
+        schedule: the decisions.
+        plan: the plan that runs the schedule, which is told of each draw that is sent again.
+    """
+
+    def __init__(self, schedule: SchedulePlan, plan: Scheduled) -> None:
+        self.schedule = schedule
+        self.plan = plan
+        self.waiting: set[anyio.CancelScope] = set()
+
+    def stops(self) -> None:
+        """Let requests under way take as long as they do: nothing could take their place."""
+        for scope in self.waiting:
+            scope.deadline = math.inf
+
+    def request(self, inner: Backend, sent: Sent) -> Backend:
+        """Surround a backend that generates."""
+        return inner if sent.purpose != "generate" else _Impatient(inner, self, sent)
+
+
+class _Impatient(BackendWrapper):
+    def __init__(self, inner: Backend, option: Restarts, sent: Sent) -> None:
+        super().__init__(inner)
+        self._option = option
+        self._model = sent.spec.model
+        self._seed = sent.spec.options.seed
+        self._backend = sent.backend
+
+    async def generate(self, request: Request) -> Generation:
+        """Send a request, and another in its place if it takes too long."""
+        option, call = self._option, self._option.call
+        iteration = request.meta.iteration or 0
+        meter, seed, restarts = request.meter, self._seed, 0
+        while True:
+            seconds = option.schedule.patience(restarts, self._model)
+            if call.race.stopped:
+                seconds = None
+            if seconds is not None and not room_to_restart(self.inner, request):
+                seconds = None  # Another request would be refused, and this one be lost.
+            began = anyio.current_time()
+            scope = anyio.CancelScope(deadline=math.inf if seconds is None else began + seconds)
+            request, reply = replace(request, meter=meter.attempt()), None
+            option.waiting.add(scope)
+            try:
+                with scope:
+                    reply = checked_reply(self._backend, await self.inner.generate(request))
+            except anyio.get_cancelled_exc_class():
+                # A backend may answer its cancellation with another, which no scope takes for its
+                # own: the time was up all the same.
+                if call.race.asked_to_stop() or not scope.cancel_called:
+                    raise
+            finally:
+                option.waiting.discard(scope)
+                request.meter.finish(reply)
+            if reply is not None:
+                return reply
+            restarts += 1
+            chain = call.draws[request.meta.iteration].ask.chain
+            option.schedule.restarted(chain, anyio.current_time() - began, self._model)
+            option.plan.redrawn(chain, call.clock() - call.started)
+            options = request.options
+            if seed is not None:
+                # The same seed would be the same draw, which takes as long.
+                options = options.with_seed(derive_seed(seed, iteration, f"restart {restarts}"))
+            request = replace(request, meta=replace(request.meta, retry=restarts), options=options)

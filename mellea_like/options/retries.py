@@ -1,0 +1,69 @@
+"""``retry=``: a request waits at its backend's gate, and is sent again after a transient error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mellea_like.core.backend import BackendWrapper
+from mellea_like.core.connection_errors import is_of_backend
+from mellea_like.errors import LimitExceeded
+from mellea_like.kernel.ports import Option
+from mellea_like.limits.backoff_gate import gate_before
+from mellea_like.limits.retry import try_again
+
+if TYPE_CHECKING:
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Generation
+    from mellea_like.kernel.call import Call
+    from mellea_like.kernel.ports import Sent
+    from mellea_like.limits.backoff_gate import BackoffGate
+    from mellea_like.limits.retry import Retry
+
+__all__ = ["Retries"]
+
+
+class Retries(Option):
+    """Each request is sent as a policy says; None sends it once, at its backend's gate."""
+
+    def __init__(self, policy: Retry | None) -> None:
+        self._policy = policy
+
+    def request(self, inner: Backend, sent: Sent) -> Backend:
+        """Surround a backend."""
+        return _Retried(inner, gate_before(sent.backend), self._policy, self.call)
+
+
+class _Retried(BackendWrapper):
+    def __init__(
+        self,
+        inner: Backend,
+        gate: BackoffGate | None,
+        policy: Retry | None,
+        call: Call,
+    ) -> None:
+        super().__init__(inner)
+        self._gate = gate
+        self._policy = policy
+        self._call = call
+
+    async def generate(self, request: Request) -> Generation:
+        """Send a request, and again where it fails for a reason that may pass."""
+        gate, send = self._gate, self.inner.generate
+        try:
+            if gate is None:
+                return await send(request)
+            if gate.closed:
+                return await gate.send(send, request, self._policy)
+            reply = await send(request)
+            gate.answered(self._call.clock())
+            return reply  # noqa: TRY300 (the hot path)
+        except LimitExceeded as exc:
+            if exc.result is None:  # Otherwise it ended a call inside this one.
+                self._call.refused(exc)
+            raise
+        except Exception as exc:
+            if not is_of_backend(exc):
+                raise
+            if (draw := self._call.draws.get(request.meta.iteration)) is not None:
+                draw.tried = exc  # If the draw's time is up before another try, this is why.
+            return await try_again(send, request, exc, self._policy, gate, self._call.refused)

@@ -1,0 +1,102 @@
+"""A call in rounds: it knows the draws of earlier ones, and pauses after so many new ones."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mellea_like.core.conversation import Instruction, Message
+from mellea_like.core.recorded import RecordedAction
+from mellea_like.kernel.ports import Ask, Option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mellea_like.core.slice import Slice
+    from mellea_like.kernel.ports import Next
+
+__all__ = ["Rounds"]
+
+
+class Rounds(Option):
+    """Replays earlier draws, lets so many new ones start, and keeps the next ask for later.
+
+    A lone lane is a fold over its slices, since ``repair`` is pure: what it asks next depends on
+    nothing but the records of what it has drawn.
+
+    Args:
+        earlier: the slices of earlier rounds, in the order they were recorded.
+        heard: is given each new slice in the step that records it; None for no one.
+    """
+
+    paused = False
+    """Whether the draws of this round are made, and another could start."""
+    left: int | None = None
+    """How many draws may still start; None for any number."""
+    _kept: Ask | None = None
+
+    def __init__(
+        self, earlier: Sequence[Slice] = (), heard: Callable[[Slice], None] | None = None
+    ) -> None:
+        self.before = earlier[-1].ended_at if earlier else 0.0
+        self.heard = heard
+        self._earlier = {slice_.iteration: slice_ for slice_ in earlier}
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the call isn't made at once."""
+        return bool(self._earlier) or self.left is not None
+
+    def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
+        """Let a draw start while there are some left."""
+        ask, self._kept = self._kept or go(lane, now), None
+        race = self.call.race
+        while isinstance(ask, Ask) and ask.turn.iteration in self._earlier:
+            race.replay(as_drawn(self._earlier.pop(ask.turn.iteration), ask))
+            ask = None if race.stopped else go(lane, now)
+        if not isinstance(ask, Ask) or self.left is None:
+            return ask
+        if not self.left:
+            self.paused, self._kept = True, ask
+            return None
+        self.left -= 1
+        return ask
+
+    def tell(self, slice_: Slice) -> None:
+        """Hand a new slice on."""
+        if self.heard is not None:
+            self.heard(slice_)
+
+
+def as_drawn(slice_: Slice, ask: Ask) -> Slice:
+    """Return a slice as it was when it was drawn.
+
+    A record only describes what was asked and required. But ``repair`` is pure, so the action and
+    the conversation that it gives now are those that it gave then. If it words the action otherwise
+    now, the record's words count.
+    """
+    if not isinstance(slice_.action, RecordedAction):
+        return slice_  # It was never out of memory.
+    spec, action, reply, asked = ask.spec, ask.action, slice_.generation, slice_.action.text
+    if reply is not None and reply.tool_calls and spec.tools is not None:
+        with suppress(ValueError):  # A call that didn't fit: it has failed for that.
+            reply = spec.tools.checked(reply, 1)
+    elif reply is not None and reply.parsed and spec.format is None:
+        with suppress(Exception):  # It read the reply once: this is not the same text.
+            reply = replace(reply, value=action.parse(reply.text))
+    if action is not spec.action and asked:  # Journals may keep no words of what has errored.
+        if type(action) is Instruction and action.description != asked:
+            action = replace(action, description=asked)
+        # Parts can't be made from a description.
+        elif type(action) is Message and isinstance(action.content, str):
+            action = replace(action, content=asked)
+    known = {(r.name, r.description): r for r in spec.requirements}
+    return replace(
+        slice_,
+        action=action,
+        context=ask.context,
+        messages=tuple(action.render(ask.context)),
+        generation=reply,
+        requirements=tuple(known.get((r.name, r.description), r) for r in slice_.requirements),
+    )

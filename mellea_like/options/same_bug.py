@@ -1,0 +1,72 @@
+"""Stop when a validator has the same bug with every reply: no draw can pass it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mellea_like.core.result import StopReason
+from mellea_like.core.slice import Outcome
+from mellea_like.kernel.ports import SLACK, Option, Ruling, Stop, Turn, Wait
+from mellea_like.schedules.giving_up import FEWEST, bug_of, times_seen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mellea_like.core.slice import Slice
+    from mellea_like.kernel.ports import Next
+
+__all__ = ["SameBug", "SameBugInOrder"]
+
+_ERRORED = Outcome.ERRORED
+
+PATIENCE = 0.05
+"""Seconds that a lane with a bug waits for its siblings at least."""
+
+
+class SameBug(Option):
+    """The call ends once as many draws as there are lanes have had the same bug.
+
+    Before its next draw, a lane gives its siblings as long again as its last draw took: if theirs
+    have the same bug, that draw is not paid for.
+    """
+
+    def __init__(self, lanes: int, *, patient: bool) -> None:
+        self._patient = patient and lanes > 1
+        self._lanes = lanes
+        self._until: dict[int, float] = {}
+
+    def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
+        """Hold a lane back whose last draw had a bug."""
+        left = self._until.get(lane, 0.0) - now
+        return Wait(left, mine=True) if left > SLACK else go(lane, now)
+
+    def hear(self, slice_: Slice) -> Ruling | None:
+        """Count the draws with this one's bug."""
+        if slice_.outcome is not _ERRORED or (bug := bug_of(slice_)) is None:
+            return None
+        times = times_seen(bug, self.call.slices)
+        if times >= max(self._lanes, FEWEST):
+            why = f"{bug}, with every reply ({times} so far)"
+            return Ruling(over=True, why=Stop(StopReason.HOPELESS, why))
+        if times and self._patient:
+            self._until[slice_.chain] = slice_.ended_at + max(slice_.duration, PATIENCE)
+        return None
+
+
+class SameBugInOrder(Option):
+    """In an ordered call each lane looks at its own draws: the others' depend on timing."""
+
+    def hear(self, slice_: Slice) -> Ruling | None:
+        """Drop the turns that are left to a lane whose draws have the same bug."""
+        if slice_.outcome is not _ERRORED or (bug := bug_of(slice_)) is None:
+            return None
+        own = [other for other in self.call.slices if other.chain == slice_.chain]
+        if times_seen(bug, own) < FEWEST:
+            return None
+
+        self.call.broken = True
+
+        def of_this_lane(turn: Turn) -> bool:
+            return turn.subsample == slice_.subsample
+
+        return Ruling(drop=of_this_lane)

@@ -1,0 +1,205 @@
+"""A schedule as a plan: it says how many draws may start, and when to ask it again.
+
+A chain that waits to continue with a repair is data of the plan; an idle lane takes it on. So there
+are as many lanes as draws may run at once, however many chains wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.core.slice import Outcome
+from mellea_like.kernel.ports import SLACK, Wait, turn_of
+from mellea_like.options.repairs import Chain
+from mellea_like.schedules.base import CallProgress, SchedulePlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mellea_like.core.slice import Slice
+    from mellea_like.kernel.ports import Ask, Next, Turn
+    from mellea_like.options.repairs import Repairs
+
+__all__ = ["Scheduled", "TurnPool"]
+
+
+class TurnPool:
+    """The turns of a call that are left.
+
+    A chain takes the turns of its own lane, in order. If turns are pooled, a chain that has none,
+    because it is a fresh one or because others took them, borrows from the lane that has most left
+    (the lowest of several). A borrowed turn keeps its id.
+    """
+
+    __slots__ = ("_loop_budget", "_next", "left", "pooled")
+
+    def __init__(self, lanes: int, loop_budget: int, *, pooled: bool) -> None:
+        self._loop_budget = loop_budget
+        self._next = [0] * lanes
+        self.pooled = pooled
+        self.left = lanes * loop_budget
+
+    def has(self, chain: int) -> bool:
+        """Tell whether there is a turn for a chain; one past the lanes is a fresh one."""
+        if self.pooled:
+            return self.left > 0
+        return chain < len(self._next) and self._next[chain] < self._loop_budget
+
+    def take(self, chain: int) -> Turn | None:
+        """Take the next turn for a chain; None if there is none for it."""
+        if not self.has(chain):
+            return None
+        lane = chain
+        if chain >= len(self._next) or self._next[chain] == self._loop_budget:
+            lane = min(range(len(self._next)), key=self._next.__getitem__)
+        depth = self._next[lane]
+        self._next[lane] = depth + 1
+        self.left -= 1
+        return turn_of(lane, depth, self._loop_budget)
+
+
+class Scheduled:
+    """The plan of a call with a schedule, or of a selection that wants few of many draws.
+
+    Args:
+        schedule: the decisions.
+        repairs: decides what the chains ask.
+        pool: the turns.
+        loop_budget: how many draws a chain may make.
+        most: how many draws may run at once, those that the schedule adds not counted.
+        extra: how many it may add.
+        wanted: how many more passing draws could matter; None if the first pass decides.
+    """
+
+    def __init__(
+        self,
+        schedule: SchedulePlan,
+        repairs: Repairs,
+        pool: TurnPool,
+        *,
+        loop_budget: int,
+        most: int,
+        extra: int = 0,
+        wanted: Callable[[], int] | None = None,
+    ) -> None:
+        self.lanes = min(most + extra, max(1, pool.left))
+        self._schedule = schedule
+        self._repairs = repairs
+        self._pool = pool
+        self._loop_budget = loop_budget
+        self._most = most
+        self._extra = extra
+        self._wanted = wanted
+        self._running: dict[int, float] = {}
+        self._waiting: deque[int] = deque()
+        self._draws: dict[int, int] = {}
+        self._opened = self._started = self._failed = self._passed = self._broken = 0
+        self._more = 0
+        self._look_again = -math.inf
+        self._over = False
+
+    def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (chains are no lane's)
+        """Start what the schedule wants now; otherwise say when to ask it again."""
+        if self._over:
+            return None
+        if now >= self._look_again - SLACK:
+            now = max(now, self._look_again)
+            self._decide(now)
+        while self._more > 0:
+            self._more -= 1
+            ask = self._go_on(now) or self._open(now)
+            if ask is not None:
+                return ask
+            self._more = 0
+        if not self._running and (self._look_again == math.inf or not self._may_start()):
+            self._over = True  # Nothing runs, and nothing ever will.
+            return None
+        return Wait(self._look_again - now)
+
+    def hear(self, slice_: Slice) -> None:
+        """Take note of a draw that has ended."""
+        chain = slice_.chain
+        self._running.pop(chain, None)
+        self._failed += slice_.outcome is Outcome.FAILED
+        self._passed += slice_.outcome is Outcome.PASSED
+        self._schedule.observe(slice_)
+        state = self._repairs.hear(slice_)
+        self._broken += state is Chain.BROKEN
+        if state is Chain.GOES_ON and self._draws[chain] < self._loop_budget:
+            self._waiting.append(chain)
+        self._look_again = -math.inf
+
+    def unused(self, ask: Ask) -> None:
+        """End the chain of a turn that can't win: its later turns can't, either."""
+        self._running.pop(ask.chain, None)
+        self._look_again = -math.inf
+
+    def redrawn(self, chain: int, now: float) -> None:
+        """Take note of a draw whose request was sent again: its age counts from now."""
+        self._running[chain] = now
+        self._look_again = -math.inf
+
+    def _decide(self, now: float) -> None:
+        wanted = None if self._wanted is None else self._wanted()
+        progress = CallProgress(
+            now,
+            tuple(self._running.values()),
+            self._opened,
+            self._started,
+            self._failed,
+            self._broken,
+            self._pool.left,
+            len(self._waiting) if self._pool.left else 0,
+            self._passed,
+            wanted,
+        )
+        more, look_again = checked(self._schedule.decide(progress))
+        most = self._most if wanted is None else min(self._most, wanted)
+        self._more = min(more, most + self._extra - len(self._running))
+        if not self._pool.left or look_again is None or look_again <= now:
+            look_again = math.inf
+        self._look_again = look_again
+
+    def _may_start(self) -> bool:
+        """Tell whether there is a turn for a chain that waits, or for a new one."""
+        return bool(self._waiting) or self._pool.has(self._opened)
+
+    def _go_on(self, now: float) -> Ask | None:
+        """Continue the chain that has waited longest and has a turn."""
+        while self._waiting:
+            ask = self._ask(self._waiting.popleft(), now)
+            if ask is not None:
+                return ask
+        return None
+
+    def _open(self, now: float) -> Ask | None:
+        """Open the next chain, if there is a turn for it."""
+        ask = self._ask(self._opened, now)
+        self._opened += ask is not None
+        return ask
+
+    def _ask(self, chain: int, now: float) -> Ask | None:
+        while (turn := self._pool.take(chain)) is not None:
+            ask = self._repairs.ask(turn, chain)
+            if ask is not None:
+                self._running[chain] = now
+                self._draws[chain] = self._draws.get(chain, 0) + 1
+                self._started += 1
+                return ask
+        return None
+
+
+def checked(answer: Any) -> tuple[int, float | None]:
+    """Make sure that a schedule has decided something, before anything is started on it."""
+    try:
+        more, look_again = answer
+        more = index(more)
+        if look_again is not None and math.isnan(look_again):
+            raise ValueError(look_again)
+    except (TypeError, ValueError) as exc:
+        msg = f"the schedule decided {answer!r}, not Go(more, look_again): an int, a time or None"
+        raise TypeError(msg) from exc
+    return more, None if look_again == math.inf else look_again

@@ -1,0 +1,186 @@
+"""A selection object: several draws are to pass, and one of them wins, or some."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.core.backend import BUDGETS, JUDGE_OPTIONS, can_judge
+from mellea_like.core.decision import Decision
+from mellea_like.core.display import error_text, plural
+from mellea_like.core.generation import Usage
+from mellea_like.core.validation import Candidate
+from mellea_like.kernel.ports import Ask, Choice, Option, Ruling
+from mellea_like.limits.fallback import models_of
+from mellea_like.requirements.staged_validation import errored
+from mellea_like.selections.base import SelectionFacts, SelectionState, unjudged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mellea_like.core.backend import Backend
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.slice import Slice
+    from mellea_like.kernel.draw import Draw
+    from mellea_like.kernel.ports import Checked, Facts, Next
+    from mellea_like.limits.budget import Budget
+    from mellea_like.selections.base import BaseSelection
+
+__all__ = ["Selected", "begin_selection"]
+
+
+class Selected(Option):
+    """The state of a selection hears each draw; its score or key of a candidate is a check.
+
+    Args:
+        selection: the configuration.
+        state: its state in this call.
+        budgets: those of the call, in which a scorer's requests have to fit, too.
+    """
+
+    def __init__(
+        self, selection: BaseSelection, state: SelectionState, budgets: Sequence[Budget]
+    ) -> None:
+        self.state = state
+        self._name = type(selection).__name__
+        self._mark = selection.mark
+        self._marks: dict[int, Any] = {}
+        self._budgets = tuple(budgets)
+
+    def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
+        """Tell the selection of each draw that starts."""
+        ask = go(lane, now)
+        if isinstance(ask, Ask):
+            self.state.start(ask.turn.iteration)
+        return ask
+
+    async def check(
+        self,
+        draw: Draw,
+        candidate: Candidate,
+        wanted: tuple[Requirement, ...],
+        go: Callable[..., Any],
+    ) -> Checked:
+        """Mark a candidate that passes with its score or key."""
+        requirements, verdicts = await go(draw, candidate, wanted)
+        if self._mark is None or not all(verdicts):
+            return requirements, verdicts
+        try:
+            self._marks[draw.ask.turn.iteration] = await self._marked(candidate)
+        except Exception as exc:  # noqa: BLE001 (a scorer's)
+            own = unjudged(self._name)
+            return (*requirements, own), (*verdicts, errored(own, exc))
+        return requirements, verdicts
+
+    async def _marked(self, candidate: Candidate) -> Any:
+        assert self._mark is not None  # noqa: S101 (asked before)
+        answer = self._mark(candidate)
+        # Most are pairs, and asking whether they can be awaited costs a microsecond.
+        if type(answer) is tuple or not isawaitable(answer):
+            return cast("Any", answer)
+        within = BUDGETS.set(self._budgets)
+        asked = JUDGE_OPTIONS.set(self.call.rules.judge_options)
+        try:
+            return await answer
+        finally:
+            JUDGE_OPTIONS.reset(asked)
+            BUDGETS.reset(within)
+
+    def hear(self, slice_: Slice) -> Ruling | None:
+        """Let the selection hear a draw; it may decide the call."""
+        mark = self._marks.pop(slice_.iteration, None)
+        if mark is None and self._mark is not None and slice_.passed:
+            mark = self._mark_again(slice_)
+        return Ruling(over=True) if self.state.hear(slice_, mark) else None
+
+    def _mark_again(self, slice_: Slice) -> Any:
+        """Return the key of a slice of an earlier round."""
+        reply = slice_.generation
+        if self._mark is None or reply is None:
+            return None
+        candidate = Candidate(reply.text, slice_.value, reply, slice_.context, slice_.action)
+        return self._mark(candidate)
+
+    def choose(self, facts: Facts) -> Choice | None:
+        """Choose the selection's winner; if it has none, the answer in front."""
+        if facts.cancelled and not facts.won:
+            return Choice(None, final=False)
+        state, slices = self.state, facts.slices
+        decision = _decision(state, facts)
+        places = {slice_.iteration: i for i, slice_ in enumerate(slices) if slice_.passed}
+        if unknown := [winner for winner in decision.winners if winner not in places]:
+            msg = f"the selection decided for iterations {unknown}, which have not passed"
+            raise ValueError(msg)
+        ahead = decision.winners or tuple(answer.iteration for answer in decision.answers)
+        place = places[ahead[0]] if ahead else next(iter(places.values()), None)
+        hopeless = state.reason if state.reason and state.wanted() else ""
+        return Choice(place, facts.won, decision, hopeless)
+
+
+def _decision(state: SelectionState, facts: Facts) -> Decision:
+    """Ask a selection among the slices that passed; if none has, explain that instead."""
+    if state.passed:
+        decision = state.decide()
+    else:
+        none = f"none of {plural(len(facts.slices), 'draw')} passed"
+        decision = Decision(state.kind, (), none, complete=False, abstentions=state.abstentions)
+    if not isinstance(decision, Decision) or (decision.complete and not decision.winners):
+        msg = f"the selection decided {decision!r}, not a Decision with a winner"
+        raise TypeError(msg)
+    reason = decision.reason
+    if not reason or not decision.complete:
+        ended = "an error ended a lane" if facts.broken else "all attempts are spent"
+        if facts.timed_out:
+            ended = "the time was up"
+        ended = state.reason or ended
+        if facts.stopped is not None and facts.stopped.detail:
+            ended = facts.stopped.detail
+        reason = f"{reason}: {ended}" if reason else ended
+    elif state.usage == Usage() and not state.errors:
+        return decision
+    return replace(
+        decision,
+        reason=reason,
+        usage=state.usage,
+        errors=tuple(error_text(error) for error in state.errors),
+        model=state.model,
+    )
+
+
+def begin_selection(
+    selection: BaseSelection, inputs: Any, settings: Any, turns: int
+) -> SelectionState:
+    """Begin a selection; refuse what can't be, and log what is of no use."""
+    name, state = type(selection).__name__, selection.begin(SelectionFacts(turns))
+    if state.judge is not None or type(state).pairs is not SelectionState.pairs:
+        _check_judge(name, inputs, settings, state.judge)
+    n = state.asked
+    if n is not None and n > turns and not state.at_most:
+        msg = (
+            f"{name} wants {n} draws that pass, and the call makes at most {turns}"
+            " (loop_budget * concurrency_budget): raise one of the two, or ask for fewer"
+        )
+        raise ValueError(msg)
+    if turns > 1 and n != 1 and inputs.temperature == 0:
+        settings.warn_once(f"{name} chooses among draws, and at temperature 0 they are all alike")
+    return state
+
+
+def _check_judge(name: str, inputs: Any, settings: Any, own: Backend | None) -> None:
+    """Make sure, before the first draw, that a judge can compare them within the budgets."""
+    judge = inputs.judge if own is None else own
+    if own is None and not can_judge(judge):
+        msg = (
+            f"{name} has a judge compare draws, and {type(judge).__name__} can't judge: give"
+            " judge=... a backend that can"
+        )
+        raise ValueError(msg)
+    for budget in inputs.budgets:
+        try:
+            for model in models_of(judge):
+                budget.check(settings.judge_options, model)
+        except ValueError as exc:
+            what = f"this is about the judge of {name}"
+            exc.add_note(f"{what}: its options are the strategy's judge_options")
+            raise

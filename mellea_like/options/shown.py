@@ -1,0 +1,122 @@
+"""A stream: the text of a draw is shown as soon as it is certain to pass; then no other can win."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from mellea_like.core.backend import BackendWrapper, CallPiece
+from mellea_like.core.slice import Outcome
+from mellea_like.errors import BackendError
+from mellea_like.kernel.ports import Choice, Option, Ruling
+from mellea_like.requirements.early_rejection import EarlyWatch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Generation
+    from mellea_like.core.slice import Slice
+    from mellea_like.kernel.draw import Draw
+    from mellea_like.kernel.ports import Facts, Sent, Turn
+
+__all__ = ["Shown"]
+
+
+class Shown(Option):
+    """Takes the place of the first slice that passes, in a call whose text may be shown.
+
+    Args:
+        show: is given the text, piece by piece.
+    """
+
+    iteration: int | None = None
+    """The draw whose text was shown."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.show = show
+
+    def begin(self, iteration: int | None) -> bool:
+        """Decide for a draw, unless the call is decided; from now on no other can win."""
+        race = self.call.race
+        if race.stopped or race.fatal is not None:
+            return False
+        self.iteration = iteration
+
+        def others(turn: Turn) -> bool:
+            return turn.iteration != iteration
+
+        self.call.rule(Ruling(stop=True, drop=others))
+        return True
+
+    def request(self, inner: Backend, sent: Sent) -> Backend:
+        """Surround a backend that generates and streams."""
+        if sent.purpose != "generate" or not hasattr(inner, "stream"):
+            return inner
+        return _ShownReplies(inner, self)
+
+    async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
+        """Count a draw as cancelled that passes although another one is shown."""
+        await go(draw)
+        if self.iteration not in {None, draw.meta.iteration} and draw.outcome is Outcome.PASSED:
+            draw.outcome = Outcome.CANCELLED
+
+    def hear(self, slice_: Slice) -> Ruling | None:
+        """End the call at the draw that is shown, or else at the first that passes."""
+        mine = slice_.passed if self.iteration is None else slice_.iteration == self.iteration
+        return Ruling(over=True) if mine and slice_.passed else None
+
+    def choose(self, facts: Facts) -> Choice | None:
+        """Choose the draw that is shown: what passes in spite of that came too late."""
+        if self.iteration is None:
+            return None
+        won = (i for i, s in enumerate(facts.slices) if s.passed and s.iteration == self.iteration)
+        return Choice(next(won, None), facts.won)
+
+
+class _ShownReplies(BackendWrapper):
+    def __init__(self, inner: Backend, option: Shown) -> None:
+        super().__init__(inner)
+        self._option = option
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request; it is streamed though nothing else may want that."""
+        return await self._whole(request)
+
+    @asynccontextmanager
+    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        async with (
+            super()._stream(request) as pieces,
+            aclosing(self._watched(pieces, request)) as watched,
+        ):
+            yield watched
+
+    async def _watched(
+        self, pieces: AsyncIterator[str | Generation], request: Request
+    ) -> AsyncGenerator[str | Generation]:
+        option, iteration = self._option, request.meta.iteration
+        watch = EarlyWatch(option.call.draws[iteration].ask.spec.requirements)
+        text, shown = "", False
+        try:
+            async for piece in pieces:
+                if isinstance(piece, str) and not isinstance(piece, CallPiece):
+                    text += piece
+                    if shown:
+                        option.show(piece)
+                    elif _certain(watch, text, piece) and option.begin(iteration):
+                        shown = True
+                        option.show(text)
+                yield piece
+        except BackendError as exc:
+            if shown:
+                exc.retryable = False  # Another reply can't continue the text of this one.
+            raise
+
+
+def _certain(watch: EarlyWatch, text: str, piece: str) -> bool:
+    """Tell whether a reply will pass, whatever follows."""
+    try:
+        watch.feed(text, piece)
+    except Exception:  # noqa: BLE001 (the check of the whole reply asks once more, and raises it)
+        return False
+    return watch.certain and not (not text or text.isspace())  # So far, it may end empty.

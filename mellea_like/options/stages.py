@@ -1,0 +1,110 @@
+"""Escalation: turn by turn, the next model. A stage may end early, for a chain or for the call."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mellea_like.errors import LimitExceeded
+from mellea_like.kernel.ports import Option
+from mellea_like.limits.budget import Budgets, within_budgets
+from mellea_like.options.repairs import Chain, Memory, Repairs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.slice import Slice
+    from mellea_like.kernel.call import Spec
+    from mellea_like.kernel.ports import Ask, Sent, Turn
+    from mellea_like.limits.base import Permit
+    from mellea_like.sampling.escalate import Stage, StageCosts
+
+__all__ = ["StageBudgets", "Stages"]
+
+
+class Stages(Repairs):
+    """Chains whose turns belong to stages; each stage has its own inputs and carries on its way.
+
+    Args:
+        specs: the inputs of each stage.
+        stages: the stages.
+        costs: the cost of a pass in each, if that may end a stage.
+        strategy: the strategy's name, for errors.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[Spec],
+        stages: Sequence[Stage],
+        costs: StageCosts | None,
+        strategy: str,
+    ) -> None:
+        super().__init__(specs[0], None, strategy, several=False)
+        self._specs = specs
+        self._stages = stages
+        self._costs = costs
+        self._by_depth = [n for n, stage in enumerate(stages) for _ in range(stage.turns)]
+        self._last_of: dict[int, int] = {}
+        """The stage of each chain's last draw."""
+        self._broken: set[tuple[int, int]] = set()
+        self.over: set[int] = set()
+        """The stages that are over for the whole call."""
+
+    def ask(self, turn: Turn, chain: int) -> Ask | None:
+        """Return what a chain asks at a turn; None if the turn's stage is over for it."""
+        # A plugin may have raised the loop budget: the last stage has the turns beyond.
+        stage = self._by_depth[min(turn.depth, len(self._by_depth) - 1)]
+        if stage in self.over or (chain, stage) in self._broken:
+            return None
+        spec, memory = self._specs[stage], self._memory_of(chain)
+        if self._last_of.get(chain) != stage:
+            self._last_of[chain] = stage
+            if memory.to_repair is None:
+                # There was no draw before, or it has errored. Earlier failures are carried on.
+                *failures, to_repair = memory.failures or (None,)
+                memory = Memory(spec.action, spec.context, tuple(failures), to_repair)
+                self._memory[chain] = memory
+        repair = partial(self._stages[stage].repair, spec)
+        return self._asked(turn, chain, memory, spec, repair, stage)
+
+    def hear(self, slice_: Slice) -> Chain:
+        """Take note of a draw; a permanent error ends its stage for the chain."""
+        chain, stage = slice_.chain, slice_.stage or 0
+        if self._costs is not None:
+            first = slice_.depth == self._by_depth.index(stage)
+            telling = first or self._stages[stage].carry != "nothing"
+            if self._costs.hear(stage, slice_, telling=telling):
+                self.over.add(stage)
+        state = super().hear(slice_)
+        if state is not Chain.BROKEN or stage == len(self._stages) - 1:
+            return state
+        self._broken.add((chain, stage))
+        return Chain.GOES_ON
+
+
+class StageBudgets(Option):
+    """The requests of a stage have to fit into its own budget; a refusal ends the stage."""
+
+    def __init__(self, stages: Sequence[Stage], plan: Stages) -> None:
+        self._stages = stages
+        self._plan = plan
+
+    def request(self, inner: Backend, sent: Sent) -> Backend:
+        """Surround a backend of a stage that has a budget."""
+        if sent.stage is None or (budget := self._stages[sent.stage].budget) is None:
+            return inner
+        stage: int = sent.stage
+        self.call.last_stage = len(self._stages) - 1
+        over = self._plan.over
+
+        class Refusing(Budgets):
+            async def acquire(self, request: Request, backend: Backend) -> Permit:
+                try:
+                    return await super().acquire(request, backend)
+                except LimitExceeded as exc:
+                    over.add(stage)
+                    exc.stage = stage
+                    raise
+
+        return within_budgets(inner, [budget], Refusing)

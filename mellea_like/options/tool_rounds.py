@@ -1,0 +1,93 @@
+"""Rounds of tools in a draw: tools that only read run, and the model is asked again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.core.backend import SPENDS_ON, BackendWrapper, checked_reply
+from mellea_like.core.conversation import reply_message
+from mellea_like.core.display import error_text
+from mellea_like.core.generation import REJECTED, Meter
+from mellea_like.core.tools import resendable
+from mellea_like.kernel.ports import NotAnAnswer, Option
+
+if TYPE_CHECKING:
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Generation
+    from mellea_like.kernel.ports import Sent
+
+__all__ = ["ToolRounds"]
+
+
+class ToolRounds(Option):
+    """Requests name the call's tools; a reply that calls some is checked, and may be continued."""
+
+    def request(self, inner: Backend, sent: Sent) -> Backend:
+        """Surround a backend that generates."""
+        if sent.purpose != "generate":
+            return inner
+        return _ToolLoop(inner, sent, self)
+
+
+class _ToolLoop(BackendWrapper):
+    def __init__(self, inner: Backend, sent: Sent, option: ToolRounds) -> None:
+        super().__init__(inner)
+        self._box: Any = sent.spec.tools
+        self._backend = sent.backend
+        self._option = option
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request; the draw has what there is at any time, for its record."""
+        box, meter, rounds = self._box, request.meter, 0
+        reply: Generation
+        draw = self._option.call.draws[request.meta.iteration]
+        draw.inside = Meter()
+        request = replace(request, tools=box.tools, tool_choice=box.choice)
+        messages = request.messages
+        reply = checked_reply(self._backend, await self.inner.generate(request))
+        meter.finish(reply)
+        while True:
+            ids = {call.id for call in reply.tool_calls}
+            if "" in ids or len(ids) < len(reply.tool_calls):  # Servers omit or repeat it.
+                named = (
+                    replace(c, id=f"call_{rounds}_{i}") for i, c in enumerate(reply.tool_calls)
+                )
+                reply = replace(reply, tool_calls=tuple(named))
+            draw.generation = reply
+            if draw.why_incomplete(reply) or reply.finish_reason == REJECTED:
+                return reply
+            try:
+                reply = draw.generation = box.checked(reply, rounds)
+            except ValueError as exc:
+                raise NotAnAnswer(error_text(exc), reply) from exc
+            if not box.runs(reply.tool_calls):
+                return reply
+            if rounds == box.rounds:
+                names = ", ".join(dict.fromkeys(call.name for call in reply.tool_calls))
+                msg = (
+                    f"tools have run {rounds} times (tool_rounds={rounds}), and it calls {names}"
+                    " again: answer with what they said"
+                )
+                raise NotAnAnswer(msg, reply)
+            rounds += 1
+            asked = replace(
+                reply_message(reply), tool_calls=tuple(map(resendable, reply.tool_calls))
+            )
+            SPENDS_ON.set(draw.inside)
+            draw.rounds += (asked, *await box.answers(reply.tool_calls))
+            SPENDS_ON.set(meter)
+            draw.generation = None
+            draw.messages = messages + draw.rounds
+            again = replace(
+                request,
+                messages=draw.messages,
+                meter=meter.attempt(),
+                # If it were required again, the model could never answer.
+                tool_choice=None if box.choice is None else "auto",
+            )
+            replied: Generation | None = None
+            try:
+                reply = replied = checked_reply(self._backend, await self.inner.generate(again))
+            finally:
+                again.meter.finish(replied)

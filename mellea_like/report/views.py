@@ -1,0 +1,352 @@
+"""Typed views of records: the only module that knows how calls, items and runs are written.
+
+A view is made of plain data, as ``to_dict``, ``read_items`` and ``read_run`` return it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mellea_like.core.display import attempt_names
+from mellea_like.core.prompts import prompt_at
+from mellea_like.core.serialization import check_usage_of, decision_from_dict, usage_from_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Hashable, Mapping, Sequence
+
+    from mellea_like.core.decision import Decision
+    from mellea_like.core.generation import Usage
+
+__all__ = ["FATES", "Fault", "ItemView", "RunView", "SliceView", "TraceView", "Verdict", "damage"]
+
+FATES: dict[str, str] = {
+    "won": "in the replies that won",
+    "heard": "in replies that passed and had a say, and did not win",
+    "late": "in replies that passed, after another had won",
+    "rejected": "in replies that failed",
+    "cancelled": "in draws that were cancelled",
+    "errored": "in draws that ended in an error",
+    "compared": "in comparisons of replies that passed",
+    "other": "in requests whose draw is not recorded",
+}
+"""Descriptions of where tokens can go."""
+
+_UNFINISHED: dict[str, Any] = {
+    "prompts": [[], []],
+    "success": False,
+    "best_index": None,
+    **dict.fromkeys(("sampling_id", "started", "stop_reason", "stop_detail"), ""),
+    "elapsed": 0.0,
+}
+
+_LOST = {"passed": "late", "failed": "rejected", "errored": "errored"}
+
+
+class Fault(NamedTuple):
+    """A recorded exception."""
+
+    type: str
+    message: str
+
+    @classmethod
+    def of(cls, written: Mapping[str, Any] | None) -> Fault | None:
+        """Read an exception; None if there was none."""
+        return None if written is None else cls(written["type"], written["message"])
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}"
+
+
+class Verdict(NamedTuple):
+    """A recorded verdict on one requirement."""
+
+    name: str
+    description: str
+    status: str
+    reason: str
+    score: float | None
+    weight: float
+
+
+class SliceView:
+    """A recorded draw; ``prompt`` and ``context`` are places among the call's conversations."""
+
+    def __init__(self, plain: Mapping[str, Any], *, prompt: int | None = None) -> None:
+        self.plain = plain
+        self.iteration: int = plain["iteration"]
+        self.subsample: int = plain["subsample"]
+        self.chain: int = plain["chain"]
+        self.depth: int = plain["depth"]
+        self.stage: int | None = plain.get("stage")
+        self.outcome: str = plain["outcome"]
+        self.passed = self.outcome == "passed"
+        self.judged = self.outcome in {"passed", "failed"}
+        self.prompt: int = plain["prompt"] if prompt is None else prompt
+        self.context: int = plain.get("context", 0)
+        self.action: str = plain["action"]["text"]
+        self.text: str | None = plain["text"]
+        self.refusal: str | None = plain.get("refusal")
+        self.reasoning: str | None = plain.get("reasoning")
+        self.value: Any = plain.get("value")
+        self.tool_calls: Sequence[Mapping[str, Any]] | None = plain.get("tool_calls")
+        self.model: str | None = plain["model"]
+        self.asked: str | None = plain.get("asked")
+        self.reason: str = plain["reason"]
+        self.error = Fault.of(plain["error"])
+        self.finish_reason: str | None = plain["finish_reason"]
+        self.started_at: float = plain["started_at"]
+        self.ended_at: float = plain["ended_at"]
+        self.seconds = self.ended_at - self.started_at
+
+    @cached_property
+    def usage(self) -> Usage:
+        """The cost of the draw, checks included."""
+        return usage_from_dict(self.plain["usage"])
+
+    @property
+    def check_usage(self) -> tuple[tuple[str | None, Usage], ...] | None:
+        """The cost of the draw's checks by model; None if it isn't recorded."""
+        return check_usage_of(self.plain)
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """The verdicts on its requirements."""
+        return [Verdict(*(v[name] for name in Verdict._fields)) for v in self.plain["validations"]]
+
+    @property
+    def unmet(self) -> list[str]:
+        """Descriptions of the requirements that the reply failed."""
+        return [v.description for v in self.verdicts if v.status == "failed"]
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that was wrong with the draw, a text for each problem."""
+        lines = [] if (error := self.error) is None else [str(error)]
+        if self.reason:
+            lines.append(self.reason)
+        lines += [
+            f"{v.description}: {v.reason}" if v.reason else v.description
+            for v in self.verdicts
+            if v.status == "failed"
+        ]
+        return lines
+
+    @property
+    def share_met(self) -> float:
+        """The share of the requirements that the reply met, by weight, from 0 to 1 (a pass)."""
+        if self.passed:
+            return 1.0
+        total = sum(v.weight for v in self.verdicts)
+        met = sum(v.weight for v in self.verdicts if v.status == "passed")
+        return 0.0 if self.reason or not total else met / total
+
+
+class TraceView:
+    """A recorded call."""
+
+    def __init__(self, plain: Mapping[str, Any], slices: list[SliceView] | None = None) -> None:
+        self._plain = plain
+        self.slices = [SliceView(s) for s in plain["slices"]] if slices is None else slices
+        self.prompts: Sequence[Any] = plain["prompts"]  # As ``mellea_like.core.prompts`` has them.
+        self.success: bool = plain["success"]
+        self.best_index: int | None = plain["best_index"]
+        self.decides = plain.get("decision") is not None
+        self.sampling_id: str = plain["sampling_id"]
+        self.started: str = plain["started"]
+        self.elapsed: float = plain["elapsed"]
+        self.stop_reason: str = plain["stop_reason"]
+        self.stop_detail: str = plain["stop_detail"]
+
+    @property
+    def usage(self) -> Usage:
+        """The cost of the call."""
+        return usage_from_dict(self._plain["usage"])
+
+    @cached_property
+    def decision(self) -> Decision | None:
+        """The decision of a selection."""
+        return decision_from_dict(self._plain.get("decision"))
+
+    @property
+    def best(self) -> SliceView | None:
+        """The winner, or else the best failure."""
+        return None if self.best_index is None else self.slices[self.best_index]
+
+    @property
+    def winner(self) -> SliceView | None:
+        """The draw that won."""
+        return self.best if self.success else None
+
+    @cached_property
+    def winners(self) -> list[SliceView]:
+        """The draws that won, the best first: several if the call collects."""
+        decision = self.decision
+        if decision is None or not self.success:
+            return [] if self.winner is None else [self.winner]
+        found = {s.iteration: s for s in self.slices}
+        return [found[iteration] for iteration in decision.winners if iteration in found]
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The draws' names by iteration, as in "attempt 2 of 8, lane 3"."""
+        return attempt_names((s.iteration, s.subsample, s.depth) for s in self.slices)
+
+    @property
+    def has_too_few(self) -> bool:
+        """Whether draws passed, but not enough for the selection to choose a winner."""
+        return self.decides and not self.success and any(s.passed for s in self.slices)
+
+    @property
+    def models(self) -> list[str | None]:
+        """The model of each draw: that of its reply.
+
+        Without a reply, the only one named by replies of its stage, or else the one that was asked.
+        """
+        named: dict[int | None, set[str]] = {}
+        for s in self.slices:
+            if s.model is not None:
+                named.setdefault(s.stage, set()).add(s.model)
+        only = {stage: next(iter(models)) for stage, models in named.items() if len(models) == 1}
+        return [s.model or only.get(s.stage) or s.asked for s in self.slices]
+
+    @property
+    def fates(self) -> list[tuple[str, Usage]]:
+        """The fate of each draw with its cost, then that of comparisons."""
+        decision = self.decision
+        special = dict.fromkeys(() if decision is None else decision.heard, "heard")
+        special |= {s.iteration: "won" for s in self.winners}
+        found = [
+            (special.get(s.iteration) or _LOST.get(s.outcome, "cancelled"), s.usage)
+            for s in self.slices
+        ]
+        return found if decision is None else [*found, ("compared", decision.usage)]
+
+    @cached_property
+    def independent_draws(self) -> list[SliceView]:
+        """The judged draws that were asked as the first ones of the chains, by the same models.
+
+        Repairs are left out, because they were sent something else.
+        """
+        firsts = [s for s in self.slices if s.depth == 0]
+        prompts = {s.prompt for s in firsts}
+        models = {s.model for s in firsts} - {None}
+        stages = {s.stage for s in firsts}
+        return [
+            s
+            for s in self.slices
+            if s.judged
+            and s.prompt in prompts
+            and (not models or s.model in models)
+            and s.stage in stages
+        ]
+
+    @property
+    def shown(self) -> tuple[int, int, int]:
+        """The numbers of independent draws, of those that passed, and of cancelled ones."""
+        draws = self.independent_draws
+        firsts = [s for s in self.slices if s.depth == 0]
+        asked, stages = {s.prompt for s in firsts}, {s.stage for s in firsts}
+        cancelled = sum(
+            s.outcome == "cancelled" and s.prompt in asked and s.stage in stages
+            for s in self.slices
+        )
+        return len(draws), sum(s.passed for s in draws), cancelled
+
+    @property
+    def kind(self) -> Hashable:
+        """The action, the prompt and the requirements, which equal items share."""
+        for s in self.slices:
+            return s.action, repr(self.sent(s.prompt)), tuple(v.description for v in s.verdicts)
+        return None
+
+    def sent(self, place: int) -> list[Mapping[str, Any]]:
+        """Return all messages of a conversation."""
+        return prompt_at(self.prompts, place)
+
+    def until_passed(self) -> int:
+        """Count the draws of a success that had ended by themselves when one passed, with it."""
+        winner = self.winner
+        if self.decides:  # A later draw may have won.
+            winner = next(s for s in self.slices if s.passed)
+        assert winner is not None  # noqa: S101 (only successes are asked)
+        return 1 + sum(
+            s is not winner and s.outcome != "cancelled" and s.ended_at <= winner.ended_at
+            for s in self.slices
+        )
+
+    def cut(self, most: int) -> tuple[TraceView, int]:
+        """Return a view of so many draws, the best one included, and the number of others."""
+        left_out = len(self.slices) - most
+        if left_out <= 0:
+            return self, 0
+        kept, best = self.slices[:most], self.best_index
+        if best is not None and best >= most:
+            kept[-1], best = self.slices[best], most - 1
+        return TraceView({**self._plain, "best_index": best}, kept), left_out
+
+
+class ItemView:
+    """A recorded item of a run."""
+
+    def __init__(self, plain: Mapping[str, Any]) -> None:
+        self.plain = plain
+        self.id: int = plain["id"]
+        self.label: str = plain["label"]
+        self.data: Any = plain["data"]
+        self.status: str = plain["status"]
+        self.attempts: int = plain["attempts"]
+        self.started: str | None = plain["started"]
+        self.elapsed: float = plain["elapsed"]
+        self.error = Fault.of(plain["error"])
+        self.digest: str = plain.get("digest") or ""
+        self.journal: str | None = plain.get("journal")
+        self.usage = usage_from_dict(plain["usage"])
+        self.trace = None if plain["trace"] is None else TraceView(plain["trace"])
+
+    def so_far(self, run: Mapping[str, Any] | None = None) -> TraceView | None:
+        """Return the item's trace; if it isn't finished, one of its draws so far.
+
+        A journal stores prompts only with the result. So draws with the same action count as asked
+        alike; if its words aren't kept, only those of a strategy that repeats it.
+        """
+        slices: Sequence[Mapping[str, Any]] = self.plain.get("drawn", ())
+        if not slices:
+            return self.trace
+        strategy: Any = (run or {}).get("identity", {}).get("strategy")
+        name: Any = strategy.get("class") if hasattr(strategy, "get") else strategy
+        repeats = str(name).endswith(".RejectionSamplingStrategy")
+        firsts = [s["action"] for s in slices if s["depth"] == 0]
+
+        def prompt(s: Mapping[str, Any]) -> int:
+            alike = repeats or not s["depth"] or (s["action"]["text"] and s["action"] in firsts)
+            return 0 if alike else 1
+
+        return TraceView(
+            _UNFINISHED,
+            [SliceView(s, prompt=prompt(s)) for s in slices],
+        )
+
+
+class RunView:
+    """A recorded run without its items."""
+
+    def __init__(self, plain: Mapping[str, Any]) -> None:
+        self.identity: Mapping[str, Any] = plain["identity"]
+        self.started: str | None = plain["started"]
+        self.ended: str | None = plain["ended"]
+        self.prices: dict[str, list[Any]] | None = plain.get("prices")
+        self.sittings: Sequence[tuple[str, str | None]] = plain.get("sittings") or ()
+        self.versions: Mapping[str, str] = plain.get("versions") or {}
+
+
+@contextmanager
+def damage(thing: str) -> Generator[None]:
+    """Turn any error that data of another shape causes into a ``ValueError``."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:
+        what = f"it lacks {exc}" if isinstance(exc, KeyError) else str(exc)
+        msg = f"this {thing} is damaged: {what}"
+        raise ValueError(msg) from exc

@@ -1,0 +1,87 @@
+"""Requirements as users pass them: checked, joined, and each with someone who can decide it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mellea_like.core.backend import can_judge, is_backend
+from mellea_like.core.requirement import Requirement
+from mellea_like.errors import RequirementError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mellea_like.core.backend import Backend
+
+__all__ = ["as_backend", "check_judge", "check_requirements", "merge_requirements"]
+
+
+def as_backend(backend: object, name: str) -> Backend:
+    """Make sure that something is a backend."""
+    if backend is None:
+        msg = f"there is no {name}: give one to the strategy, or to the call as {name}=..."
+        raise ValueError(msg)
+    if not is_backend(backend):
+        hint = ""
+        if isinstance(backend, type):
+            hint = ": make an instance of it"
+        elif callable(backend):
+            hint = ": wrap it in FunctionBackend(...)"
+        msg = f"{name} isn't a backend, for it has no generate(request): {backend!r}{hint}"
+        raise TypeError(msg)
+    return backend
+
+
+def check_requirements(
+    requirements: Sequence[Requirement | str], name: str
+) -> tuple[Requirement | str, ...]:
+    """Make sure that something is a sequence of requirements and texts, called by a name."""
+    if isinstance(requirements, str | Requirement):
+        msg = f"{name} takes a list, not a lone {type(requirements).__name__}: put it into a list"
+        raise TypeError(msg)
+    try:
+        items = tuple(requirements)
+    except TypeError:
+        msg = f"{name} takes a list of Requirement objects and texts, not {requirements!r}"
+        raise TypeError(msg) from None
+    for item in items:
+        if not isinstance(item, str | Requirement):
+            hint = (
+                ": wrap it, as in Requirement('what must hold', function)" if callable(item) else ""
+            )
+            msg = f"{name} holds Requirement objects and texts, not {item!r}{hint}"
+            raise TypeError(msg)
+        if isinstance(item, str) and not item.strip():
+            msg = f"{name} holds an empty text: say in words what must hold"
+            raise ValueError(msg)
+        if isinstance(item, Requirement) and item.inline and item.validator is None:
+            msg = f"requirement {item.name!r} is inline, but has no validator to run"
+            raise ValueError(msg)
+    return items
+
+
+def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requirement, ...]:
+    """Join requirements in order, each object and each text once; a text is left to a judge."""
+    merged: dict[object, Requirement] = {}
+    for source in sources:
+        for item in source:
+            if isinstance(item, Requirement):
+                merged.setdefault(id(item), item)
+            elif item not in merged:
+                merged[item] = Requirement(item)
+    return tuple(merged.values())
+
+
+def check_judge(requirement: Requirement, default: Backend) -> None:
+    """Make sure that what decides a requirement, or a part of it, can."""
+    for part in requirement.parts:
+        check_judge(part, default)
+    if requirement.parts or requirement.validator is not None:
+        return
+    judge = default if requirement.judge is None else as_backend(requirement.judge, "judge")
+    if not can_judge(judge):
+        msg = (
+            f"requirement {requirement.description!r} needs a judge, and {type(judge).__name__}"
+            " can't judge: give judge=... a backend that can, or the requirement a validator"
+        )
+        raise RequirementError(msg, requirement=requirement.name)

@@ -1,0 +1,115 @@
+"""Which options of a strategy exclude each other, and why: one table for everyone who asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["EXCLUSIONS", "Exclusion", "check_together", "features_of", "why_not_together"]
+
+
+class Exclusion(NamedTuple):
+    """Two features that exclude each other.
+
+    Attributes:
+        one: a feature; the table lists them all.
+        other: the feature that it excludes.
+        why: the reason, as a clause.
+    """
+
+    one: str
+    other: str
+    why: str
+
+
+EXCLUSIONS = (
+    Exclusion("ordered", "timed", "an ordered result doesn't depend on timing"),
+    Exclusion("ordered", "pooled", "which lane takes an attempt of another depends on timing"),
+    Exclusion("ordered", "give_up", "which draws come first depends on timing"),
+    Exclusion("ordered", "cheaper", "which draws fail first depends on timing"),
+    Exclusion("stages", "backend", "its stages name theirs"),
+    Exclusion("stages", "loop_budget", "the stages have the attempts, as in Stage(small, turns=3)"),
+    Exclusion("stages", "several", "it would choose among draws of different models"),
+    Exclusion("stages", "give_up", "it would end a call before the bigger model's attempts"),
+    Exclusion("cheaper", "lanes", "of lanes that race it would see only the quick ones"),
+    Exclusion("stream", "collect", "a stream has one reply"),
+    Exclusion("agent", "collect", "an agent continues from one reply"),
+    Exclusion("choices", "collect", "a request says how many choices it has"),
+    Exclusion("rounds", "lanes", "a round makes one draw for each item"),
+    Exclusion("rounds", "scored", "scores of earlier rounds aren't kept"),
+    Exclusion("rounds", "schedule", "a round says when draws start"),
+    Exclusion("rounds", "stages", "a stage may end within a call, so it can't be left there"),
+)
+"""All pairs that exclude each other.
+
+The features: an ``ordered`` selection, one that waits for ``several`` draws, one that has several
+winners (``collect``), one that keeps scores or comparisons (``scored``); a ``schedule``, one that
+depends on timing (``timed``), one that pools attempts (``pooled``); ``give_up``; more than one of
+``lanes``; an escalation's ``stages``, its rule ``cheaper``, and what it doesn't take: a ``backend``
+and a ``loop_budget``; a ``stream``, an ``agent``, a request's number of ``choices``, and ``rounds``
+over many items.
+"""
+
+
+def why_not_together(features: Mapping[str, str]) -> str | None:
+    """Explain which two features exclude each other.
+
+    Args:
+        features: those in use, and what the user calls each of them.
+
+    Returns:
+        A sentence about the first pair in the table; None if all go together.
+    """
+    for one, other, why in EXCLUSIONS:
+        if one in features and other in features:
+            return f"{features[one]} doesn't go with {features[other]}: {why}"
+    return None
+
+
+def check_together(*groups: Mapping[str, str]) -> None:
+    """Make sure that features go together.
+
+    Args:
+        *groups: those in use, and what the user calls each of them.
+
+    Raises:
+        ValueError: two of them don't.
+    """
+    features: dict[str, str] = {}
+    for group in groups:
+        features.update(group)
+    why = why_not_together(features)
+    if why is not None:
+        raise ValueError(why)
+
+
+def features_of(settings: Any) -> dict[str, str]:
+    """Return the features of a strategy's configuration, by the names of its arguments.
+
+    Args:
+        settings: the strategy's ``settings``.
+
+    Returns:
+        The features, and what the user calls each of them.
+    """
+    found: dict[str, str] = {}
+    selection, schedule = settings.selection, settings.schedule
+    if selection == "ordered":
+        found["ordered"] = "selection='ordered'"
+    elif not isinstance(selection, str):
+        found |= dict.fromkeys(selection.features, f"selection={selection!r}")
+    if schedule is not None:
+        found["schedule"] = f"schedule={schedule!r}"
+        if schedule.timing_dependent:
+            found["timed"] = found["schedule"]
+        if schedule.pooled:
+            found["pooled"] = found["schedule"]
+    if settings.give_up is not None:
+        found["give_up"] = "give_up"
+    if settings.concurrency_budget > 1:
+        found["lanes"] = f"concurrency_budget={settings.concurrency_budget}"
+    if settings.stages:
+        found["stages"] = "Escalate"
+    return found

@@ -1,0 +1,79 @@
+"""A call that can be left between its draws and continued: for programs with many of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from mellea_like.core.argument_checks import whole_number
+from mellea_like.options.rounds import Rounds
+from mellea_like.sampling.call import RunningCall
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mellea_like.core.result import SamplingResult
+    from mellea_like.core.slice import Slice
+    from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.prepare import CallInputs
+
+__all__ = ["CallInRounds"]
+
+T = TypeVar("T")
+
+
+class CallInRounds(Generic[T]):
+    """A call that makes some of its draws, pauses, and continues.
+
+    `BaseSamplingStrategy.begin` makes it.
+
+    Attributes:
+        paused: whether the last `run` has made the draws that it was to make, and the call isn't
+            over.
+    """
+
+    paused = False
+
+    def __init__(
+        self,
+        strategy: BaseSamplingStrategy,
+        inputs: CallInputs,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None,
+        earlier: Sequence[Slice],
+    ) -> None:
+        self._strategy = strategy
+        self._inputs = inputs
+        self._on_slice = on_slice
+        self._slices = tuple(earlier)
+        self._call: RunningCall | None = None
+
+    async def run(
+        self, draws: int | None = None, *, heard: Callable[[Slice], None] | None = None
+    ) -> SamplingResult[T]:
+        """Make so many draws more, or as many as the call makes. The pause takes no time.
+
+        Args:
+            draws: how many, at least 1; None for all. It is for calls of one lane.
+            heard: is given the record of each draw in the very step that keeps it, so it must not
+                take long; what it raises ends the call.
+
+        Returns:
+            The result so far if the call is paused, else the result.
+
+        Raises:
+            ValueError: ``draws`` is less than 1.
+            Exception: the errors of `BaseSamplingStrategy.sample`.
+        """
+        if draws is not None:
+            whole_number("draws", draws)
+        call = self._call
+        if call is None:
+            rounds = Rounds(self._slices, heard)
+            rounds.left = draws
+            call = RunningCall(self._strategy, self._inputs, self._on_slice, rounds=rounds)
+        else:
+            rounds = call.resume(draws, heard)
+        result: SamplingResult[T] = await call.run()
+        self.paused = rounds.paused
+        self._slices = result.slices
+        self._call = call if call.keeps else None
+        return result

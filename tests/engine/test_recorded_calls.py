@@ -1,0 +1,30 @@
+"""Random calls come out as they did when they were recorded, in everything that users can see.
+
+After an intended change, name it in ``differential.INTENDED``, or record the calls again:
+``python tests/support/differential.py record --seeds 0-499 --no-wording`` with the path below.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from differential import INTENDED, compared
+from oracle_trace import LOOPS
+
+RECORDING = Path(__file__).with_name("recorded_calls.jsonl.xz")
+PARTS = 5
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("loop", LOOPS)
+def test_calls_come_out_as_recorded(loop, part):
+    seeds = range(part * 100, part * 100 + 100)
+    calls = list(compared(RECORDING, seeds=seeds, loops=[loop]))
+    assert len(calls) == len(seeds)
+    differing = {seed: list(map(str, found[:3])) for (seed, _), found in calls if found}
+    assert not differing, f"{len(differing)} calls differ; replay one with: differential.py show"
+
+
+def test_intended_differences_have_reasons():
+    assert all(place and reason for place, reason in INTENDED)
