@@ -124,7 +124,7 @@ class OpenAIBackend:
             its arguments), ``"json_object"`` (the server sees to it that it is a JSON object; the
             prompt says which), or ``"prompt"`` (the prompt says it all). ``"auto"`` begins with the
             first that the server isn't known to lack, and takes the next one when the server
-            refuses it: the request is sent again at once, within the same turn. That is remembered
+            refuses it: the request is sent again at once, within the same draw. That is remembered
             for the model, for as long as this backend lives.
         api: ``"chat"`` for chat completions, which most servers have; ``"responses"`` for OpenAI's
             Responses API, whose replies are not stored at the server unless ``options.extra`` has

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import select
-import sys
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import httpcore2
 import httpx2
 import openai
 from pydantic import BaseModel
@@ -28,7 +25,6 @@ from mellea_like.runtime.event_loops import clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-    from socket import socket
 
     from mellea_like.backends.openai_errors import Translator
     from mellea_like.backends.openai_reply import Gathered, Replies
@@ -85,10 +81,6 @@ class OwnClient:
         given = {**sdk.default_headers, **sdk.auth_headers, **headers}
         known = {name: value for name, value in given.items() if isinstance(value, str)}
         self._headers = http_client.build_request("GET", self._url, headers=known).headers
-        # httpx2 has no public way to choose the network backend of its pool.
-        pool = getattr(getattr(http_client, "_transport", None), "_pool", None)
-        if type(pool) is httpcore2.AsyncConnectionPool:
-            pool._network_backend = _Network(pool._network_backend)  # pyright: ignore[reportPrivateUsage]
 
     async def close(self) -> None:
         """Close the connections."""
@@ -186,60 +178,6 @@ def _plain(value: object) -> Any:
 _encode = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain
 ).encode
-
-
-class _Network(httpcore2.AsyncNetworkBackend):
-    """Wraps each connection of another backend in a `_Connection`."""
-
-    def __init__(self, network: httpcore2.AsyncNetworkBackend) -> None:
-        self._network = network
-
-    async def connect_tcp(self, *args: Any, **named: Any) -> httpcore2.AsyncNetworkStream:
-        return _Connection(await self._network.connect_tcp(*args, **named))
-
-    async def sleep(self, seconds: float) -> None:
-        await self._network.sleep(seconds)
-
-
-class _Connection(httpcore2.AsyncNetworkStream):
-    """Sends a request's head and body in one packet, and polls its socket directly.
-
-    httpcore2 sends them separately. Twice a request it also checks whether each idle connection was
-    closed, and anyio reads every attribute of the socket for that. Together this takes 0.13 ms of
-    CPU a request, a sixth of the whole.
-    """
-
-    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
-        self._stream = stream
-        self._socket: socket = stream.get_extra_info("socket")
-        self._poll: Callable[[float], list[tuple[int, int]]] | None = None
-        if sys.platform != "win32":
-            poll = select.poll()
-            poll.register(self._socket, select.POLLIN)
-            self._poll = poll.poll
-        self._head = b""
-
-    async def read(self, *args: Any, **named: Any) -> bytes:
-        return await self._stream.read(*args, **named)
-
-    async def write(self, buffer: bytes, *args: Any, **named: Any) -> None:
-        if buffer.startswith(b"POST "):  # No body does: they are JSON.
-            self._head = buffer
-            return
-        if self._head:
-            buffer, self._head = self._head + buffer, b""
-        await self._stream.write(buffer, *args, **named)
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def start_tls(self, *args: Any, **named: Any) -> httpcore2.AsyncNetworkStream:
-        return _Connection(await self._stream.start_tls(*args, **named))
-
-    def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable" and self._poll is not None and self._socket.fileno() >= 0:
-            return bool(self._poll(0))
-        return self._stream.get_extra_info(info)
 
 
 # --- the reply ------------------------------------------------------------------------------------
