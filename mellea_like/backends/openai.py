@@ -8,7 +8,7 @@ import ssl
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import anyio
@@ -29,7 +29,6 @@ from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_connection import (
     Incoming,
     OwnClient,
-    bound_body,
     tell_when_sent,
 )
 from mellea_like.backends.openai_errors import Translator
@@ -61,6 +60,9 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation, RequestMeter
 
 __all__ = ["OpenAIBackend"]
+
+Client: TypeAlias = "openai.AsyncOpenAI | OwnClient"
+"""The client that a user gave, or ours."""
 
 NO_KEY = "no-key-needed"
 """Sent to other servers where there is no key: the SDK insists on one, local servers ignore it."""
@@ -348,7 +350,7 @@ class OpenAIBackend:
 
     async def _ask(
         self,
-        client: openai.AsyncOpenAI,
+        client: Client,
         request: Request,
         options: Options,
         model: str,
@@ -399,7 +401,7 @@ class OpenAIBackend:
 
     async def _send(
         self,
-        client: openai.AsyncOpenAI,
+        client: Client,
         body: dict[str, Any],
         model: str,
         sending: Sending,
@@ -431,19 +433,23 @@ class OpenAIBackend:
             raise error
         raise self._translator(client, model).late()
 
-    async def _first_model(self, held: LoopClient[openai.AsyncOpenAI]) -> str:
+    async def _first_model(self, held: LoopClient[Client]) -> str:
         if self._is_official():
             msg = f"OpenAIBackend needs a model's name for {self.base_url}"
             raise InvalidRequest(msg)
         async with held.lock:
             return self._model or await self._ask_for_models(held.client)
 
-    async def _ask_for_models(self, client: openai.AsyncOpenAI) -> str:
+    async def _ask_for_models(self, client: Client) -> str:
         error: BackendError
         try:
-            page: Any = await client.models.list()
-            name = next((model.id for model in page.data or ()), None)
-        except (AttributeError, TypeError, ValueError):
+            if isinstance(client, OwnClient):
+                found = await client.models()
+                name = next((model["id"] for model in found["data"] or ()), None)
+            else:
+                page: Any = await client.models.list()
+                name = next((model.id for model in page.data or ()), None)
+        except (AttributeError, LookupError, TypeError, ValueError):
             what = "a list of models that can't be read"
             error = self._translator(client, None).malformed(what)
         except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
@@ -455,7 +461,7 @@ class OpenAIBackend:
             error = InvalidRequest(f"{self.base_url} offers no model: give OpenAIBackend its name")
         raise error
 
-    def _make_client(self) -> openai.AsyncOpenAI:
+    def _make_client(self) -> Client:
         if self._given is not None:
             given = self._given.with_options(max_retries=0)
             tell_when_sent(given)
@@ -471,8 +477,7 @@ class OpenAIBackend:
         http_client = openai.DefaultAsyncHttpxClient(
             timeout=timeout,
             trust_env=self._trust_env,
-            follow_redirects=self._follow_redirects,
-            event_hooks={"response": [bound_body]},
+            follow_redirects=False,  # `OwnClient` follows them.
             limits=self._limits,
             auth=credentials if any(credentials) else None,
             # Loading certificates takes longer than a request to a server on this machine. Without
@@ -481,14 +486,15 @@ class OpenAIBackend:
             if url.scheme == "http" and is_here(url)
             else True,
         )
+        sdk = openai.AsyncOpenAI(
+            api_key=key, base_url=without_credentials(url), http_client=http_client
+        )
         return OwnClient(
+            sdk,
+            http_client,
             path=PATHS[self._api],
             headers=self._headers(),
-            api_key=key,
-            base_url=without_credentials(url),
-            timeout=timeout,
-            max_retries=0,
-            http_client=http_client,
+            follow_redirects=self._follow_redirects,
         )
 
     def _url(self) -> str:
@@ -523,7 +529,7 @@ class OpenAIBackend:
             raise AuthenticationFailed(msg)
         return key
 
-    def _translator(self, client: openai.AsyncOpenAI, model: str | None) -> Translator:
+    def _translator(self, client: Client, model: str | None) -> Translator:
         # Made after the request: a client may fetch its key for each.
         url = urlsplit(self._url())
         token = getattr(client, "_azure_ad_token", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +10,6 @@ import httpcore2
 import httpx2
 import openai
 import pytest
-from anyio.abc import SocketAttribute, SocketStream
 from anyio.lowlevel import current_token
 from http_server import Answer, serving
 from pydantic import BaseModel
@@ -19,7 +17,6 @@ from pydantic import BaseModel
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
-from mellea_like.errors import InvalidRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -101,28 +98,3 @@ async def test_what_is_sent_is_what_the_sdk_would_send(monkeypatch):
     assert server.requests[0] == server.requests[2]
     assert server.requests[0]["point"] == {"x": 1}
     assert set(server.paths) == {"/v1/chat/completions"}
-
-
-async def test_head_and_body_leave_in_one_packet():
-    packets: list[bytes] = []
-
-    async def answer(stream: SocketStream) -> None:
-        async with stream:
-            packets.append(await stream.receive())
-            await stream.send(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
-
-    async with (
-        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(listener.serve, answer)
-        host, port = listener.extra(SocketAttribute.local_address)
-        backend = OpenAIBackend("m", base_url=f"http://{host}:{port}/v1")
-        for _ in range(5):
-            with pytest.raises(InvalidRequest):
-                await backend.generate(ask())
-        tasks.cancel_scope.cancel()
-    for packet in packets:
-        head, _, body = packet.partition(b"\r\n\r\n")
-        assert head.startswith(b"POST /v1/chat/completions HTTP/1.1")
-        assert json.loads(body)["stream"] is True
