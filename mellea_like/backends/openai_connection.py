@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import httpx2
@@ -141,10 +141,10 @@ class OwnClient:
 async def _refusal(response: httpx2.Response) -> openai.APIStatusError:
     text = (await _bounded(response)).decode(errors="replace").strip()
     try:
-        body = json.loads(text)
+        body: Any = json.loads(text)
     except ValueError:
         body = text
-    error = body.get("error", body) if isinstance(body, dict) else body
+    error: Any = cast("dict[str, Any]", body).get("error", body) if isinstance(body, dict) else body
     return openai.APIStatusError(
         f"Error code: {response.status_code}", response=response, body=error
     )
