@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from mellea_like.batch.batch_run import BatchRun, Order
 from mellea_like.batch.breadth_first import why_not_in_rounds
+from mellea_like.batch.breadth_run import BreadthRun
 from mellea_like.batch.item import Work
 from mellea_like.batch.journal.identity import identity_of
 from mellea_like.core.argument_checks import (
@@ -295,12 +296,12 @@ def sample_many(
         identity = identity_of(strategy, requirements, action, format, options, settings)
         if inputs.tools is not None:
             identity = {**identity, "tools": inputs.tools.described()}
-    return BatchRun(
+    kind: Any = BreadthRun if order == "breadth" else BatchRun
+    return kind(
         work,
         items,
         concurrency=concurrency,
         ordered=in_order,
-        order=order,
         fail_fast=fail_fast,
         journal=_journal(journal),
         keep_errors=keep_errors,

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sized
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
-from inspect import isasyncgen, isgenerator
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self
 
 import anyio
 from anyio.lowlevel import checkpoint
 from typing_extensions import TypeVar
 
-from mellea_like.batch.breadth_first import Waiting, WaitingItem, earlier_draws, why_not_in_rounds
+from mellea_like.batch.breadth_first import earlier_draws, why_not_in_rounds
 from mellea_like.batch.item import (
     EarlierRun,
     ItemRecorder,
@@ -25,22 +22,24 @@ from mellea_like.batch.item import (
     ended_by_error,
     replayed,
 )
-from mellea_like.batch.journal.identity import differing_part, digest_of
+from mellea_like.batch.journal.identity import digest_of
 from mellea_like.batch.journal.records import record_of
 from mellea_like.batch.progress import Progress, Reporter
+from mellea_like.batch.source import END, Source
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
-from mellea_like.errors import JournalError, MelleaError
-from mellea_like.runtime.event_loops import foreign, split_cancellation
+from mellea_like.errors import JournalError
+from mellea_like.runtime.event_loops import split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+    from mellea_like.batch.breadth_first import WaitingItem
     from mellea_like.batch.item import Work
     from mellea_like.batch.journal.journal import Journal, OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
@@ -54,29 +53,7 @@ I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 
 Order = Literal["depth", "breadth"]
 
-MANY = 100
-"""How many items are passed over until other tasks get a turn."""
-
 _NOTHING: Final = Usage()
-_END: Final = object()
-"""There is no further item."""
-
-
-async def _each(items: Any) -> AsyncGenerator[Any]:
-    """Give the items of a source of either kind; a generator is closed in the end."""
-    source = aiter(items) if hasattr(items, "__aiter__") else iter(items)
-    try:
-        if hasattr(items, "__aiter__"):
-            async for item in source:
-                yield item
-        else:
-            for item in source:
-                yield item
-    finally:
-        if isasyncgen(source):
-            await source.aclose()
-        elif isgenerator(source):
-            source.close()
 
 
 class BatchRun(Generic[T, I]):
@@ -93,35 +70,16 @@ class BatchRun(Generic[T, I]):
         *,
         concurrency: int,
         ordered: bool,
-        order: Order,
         fail_fast: bool,
         journal: Journal | None,
         keep_errors: bool,
         identity: Mapping[str, Any],
         on_progress: OnProgress | None,
     ) -> None:
-        if isinstance(items, str | bytes | bytearray):
-            kind = type(items).__name__
-            msg = f"items are an iterable of items, not a lone {kind}: put it into a list"
-            raise TypeError(msg)
-        if not isinstance(items, AsyncIterable | Iterable):
-            msg = f"items are an iterable or an async iterable, not {items!r}"
-            raise TypeError(msg)
-        if order == "breadth" and isinstance(items, Iterator | AsyncIterator):
-            msg = (
-                "order='breadth' goes through the items once for each round of draws, and"
-                f" {items!r} can be gone through once only: give a list, or an object whose"
-                " __iter__ or __aiter__ begins anew"
-            )
-            raise TypeError(msg)
         self._work = work
-        self._items: Any = items
-        self._total = len(items) if isinstance(items, Sized) else None
+        self._source = Source(items, self._source_failed)
         self._concurrency = concurrency
         self._ordered = ordered
-        self._breadth = order == "breadth"
-        # Whether results are handed on only when the rounds are over.
-        self._holds_back = ordered and self._breadth
         self._goes_on = why_not_in_rounds(work.strategy.settings) is None
         self._fail_fast = fail_fast
         self._journal = journal
@@ -136,14 +94,6 @@ class BatchRun(Generic[T, I]):
         self._window = anyio.Semaphore(2 * concurrency, fast_acquire=True)
         self._taken = self._handed_on = 0
         self._finished: OrderedDict[int, ItemResult[Any]] = OrderedDict()
-        # What waits for its next draw, in breadth; and with `ordered`, what can be handed on only
-        # when the last round is over: the journal has it, but for what it does not keep.
-        self._waiting: Waiting | None = None
-        self._sampled = bytearray()  # A byte an item, whether it was finished in this run.
-        self._kept_back: dict[int, ItemResult[Any]] = {}
-        self._under_way = 0
-        self._quiet = anyio.Event()
-        self._in_order = False
         self._news: anyio.Event | None = None
         self._guard = anyio.ResourceGuard("waiting for a result")
         # Of the tasks:
@@ -171,7 +121,7 @@ class BatchRun(Generic[T, I]):
         """How far the batch has come."""
         now = anyio.current_time() if self._took is None else self._took
         return Progress(
-            total=self._total,
+            total=self._source.total,
             taken=self._taken,
             done=self._statuses.total(),
             handed_on=self._handed_on,
@@ -180,7 +130,7 @@ class BatchRun(Generic[T, I]):
             errored=self._statuses["errored"],
             replayed=self._replayed,
             in_flight=self._in_flight,
-            waiting=0 if self._waiting is None else self._waiting.count,
+            waiting=self._waiting_items,
             usage=self._usage,
             replayed_usage=self._replayed_usage,
             elapsed=0.0 if self._stack is None else now - self._began,
@@ -199,8 +149,6 @@ class BatchRun(Generic[T, I]):
                 )
                 if self._work.unique is not None:
                     await self._work.unique.load(self._open_journal)
-            if self._breadth:
-                self._waiting = Waiting(self._open_journal, self._earlier)
             self._began = anyio.current_time()
             if self._reporter is not None:
                 stack.callback(self._reporter.close)
@@ -255,12 +203,15 @@ class BatchRun(Generic[T, I]):
                 self._news = anyio.Event()
                 await self._news.wait()
             self._handed_on += 1
-            if not self._holds_back or self._open_journal is not None:
-                self._window.release()
+            self._make_room()
             return outcome
 
+    def _make_room(self) -> None:
+        """Let a further item be taken in place of one that was handed on."""
+        self._window.release()
+
     def _next_finished(self) -> ItemResult[Any] | None:
-        if self._ordered and not (self._ended or self._in_order):
+        if self._ordered and not self._ended:
             return self._finished.pop(self._handed_on, None)
         return self._finished.popitem(last=False)[1] if self._finished else None
 
@@ -287,8 +238,8 @@ class BatchRun(Generic[T, I]):
                         crew.start_soon(self._guarded, self._serve, receive, name=name)
                 if self._open_journal is not None:
                     await self._guarded(self._open_journal.flush)
-            if self._holds_back and not isinstance(self._error, JournalError):
-                await self._guarded(self._hand_on_all)
+            if not isinstance(self._error, JournalError):
+                await self._guarded(self._conclude)
         finally:
             self._took = anyio.current_time()
             self._ended = True
@@ -312,69 +263,42 @@ class BatchRun(Generic[T, I]):
                 raise cancellation from None
 
     async def _read(self, send: MemoryObjectSendStream[Job]) -> None:
-        """Take items while there is room for them; those that the journal has need no worker.
-
-        In breadth, the items that wait are taken again in each further round.
-        """
+        """Take items while there is room for them; those that the journal has need no worker."""
         with send, self._reading:
-            await self._pass(self._take_all, send)
-            for draws in range(1, self._work.strategy.settings.max_iterations):
-                if self._waiting is None or not await self._settled(self._waiting):
-                    break
-                await self._pass(self._take_waiting, send, draws, self._waiting)
+            await self._take_items(send)
 
-    async def _settled(self, waiting: Waiting) -> bool:
-        """Wait until all items of a round have had their draw; tell whether some wait."""
-        while self._under_way:
-            self._quiet = anyio.Event()
-            await self._quiet.wait()
-        if self._open_journal is not None:
-            await self._open_journal.flush()  # What has a result doesn't wait any more.
-        return waiting.count > 0
+    async def _take_items(self, send: MemoryObjectSendStream[Job]) -> None:
+        """Go through the source."""
+        await self._source.go_through(partial(self._take_all, send))
 
-    async def _pass(self, take: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Go through the items once; what was begun of the source is closed."""
-        source = _each(self._items)
-        try:
-            await take(source, *arguments)
-        finally:
-            try:
-                with anyio.CancelScope(shield=True):
-                    await source.aclose()
-            except Exception as exc:  # noqa: BLE001 (nothing more is wanted of it)
-                warn("closing the source of the batch: %s: %s", type(exc).__name__, exc)
+    async def _conclude(self) -> None:
+        """Do what remains when all items have ended; by default nothing."""
 
     async def _take_all(
-        self, source: AsyncGenerator[Any], send: MemoryObjectSendStream[Job]
+        self, send: MemoryObjectSendStream[Job], next_item: Callable[[], Awaitable[Any]]
     ) -> None:
         earlier = None if self._open_journal is None else EarlierRun(self._open_journal)
         while True:
             await self._window.acquire()
-            item = await self._next(source)
-            if item is _END:
+            item = await next_item()
+            if item is END:
                 self._window.release()
                 if earlier is not None and self._error is None:
                     await earlier.check_end(self._taken)
                 return
             job = self._job(self._taken, item)
             self._taken += 1
-            if self._holds_back:
-                self._sampled.append(0)
-            if earlier is not None:
-                stored = await earlier.find(job.id, job.digest)
-                if stored is not None and stored.result is not None:
-                    if self._holds_back:
-                        self._window.release()
-                    else:
-                        self._finish(replayed(stored, item, job.action, self._work))
-                    continue
-                if stored is not None:
-                    job = self._resumed(job, stored)
-                    if job.earlier and self._waiting is not None:
-                        self._waiting.count += 1
-                        self._window.release()
-                        continue
-            self._send(job, send)
+            stored = None if earlier is None else await earlier.find(job.id, job.digest)
+            again = job if stored is None else self._known(job, stored)
+            if again is not None:
+                self._send(again, send)
+
+    def _known(self, job: Job, stored: StoredItem) -> Job | None:
+        """Return the job of an item that the journal has; None if it isn't to be sampled now."""
+        if stored.result is None:
+            return self._resumed(job, stored)
+        self._finish(replayed(stored, job.item, job.action, self._work))
+        return None
 
     def _job(self, position: int, item: Any) -> Job:
         """Make the job of an item; with a journal, it says which item it is."""
@@ -384,7 +308,7 @@ class BatchRun(Generic[T, I]):
         return job._replace(digest=digest_of(item, job.action))
 
     def _earlier(self, stored: StoredItem) -> WaitingItem:
-        """Return an unfinished item with the draws that it goes on from."""
+        """Return an unfinished item with the draws that it continues from."""
         several = not isinstance(self._work.strategy.settings.selection, str)
         return earlier_draws(stored, self._work.format, several=several)
 
@@ -397,112 +321,25 @@ class BatchRun(Generic[T, I]):
                 return job._replace(earlier=found.slices)
         return job
 
-    async def _take_waiting(
-        self,
-        source: AsyncGenerator[Any],
-        send: MemoryObjectSendStream[Job],
-        draws: int,
-        waiting: Waiting,
-    ) -> None:
-        """Take the items that wait and have so many draws."""
-        waiting.begin_round()
-        position = 0
-        await self._window.acquire()
-        while position < self._taken and (item := await self._next(source)) is not _END:
-            found = await waiting.find(position, draws)
-            if found is not None:
-                job, what = self._again(found, item)
-                if what is not None:
-                    msg = (
-                        f"item {position} is not the one that was there at first, for its {what}"
-                        " differs: a source gives the same items in the same order in each round"
-                    )
-                    self._error = self._error or MelleaError(msg)
-                    break
-                self._send(job, send)
-                await self._window.acquire()
-            position += 1
-            if position % MANY == 0:
-                await checkpoint()
-        self._window.release()
-        if position < self._taken and self._error is None:
-            msg = f"the source of the batch gave {self._taken} items at first, and then {position}"
-            self._error = MelleaError(msg)
-        if self._error is not None and position < self._taken:
-            self._reading.cancel("the source can't be gone through again")
-
-    def _again(self, found: WaitingItem, item: Any) -> tuple[Job, str | None]:
-        """Return the job of an item that waits, and which part of the item differs by now."""
-        kept = found.job
-        same_text = kept is not None and type(item) is type(kept.item) is str and item == kept.item
-        if kept is not None and (same_text or item is kept.item):
-            return kept, None
-        job = self._job(found.id, item)
-        now = job.digest or digest_of(item, job.action)
-        if kept is None:
-            job = job._replace(attempt=found.attempt, earlier=found.slices)
-            before = found.digest
-        else:
-            job = kept
-            before = found.digest or digest_of(kept.item, kept.action)
-        return job, None if now == before else differing_part(before, now)
-
-    async def _next(self, source: AsyncGenerator[Any]) -> Any:
-        """Return the next item; none is left where the source raises, which is told at the end."""
-        try:
-            with foreign("the source of the batch", MelleaError):
-                return await anext(source, _END)
-        except Exception as exc:  # noqa: BLE001 (raised after what came before it)
-            self._error = self._error or exc
-        return _END
+    def _source_failed(self, error: Exception) -> None:
+        """Note what the source raised: the iteration raises it after what came before it."""
+        self._error = self._error or error
 
     def _send(self, job: Job, send: MemoryObjectSendStream[Job]) -> None:
-        self._under_way += 1
         send.send_nowait(job)
         self._changed()
-
-    async def _hand_on_all(self) -> None:
-        """Hand on in order what is finished: with ``ordered``, when the rounds are over."""
-        if self._open_journal is None:
-            return
-        self._in_order = True
-        # What was stopped has kept its places.
-        self._window = anyio.Semaphore(2 * self._concurrency, fast_acquire=True)
-        await self._pass(self._take_finished, EarlierRun(self._open_journal, now=True))
-
-    async def _take_finished(self, source: AsyncGenerator[Any], run: EarlierRun) -> None:
-        await self._window.acquire()
-        for position, sampled in enumerate(self._sampled):
-            if (item := await self._next(source)) is _END:
-                return
-            outcome = self._kept_back.pop(position, None)
-            if outcome is None:
-                job = self._job(position, item)
-                stored = await run.find(position, job.digest)
-                if stored is None or stored.result is None:
-                    continue
-                outcome = replayed(stored, item, job.action, self._work)
-                outcome = replace(outcome, replayed=not sampled)
-            if not sampled:
-                self._count(outcome)
-            self._finished[outcome.id] = outcome
-            self._wake()
-            await self._window.acquire()
 
     async def _serve(self, jobs: MemoryObjectReceiveStream[Job]) -> None:
         """Sample one item after another."""
         async for job in jobs:
             if self._start_no_more:
-                self._wait_on(job)
+                self._unpaid(job)
                 continue
             self._in_flight += 1
             try:
                 await self._sample(job)
             finally:
                 self._in_flight -= 1
-                self._under_way -= 1
-                if not self._under_way:
-                    self._quiet.set()
 
     async def _sample(self, job: Job) -> None:
         """Sample an item and keep what came of it, unless it must be sampled again on resume."""
@@ -513,17 +350,11 @@ class BatchRun(Generic[T, I]):
         if self._aborted:
             return
         if isinstance(outcome, Paused):
-            assert self._waiting is not None  # noqa: S101 (only a round pauses a call)
-            slices = outcome.result.slices
-            for slice_ in slices[len(job.earlier) :]:
-                self._usage += slice_.usage
-            kept = job._replace(call=outcome.call, earlier=slices)
-            waits = WaitingItem(job.id, job.digest, job.attempt, slices, kept)
-            self._waiting.add(waits, self._kept_waiting)
+            self._paused(job, outcome)
             return
         spent = budget_spent(outcome)
         if spent is not None:
-            self._wait_on(job)
+            self._unpaid(job)
             self._out_of_budget(spent)
             return
         result = record_of(outcome)
@@ -547,8 +378,6 @@ class BatchRun(Generic[T, I]):
     ) -> None:
         """Have an item handed on, after those that were finished before it."""
         if self._open_journal is None:
-            if self._holds_back:
-                self._kept_back[job.id] = item
             self._finish(item, job.spent)
         elif self._keep_errors or not ended_by_error(item):
             then = partial(self._committed, item, job.spent, kept=True)
@@ -557,18 +386,17 @@ class BatchRun(Generic[T, I]):
             then = partial(self._committed, item, job.spent, kept=False)
             self._open_journal.pause(job.id, job.attempt, (), then)
 
-    def _wait_on(self, job: Job) -> None:
-        """Count an item among those that wait again: its next draw could not be paid for."""
-        if self._waiting is not None and job.earlier:
-            self._waiting.count += 1
+    def _paused(self, job: Job, outcome: Paused) -> None:
+        """Keep an item that waits for its next draw."""
+        raise NotImplementedError  # Only a run in rounds pauses calls.
 
-    def _kept_waiting(self, error: JournalError | None) -> None:
-        """Take a further item in place of one that waits for its next round."""
-        if error is not None:
-            self._abort(error)
-            return
-        self._window.release()
-        self._changed()
+    def _unpaid(self, job: Job) -> None:
+        """Take note of an item whose next draw can't be paid for; by default nothing."""
+
+    @property
+    def _waiting_items(self) -> int:
+        """How many items wait for their next draw."""
+        return 0
 
     def _committed(
         self, item: ItemResult[Any], before: Usage, error: JournalError | None, *, kept: bool
@@ -577,23 +405,20 @@ class BatchRun(Generic[T, I]):
         if error is not None:
             self._abort(error)
         elif not self._aborted:
-            if self._holds_back and not kept:
-                self._kept_back[item.id] = item
-            self._finish(item, before)
+            self._finish(item, before, kept=kept)
 
     # --- how items end, and the batch ------------------------------------------------------------
 
-    def _finish(self, outcome: ItemResult[Any], before: Usage = _NOTHING) -> None:
+    def _finish(
+        self, outcome: ItemResult[Any], before: Usage = _NOTHING, *, kept: bool = False
+    ) -> None:
         """Count an item and have it handed on: one synchronous step.
 
-        What it cost ``before`` is counted already.
+        What it cost ``before`` is counted already; ``kept`` tells whether the journal has it.
         """
+        del kept
         self._count(outcome, before)
-        if self._holds_back:
-            self._sampled[outcome.id] = 1
-            self._window.release()
-        if not self._holds_back or self._open_journal is None:
-            self._finished[outcome.id] = outcome
+        self._finished[outcome.id] = outcome
         self._wake()
 
     def _count(self, outcome: ItemResult[Any], before: Usage = _NOTHING) -> None:

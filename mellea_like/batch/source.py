@@ -1,0 +1,89 @@
+"""The source of a batch: what it gives, once for each time that it is gone through."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable, Sized
+from functools import partial
+from inspect import isasyncgen, isgenerator
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from mellea_like.errors import MelleaError
+from mellea_like.runtime.event_loops import foreign
+from mellea_like.runtime.logs import warn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+__all__ = ["END", "Source"]
+
+END: Final = object()
+"""There is no further item."""
+
+
+class Source:
+    """The items of a batch.
+
+    Args:
+        items: the iterable or asynchronous iterable.
+        failed: is told what the source raised. No further item comes.
+
+    Raises:
+        TypeError: ``items`` is no source of items.
+    """
+
+    def __init__(self, items: object, failed: Callable[[Exception], None]) -> None:
+        if isinstance(items, str | bytes | bytearray):
+            kind = type(items).__name__
+            msg = f"items are an iterable of items, not a lone {kind}: put it into a list"
+            raise TypeError(msg)
+        if not isinstance(items, AsyncIterable | Iterable):
+            msg = f"items are an iterable or an async iterable, not {items!r}"
+            raise TypeError(msg)
+        self._items: Any = items
+        self._failed = failed
+        self.total = len(items) if isinstance(items, Sized) else None
+
+    async def go_through(
+        self, take: Callable[[Callable[[], Awaitable[Any]]], Awaitable[None]]
+    ) -> None:
+        """Go through the items once; an iteration that was begun is closed.
+
+        Args:
+            take: is given a function that returns the next item, or `END`.
+        """
+        items = _each(self._items)
+        try:
+            await take(partial(self._next, items))
+        finally:
+            try:
+                with anyio.CancelScope(shield=True):
+                    await items.aclose()
+            except Exception as exc:  # noqa: BLE001 (nothing more is wanted of it)
+                warn("closing the source of the batch: %s: %s", type(exc).__name__, exc)
+
+    async def _next(self, items: AsyncGenerator[Any]) -> Any:
+        try:
+            with foreign("the source of the batch", MelleaError):
+                return await anext(items, END)
+        except Exception as exc:  # noqa: BLE001 (the source's; the iteration raises it at its end)
+            self._failed(exc)
+        return END
+
+
+async def _each(items: Any) -> AsyncGenerator[Any]:
+    """Give the items of a source of either kind; a generator is closed in the end."""
+    source = aiter(items) if hasattr(items, "__aiter__") else iter(items)
+    try:
+        if hasattr(items, "__aiter__"):
+            async for item in source:
+                yield item
+        else:
+            for item in source:
+                yield item
+    finally:
+        if isasyncgen(source):
+            await source.aclose()
+        elif isgenerator(source):
+            source.close()
