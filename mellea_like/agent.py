@@ -15,10 +15,11 @@ from mellea_like.core.backend import SPENDS_ON
 from mellea_like.core.conversation import as_action
 from mellea_like.core.display import add_note, bounded, plural
 from mellea_like.core.generation import Meter, Usage
+from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.errors import UnansweredToolCalls
 from mellea_like.sampling.base import Arguments, BaseSamplingStrategy
 from mellea_like.sampling.exclusions import check_together, features_of
-from mellea_like.sampling.prepare import ROUNDS, backends_of, check_requirements
+from mellea_like.sampling.prepare import backends_of, check_requirements
 from mellea_like.sampling.sync import run_once
 from mellea_like.sampling.tools import check_on_error, checked_tools
 
@@ -150,7 +151,7 @@ async def run_agent(
     requirements: Sequence[Requirement | str] = (),
     *,
     tools: Sequence[ToolSource] = (),
-    max_rounds: int = ROUNDS,
+    max_rounds: int = TOOL_ROUNDS,
     on_error: Literal["tell", "raise"] = "tell",
     **arguments: Any,
 ) -> AgentResult[Any]:

@@ -123,6 +123,11 @@ class BackendError(MelleaError):
         self.retryable = self.default_retryable if retryable is None else retryable
         self.retry_after = retry_after
 
+    @property
+    def said(self) -> str:
+        """The server's words, without those that this library put before them."""
+        return str(self).partition(f" answered {self.status}: ")[2] or str(self)
+
 
 class RateLimited(BackendError):
     """The backend asks for fewer requests (HTTP 429)."""

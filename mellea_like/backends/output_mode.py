@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from mellea_like.backends.server_errors import REFUSALS, said_in
+from mellea_like.backends.server_errors import REFUSALS
 from mellea_like.core.conversation import Message
 from mellea_like.core.format import format_name, json_schema
 from mellea_like.core.parts import Text
@@ -36,6 +36,7 @@ __all__ = [
     "OutputTool",
     "check_output",
     "demand",
+    "refuses",
     "reply_text",
 ]
 
@@ -366,10 +367,9 @@ class OutputAttempt:
         mode = self.demand.mode
         if self._modes.output != "auto":
             return False
-        said = said_in(error)
-        if not names(mode, error.status, said):
+        if not refuses(mode, error):
             return False
-        schema = _digest(self._request.format) if _THIS_SCHEMA.search(said) else ""
+        schema = _digest(self._request.format) if _THIS_SCHEMA.search(error.said) else ""
         self._refused.add((self._model, schema, mode))
         self._choose()
         return True
@@ -393,20 +393,19 @@ def _digest(format: Any) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def names(mode: Mode, status: int | None, said: str) -> bool:
-    """Tell whether a refusal is about a mode, rather than about anything else in the request.
+def refuses(mode: Mode, error: BackendError) -> bool:
+    """Tell whether a server refused a mode, rather than anything else in the request.
 
     Args:
         mode: how the output was asked for.
-        status: the HTTP status of the refusal.
-        said: the server's answer.
+        error: the server's refusal.
 
     Returns:
         Whether another mode may help.
     """
-    subject = _SUBJECT.get(mode)
-    if subject is None or status not in (*REFUSALS, *_PERHAPS):
+    subject, said = _SUBJECT.get(mode), error.said
+    if subject is None or error.status not in (*REFUSALS, *_PERHAPS):
         return False
     if not subject.search(said) or _ELSEWHERE.search(said):
         return False
-    return status in REFUSALS or _UNSUPPORTED.search(said) is not None
+    return error.status in REFUSALS or _UNSUPPORTED.search(said) is not None

@@ -13,7 +13,7 @@ from mellea_like.errors import (
     RateLimited,
 )
 
-__all__ = ["REFUSALS", "failed_in_transport", "kind_of_status", "refuses_temperature", "said_in"]
+__all__ = ["REFUSALS", "failed_in_transport", "kind_of_status", "refuses_temperature"]
 
 TRANSPORTS = ("httpx2", "httpcore2", "httpx", "httpcore", "h11", "h2", "anyio", "trio", "botocore")
 """Packages whose exceptions mean that the connection failed."""
@@ -37,11 +37,6 @@ REFUSALS = (400, 422)
 """Statuses that say that the request is at fault."""
 
 
-def said_in(error: BackendError) -> str:
-    """Return what a server said, without what this library put before it."""
-    return str(error).partition(f" answered {error.status}: ")[2] or str(error)
-
-
 def refuses_temperature(error: BackendError) -> bool:
     """Tell whether a server refused a request for its temperature.
 
@@ -49,7 +44,7 @@ def refuses_temperature(error: BackendError) -> bool:
     "Unsupported parameter: 'temperature'", Moonshot "invalid temperature: only 1 is allowed for
     this model"; others word it otherwise, and all of them name it.
     """
-    named = re.search(r"\btemperature\b", said_in(error), re.IGNORECASE)
+    named = re.search(r"\btemperature\b", error.said, re.IGNORECASE)
     return error.status in REFUSALS and named is not None
 
 

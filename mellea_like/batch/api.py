@@ -17,8 +17,8 @@ from mellea_like.core.argument_checks import (
     takes,
     whole_number,
 )
+from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.sampling.base import BaseSamplingStrategy
-from mellea_like.sampling.prepare import ROUNDS, prepare_call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
@@ -181,7 +181,7 @@ def sample_many(
     settings: Mapping[str, Any] | None = None,
     tools: Sequence[ToolSource] = (),
     tool_choice: str | None = None,
-    tool_rounds: int = ROUNDS,
+    tool_rounds: int = TOOL_ROUNDS,
 ) -> BatchRun[Any]:
     """Sample every item of a source, many at a time.
 
@@ -288,16 +288,16 @@ def sample_many(
     given: dict[str, Any] = {"format": format, "options": options, "budget": budget}
     if tools or tool_choice is not None:
         given |= {"tools": tuple(tools), "tool_choice": tool_choice, "tool_rounds": tool_rounds}
-    inputs = prepare_call(strategy.settings, "an item", requirements, **given)
+    example = strategy.begin("an item", requirements, **given)
     draws = 1 if order == "breadth" else None
-    work = Work(strategy, tuple(requirements), action, given, replies, draws, inputs.tools)
+    work = Work(strategy, tuple(requirements), action, given, example, replies, draws)
     identity: Mapping[str, Any] = {}
     if journal is not None:
         identity = identity_of(strategy, requirements, action, format, options, settings)
-        if inputs.tools is not None:
-            identity = {**identity, "tools": inputs.tools.described()}
+        if example.tools is not None:
+            identity = {**identity, "tools": example.tools}
     kind: Any = BreadthRun if order == "breadth" else BatchRun
-    return kind(
+    run: BatchRun[Any, Any] = kind(
         work,
         items,
         concurrency=concurrency,
@@ -308,6 +308,7 @@ def sample_many(
         identity=identity,
         on_progress=on_progress,
     )
+    return run
 
 
 def _check_order(

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.sampling import CallInRounds
     from mellea_like.sampling.base import BaseSamplingStrategy
-    from mellea_like.sampling.tools import Toolbox
 
 __all__ = [
     "EarlierRun",
@@ -150,16 +149,17 @@ class Paused(NamedTuple):
 class Work(NamedTuple):
     """The work of a batch on each item; the fields are arguments of `sample_many`.
 
-    In ``given`` are those of ``sample``. With ``draws``, an item is left after so many.
+    In ``given`` are those of ``sample``, and ``example`` is a call with them. With ``draws``, an
+    item is left after so many.
     """
 
     strategy: BaseSamplingStrategy
     requirements: Sequence[Requirement | str]
     action: Callable[[Any], Any] | None
     given: Mapping[str, Any]
+    example: CallInRounds[Any]
     unique: UniqueReplies | None = None
     draws: int | None = None
-    tools: Toolbox | None = None
 
     @property
     def format(self) -> Any:
@@ -292,8 +292,8 @@ def replayed(
         raise JournalError(msg) from exc
     if result is not None and format is None and action is not None:
         result = _parsed(result, action)
-    if result is not None and work.tools is not None:
-        result = work.tools.known_again(result)
+    if result is not None:
+        result = work.example.restored(result)
     return ItemResult(stored.id, item, result, error, stored.attempts, replayed=True, usage=usage)
 
 

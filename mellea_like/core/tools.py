@@ -12,6 +12,7 @@ from mellea_like.core.display import fields_shown, shown
 from mellea_like.core.extra import NO_EXTRA, as_extra, with_extra
 
 __all__ = [
+    "TOOL_ROUNDS",
     "CallWatch",
     "Tool",
     "ToolCall",
@@ -27,6 +28,9 @@ CallWatch: TypeAlias = "Callable[[], Callable[[str], str | None]]"
 
 The function takes the text so far, and returns why it can't become a call, or None if it can.
 """
+
+TOOL_ROUNDS = 8
+"""How often the tools of a draw run by default."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CHOICES = frozenset({"auto", "required", "none"})

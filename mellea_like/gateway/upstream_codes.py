@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from mellea_like.backends.output_mode import names
-from mellea_like.backends.server_errors import said_in
+from mellea_like.backends.output_mode import refuses
 
 if TYPE_CHECKING:
     from mellea_like.errors import BackendError
@@ -111,11 +110,10 @@ def known_of(error: BackendError) -> Known:
 
 def keep_known(error: BackendError, of: BackendError) -> None:
     """Have an error in our words keep the known words of an upstream's."""
-    said = said_in(of)
     code = of.code if of.code in CODES else None
-    if code is None and of.status in (400, 413, 422) and _TOO_LONG.search(said):
+    if code is None and of.status in (400, 413, 422) and _TOO_LONG.search(of.said):
         code = CONTEXT_LENGTH
     param = of.param if of.param is not None and _PLACE.fullmatch(of.param) else None
     kind = of.kind if of.kind in TYPES else None
-    about_format = param is None and names("json_schema", of.status, said)
+    about_format = param is None and refuses("json_schema", of)
     vars(error)["known"] = Known(code, param, kind, about_format)

@@ -29,7 +29,7 @@ from mellea_like.requirements.checks_counts import (
     word_count,
 )
 from mellea_like.requirements.checks_each import each
-from mellea_like.requirements.checks_json import is_json, json_schema, parses_as
+from mellea_like.requirements.checks_json import ForeignSchema, is_json, json_schema, parses_as
 from mellea_like.requirements.checks_patterns import matches, occurrences
 from mellea_like.requirements.checks_text import (
     casing,
@@ -43,6 +43,7 @@ from mellea_like.requirements.checks_text import (
 from mellea_like.requirements.checks_tools import calls_tool, no_tool_calls, unless_it_calls
 
 __all__ = [
+    "ForeignSchema",
     "at_least",
     "calls_tool",
     "casing",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from mellea_like.core.tools import CallWatch
-    from mellea_like.core.validation import Candidate
+    from mellea_like.core.validation import Candidate, StreamCheck
 
 from mellea_like.requirements.json_arriving import (
     OTHERS_STEPS,
@@ -149,16 +149,47 @@ def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
     return read
 
 
-def watch_of(schema: Mapping[str, Any], *, ours: bool = True) -> CallWatch:
+def watch_of(schema: Mapping[str, Any]) -> CallWatch:
     """Return a check of a tool's arguments that are still arriving, a part of `reader_of`."""
-    validator = validator_of(json.loads(json.dumps(dict(schema))))
-    return call_watch(validator, MAX_STEPS if ours else OTHERS_STEPS, ours=ours)
+    return call_watch(_copied(schema), MAX_STEPS)
 
 
-def call_arguments(schema: Mapping[str, Any]) -> Requirement:
-    """Require the arguments of a tool's call, as `reader_of` reads them."""
-    validate = _validate(schema_validator(schema), MAX_STEPS, call=True)
-    return Requirement("is JSON of the tool's schema", validate, name="json_schema", inline=True)
+def _copied(schema: Mapping[str, Any]) -> Any:
+    return validator_of(json.loads(json.dumps(dict(schema))))
+
+
+class ForeignSchema:
+    """A JSON Schema that someone else wrote, such as the caller of a server: it may be costly.
+
+    What looks at a reply that is still arriving skips the patterns and gives up after a number of
+    steps; the check of the whole reply decides. That one may take long, or much memory: run it in
+    a process that can be ended.
+
+    Args:
+        schema: a valid schema.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = schema
+
+    def stream(self) -> StreamCheck:
+        """Return a check of replies that are still arriving, for ``Requirement(stream=...)``."""
+        return of_schema(_copied(self._schema), OTHERS_STEPS, ours=False)
+
+    def watch(self) -> CallWatch:
+        """Return a check of a tool's arguments that are still arriving, for ``Tool(watch=...)``."""
+        return call_watch(_copied(self._schema), OTHERS_STEPS, ours=False)
+
+    def arguments(self) -> Requirement:
+        """Require the arguments of a tool's call, read as those of a Python function are.
+
+        Raises:
+            ValueError: the schema is invalid.
+        """
+        validate = _validate(schema_validator(self._schema), MAX_STEPS, call=True)
+        return Requirement(
+            "is JSON of the tool's schema", validate, name="json_schema", inline=True
+        )
 
 
 def _validate(

@@ -25,11 +25,10 @@ from mellea_like.requirements.json_schemas import (
     of_item,
     of_property,
     spent,
-    validator_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from mellea_like.core.tools import CallWatch
     from mellea_like.requirements.checks_common import Look
@@ -49,14 +48,6 @@ _LONG_LINE = 100
 # White space that may surround JSON in a reply, but isn't allowed inside it, where the whole check
 # decides.
 _OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and c not in " \t\r\n"}
-
-
-def early_schema(schema: Mapping[str, Any]) -> Fresh:
-    """Return a stream check for a valid schema of unknown cost, which somebody else wrote.
-
-    It skips patterns and gives up after some steps, and leaves the decision to the whole check.
-    """
-    return of_schema(validator_of(json.loads(json.dumps(schema))), OTHERS_STEPS, ours=False)
 
 
 def of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
 from mellea_like.core.argument_checks import real_number, suggests_arguments, whole_number, yields
 from mellea_like.core.backend import JUDGE_DEFAULTS, Options
+from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.best_failure import best_failure
 from mellea_like.sampling.call import RunningCall
 from mellea_like.sampling.exclusions import check_together, features_of
 from mellea_like.sampling.prepare import (
-    ROUNDS,
     Settings,
     as_backend,
     backends_of,
@@ -292,7 +292,7 @@ class BaseSamplingStrategy:
         budget: Budget | None = None,
         tools: Sequence[ToolSource] = (),
         tool_choice: str | None = None,
-        tool_rounds: int = ROUNDS,
+        tool_rounds: int = TOOL_ROUNDS,
     ) -> SamplingResult[Any]:
         """Draw until a draw meets every requirement, or the attempts are spent.
 

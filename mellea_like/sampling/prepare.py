@@ -19,6 +19,7 @@ from mellea_like.core.conversation import (
 )
 from mellea_like.core.format import check_format
 from mellea_like.core.requirement import Requirement
+from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.kernel.call import Spec
 from mellea_like.limits.retry import Retry
 from mellea_like.requirements.merging import (
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from mellea_like.telemetry import Telemetry
 
 __all__ = [
-    "ROUNDS",
     "CallInputs",
     "CheckedSelection",
     "Selection",
@@ -61,9 +61,6 @@ __all__ = [
     "merge_requirements",
     "prepare_call",
 ]
-
-ROUNDS = 8
-"""How often the tools of a draw run, where a call doesn't say."""
 
 CheckedSelection: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
 """Which passing slice wins: the first recorded, the one of lowest rank, or as an object says."""
@@ -216,7 +213,7 @@ def prepare_call(
     budget: Budget | None = None,
     tools: Sequence[ToolSource] = (),
     tool_choice: str | None = None,
-    tool_rounds: int = ROUNDS,
+    tool_rounds: int = TOOL_ROUNDS,
 ) -> CallInputs:
     """Check the arguments of a call, and complete them by the strategy's."""
     asked = as_action(action)
@@ -276,7 +273,7 @@ def prepare_call(
 def _toolbox(
     tools: Sequence[ToolSource], choice: str | None, rounds: int, telemetry: Telemetry
 ) -> Toolbox | None:
-    if not tools and choice is None and rounds == ROUNDS:
+    if not tools and choice is None and rounds == TOOL_ROUNDS:
         return None  # Most calls.
     from mellea_like.sampling.tools import toolbox_of  # noqa: PLC0415
 

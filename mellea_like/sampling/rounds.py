@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.options.rounds import Rounds
@@ -45,6 +45,28 @@ class CallInRounds(Generic[T]):
         self._on_slice = on_slice
         self._slices = tuple(earlier)
         self._call: RunningCall | None = None
+
+    @property
+    def tools(self) -> dict[str, Any] | None:
+        """The tools of the call, how they may be chosen and how often they run, as plain data.
+
+        None for a call without tools.
+        """
+        box = self._inputs.tools
+        return None if box is None else box.described()
+
+    def restored(self, result: SamplingResult[T]) -> SamplingResult[T]:
+        """Return a result that was read from a record with the tools of this call.
+
+        Args:
+            result: the result of a call with the same arguments.
+
+        Returns:
+            The result, whose ``run_tools`` runs them. Its winners' calls are read once more, since
+            a record has no values.
+        """
+        box = self._inputs.tools
+        return result if box is None else box.known_again(result)
 
     async def run(
         self, draws: int | None = None, *, heard: Callable[[Slice], None] | None = None

@@ -98,6 +98,23 @@ class Telemetry:
             spans.tool_span(tracer, name, call, self.capture_content) if tracer else nullcontext()
         )
 
+    def server(self, name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope | None:
+        """Begin the span of a request to a server, within its caller's trace.
+
+        Args:
+            name: the span's name, such as "POST /v1/chat/completions".
+            headers: the request's headers, in small letters; they may have a ``traceparent``.
+
+        Returns:
+            The span, which has ``set(attributes)`` and ``close()``; None if nobody listens.
+        """
+        if not self._may_be_heard():
+            return None
+        from mellea_like.telemetry import spans  # noqa: PLC0415
+
+        tracer = spans.tracer_of(self._tracer_provider)
+        return None if tracer is None else spans.server_span(tracer, name, headers)
+
     def _instruments_of(self, provider: MeterProvider) -> Instruments:
         if self._instruments is None or self._instruments[0] is not provider:
             from mellea_like.telemetry.call import instruments_of  # noqa: PLC0415
@@ -108,16 +125,6 @@ class Telemetry:
     def _may_be_heard(self) -> bool:
         given = self._tracer_provider is not None or self._meter_provider is not None
         return given or _in_use()
-
-
-def server_span(name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope | None:
-    """Begin the span of a request to a server of ours, within its caller's trace."""
-    if not _in_use():
-        return None
-    from mellea_like.telemetry import spans  # noqa: PLC0415
-
-    tracer = spans.tracer_of(None)
-    return None if tracer is None else spans.server_span(tracer, name, headers)
 
 
 def _in_use() -> bool:

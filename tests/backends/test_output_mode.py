@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from mellea_like import Budget, Collect, RejectionSamplingStrategy
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.backends.output_mode import MODES, OutputModes, demand, names, reply_text
+from mellea_like.backends.output_mode import MODES, OutputModes, demand, refuses, reply_text
 from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.parts import Image, Text
@@ -197,7 +197,8 @@ async def test_what_is_learnt_is_learnt_of_one_model_and_of_one_schema_where_tha
     ],
 )
 async def test_other_refusals_are_raised_and_nothing_is_sent_again(status, said):
-    assert not any(names(mode, status, said) for mode in MODES)
+    error = InvalidRequest(said, status=status)
+    assert not any(refuses(mode, error) for mode in MODES)
     async with serving(Answer.error(status, said), Answer(REPLY)) as (http, backend):
         with pytest.raises(BackendError):
             await backend.generate(Request((Message("user", "Go."),), format=Invoice))

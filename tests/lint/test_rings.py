@@ -28,19 +28,6 @@ LIBRARY = (
     "telemetry",
     "web",
 )
-TO_BE_REMOVED = {
-    "batch: sampling.prepare.ROUNDS",
-    "batch: sampling.prepare.prepare_call",
-    "batch: sampling.tools.Toolbox",
-    "gateway: backends.output_mode.names",
-    "gateway: backends.server_errors.said_in",
-    "gateway: requirements.checks_json.call_arguments",
-    "gateway: requirements.checks_json.watch_of",
-    "gateway: requirements.json_arriving.early_schema",
-    "gateway: telemetry.server_span",
-    "requirements/code: requirements.checks_common.check",
-}
-"""Inner names that applications still import."""
 
 
 def documented() -> set[str]:
@@ -81,6 +68,4 @@ def inner_imports() -> set[str]:
 
 
 def test_applications_import_only_public_names_of_the_library():
-    found = inner_imports()
-    assert sorted(found - TO_BE_REMOVED) == []
-    assert sorted(TO_BE_REMOVED - found) == [], "these are no exceptions any more"
+    assert sorted(inner_imports()) == []

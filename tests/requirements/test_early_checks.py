@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import Verdict
 from mellea_like.requirements.checks import (
+    ForeignSchema,
     char_count,
     excludes,
     is_json,
@@ -32,7 +33,6 @@ from mellea_like.requirements.checks import (
 from mellea_like.requirements.checks_common import folded
 from mellea_like.requirements.checks_text import joins_nothing
 from mellea_like.requirements.early_rejection import EarlyWatch
-from mellea_like.requirements.json_arriving import early_schema
 
 
 def rejection(check, pieces):
@@ -358,7 +358,9 @@ values = st.recursive(
 def test_no_value_of_a_schema_is_rejected_early(schema, ours, value):
     check = json_schema(schema, early=True)
     if not ours:
-        check = Requirement("theirs", check.validator, inline=True, stream=early_schema(schema))
+        check = Requirement(
+            "theirs", check.validator, inline=True, stream=ForeignSchema(schema).stream()
+        )
     text = json.dumps(value)
     if rejection(check, text + " ") is not None:
         assert not verdict(check, text).passed
@@ -369,7 +371,7 @@ def test_a_schema_of_somebody_elses_gets_only_so_many_steps():
     for i in range(1, 19):
         part = {"$ref": f"#/$defs/x{i - 1}"}
         schema["$defs"][f"x{i}"] = {"allOf": [part, part]}
-    check = Requirement("theirs", lambda _: True, stream=early_schema(schema))
+    check = Requirement("theirs", lambda _: True, stream=ForeignSchema(schema).stream())
     began = time.process_time()
     assert rejection(check, json.dumps([[]] * 1000)) is None
     assert time.process_time() - began < 1
@@ -377,6 +379,6 @@ def test_a_schema_of_somebody_elses_gets_only_so_many_steps():
 
 def test_a_pattern_of_somebody_elses_is_left_to_the_whole_check():
     schema = {"items": {"pattern": "^(a|a)*$", "type": "string"}}
-    check = Requirement("theirs", lambda _: True, stream=early_schema(schema))
+    check = Requirement("theirs", lambda _: True, stream=ForeignSchema(schema).stream())
     assert rejection(check, '["' + "a" * 40 + 'b"]') is None
     assert rejection(check, '["b", 1]') is not None

@@ -22,10 +22,8 @@ from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import Candidate, ValidationResult
 from mellea_like.errors import RequirementError
 from mellea_like.gateway.refusal import refuse
-from mellea_like.requirements.checks import json_schema
-from mellea_like.requirements.checks_json import call_arguments
+from mellea_like.requirements.checks import ForeignSchema, json_schema
 from mellea_like.requirements.expressions import parse_check
-from mellea_like.requirements.json_arriving import early_schema
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -237,7 +235,7 @@ class _Verdict:
 
 def _stream(check: Check) -> StreamCheck | None:
     if not isinstance(check, str):
-        return early_schema(check)
+        return ForeignSchema(check).stream()
     if check.partition(":")[0].strip().lower() == "regex":
         return None  # It would run in this process.
     return parse_check(check, early=True).stream
@@ -282,7 +280,7 @@ def _made(check: str, *, call: bool) -> Requirement:
     given = json.loads(check)
     if isinstance(given, str):
         return parse_check(given)
-    return call_arguments(given) if call else json_schema(given)
+    return ForeignSchema(given).arguments() if call else json_schema(given)
 
 
 def _verdict(requirement: Requirement, text: str) -> ValidationResult:

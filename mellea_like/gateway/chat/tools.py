@@ -74,9 +74,9 @@ def tools_of(request: ChatRequest, *, early: bool = False) -> tuple[CallersTool,
 
 def _watch(parameters: Mapping[str, Any]) -> CallWatch:
     def begin() -> Callable[[str], str | None]:
-        from mellea_like.requirements.checks_json import watch_of  # noqa: PLC0415 (few need it)
+        from mellea_like.requirements.checks import ForeignSchema  # noqa: PLC0415 (few need it)
 
-        return watch_of(parameters, ours=False)()
+        return ForeignSchema(parameters).watch()()
 
     return begin
 

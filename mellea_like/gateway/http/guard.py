@@ -29,7 +29,7 @@ from mellea_like.gateway.current_request import (
 from mellea_like.gateway.http.body import BodyMemory, check_headers, parse, read_body
 from mellea_like.gateway.http.key_state import KeyState
 from mellea_like.gateway.refusal import BUDGET_SPENT, Refusal, retry_after
-from mellea_like.telemetry import server_span
+from mellea_like.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 __all__ = ["CONNECTION", "Connection", "Guard", "Keys", "check_host"]
 
 logger = logging.getLogger("mellea_like.gateway")
+
+_TELEMETRY = Telemetry()
 
 OPEN_PATHS = ("/healthz",)
 """Answered without a key: they tell nothing."""
@@ -210,7 +212,7 @@ class _Exchange:
         self._connection.request_began(self._scope["http_version"])
         if not self._unread:
             self._connection.body_read()
-        span = server_span(_shown(self._scope), self._scope["headers"])
+        span = _TELEMETRY.server(_shown(self._scope), self._scope["headers"])
         try:
             await self._handle()
         except ClientDisconnected:

@@ -9,16 +9,15 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mellea_like.core.display import clipped, quoted
-from mellea_like.core.requirement import ready_made
+from mellea_like.core.requirement import Requirement, ready_made
 from mellea_like.core.validation import ValidationResult
-from mellea_like.requirements.checks_common import Settings, check
 from mellea_like.requirements.code.extract import fenced
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
+    from mellea_like.requirements.checks_common import Settings
     from mellea_like.requirements.code.extract import Fence
     from mellea_like.requirements.code.report import CodeReport
 
@@ -67,7 +66,8 @@ def parses(
         return ValidationResult(not wrong, said, float(not wrong))
 
     words = "Python" if language == "python" else f"{dialect or ''} SQL".strip()
-    return check(f"parses_{language}", f"is {words} that parses", validate, settings)
+    settings.setdefault("name", f"parses_{language}")
+    return Requirement(f"is {words} that parses", validate, **settings)
 
 
 def python_problem(code: str) -> str:
