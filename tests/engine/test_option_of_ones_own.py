@@ -1,0 +1,54 @@
+"""An option is one class and one row of the table: this one stops when two lanes have passed."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from engine_kit import after, by_iteration, yes
+
+from mellea_like import Outcome, RejectionSamplingStrategy
+from mellea_like.kernel.ports import Option, Ruling
+from mellea_like.sampling import call, table
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+class TwoLanes(Option):
+    """The call ends when draws of two lanes have passed."""
+
+    def __init__(self) -> None:
+        self._lanes: set[int] = set()
+
+    def hear(self, slice_):
+        """Count the lanes that have passed."""
+        if slice_.passed:
+            self._lanes.add(slice_.subsample)
+        return Ruling(over=True) if len(self._lanes) == 2 else None
+
+
+def instead_of_first(setup):
+    return TwoLanes() if setup.settings.selection == "first" else None
+
+
+@pytest.fixture(autouse=True)
+def two_lanes(monkeypatch):
+    rows = [row for row in table.OPTIONS if "First" not in row.__code__.co_names]
+    assert len(rows) == len(table.OPTIONS) - 1
+    monkeypatch.setattr(call, "OPTIONS", (*rows, instead_of_first))
+
+
+async def test_it_ends_the_call_and_cancels_the_others():
+    draws = {1: after(1, "yes"), 2: after(2, "yes"), 3: after(9, "yes"), 4: after(9, "yes")}
+    strategy = RejectionSamplingStrategy(by_iteration(draws), loop_budget=1, concurrency_budget=4)
+    result = await strategy.sample("do", [yes])
+    assert result.value == "yes"
+    assert [s.iteration for s in result.slices if s.passed] == [1, 2]
+    assert result.count(Outcome.CANCELLED) == 2
+    assert anyio.current_time() == 2
+
+
+async def test_one_lane_that_passes_is_not_enough():
+    draws = {1: after(1, "yes"), 2: after(2, "no")}
+    strategy = RejectionSamplingStrategy(by_iteration(draws), loop_budget=1, concurrency_budget=2)
+    result = await strategy.sample("do", [yes])
+    assert (result.success, result.count(Outcome.FAILED)) == (True, 1)
