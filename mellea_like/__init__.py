@@ -11,6 +11,7 @@ from mellea_like.lazy import keep_installed, lazy_exports
 if TYPE_CHECKING:
     from mellea_like.backends import FunctionBackend, OpenAIBackend
     from mellea_like.batch import Journal, sample_many
+    from mellea_like.checking import check, check_sync
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.conversation import Context, Instruction, Message
     from mellea_like.core.generation import Generation
@@ -76,6 +77,8 @@ __all__ = [
     "Tool",
     "ValidationResult",
     "Vote",
+    "check",
+    "check_sync",
     "checks",
     "judge_score",
     "requirement",
@@ -88,12 +91,13 @@ __getattr__, __dir__ = lazy_exports(
     globals(),
     {
         "mellea_like": (
-            "agent backends batch coalescing core errors estimate export gateway hooks limits "
-            "pass_rates report requirements sampling schedules scoring selections telemetry "
+            "agent backends batch checking coalescing core errors estimate export gateway hooks "
+            "limits pass_rates report requirements sampling schedules scoring selections telemetry "
             "testing web"
         ),
         "mellea_like.backends": "FunctionBackend OpenAIBackend",
         "mellea_like.batch": "Journal sample_many",
+        "mellea_like.checking": "check check_sync",
         "mellea_like.core.backend": "Backend Request",
         "mellea_like.core.conversation": "Context Instruction Message",
         "mellea_like.core.generation": "Generation",

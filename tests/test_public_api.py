@@ -111,9 +111,9 @@ def test_a_name_that_moved_says_where_it_is(name, package):
 
 
 FUNCTIONS = {
-    "": "checks judge_score requirement sample_many",
+    "": "check check_sync checks judge_score requirement sample_many",
     ".agent": "run_agent run_agent_sync",
-    ".batch": "read_items read_run sample_in_processes sample_many",
+    ".batch": "check_many read_items read_run sample_in_processes sample_many",
     ".batch.ray": "local_cluster sample_dataset",
     ".coalescing": "joined watch",
     ".core": "current_iteration",
@@ -148,7 +148,7 @@ ONLY_ON_PAGES = """
     adapter_of as_action cached_format can_coalesce cost cost_of demand estimate_input_tokens
     from_dict gives_itself_away is_code_check listen logger parse_check parse_reply parse_schedule
     passes price_for problems refuses relaxed_gc
-    scoring serve slice_to_dict texts_only to_dict why_incomplete
+    scoring serve slice_to_dict strategy_for_checks texts_only to_dict why_incomplete
 """
 """Names that are imported from the module of their API page."""
 

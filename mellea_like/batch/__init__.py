@@ -16,6 +16,7 @@ from mellea_like.lazy import lazy_exports
 if TYPE_CHECKING:
     from mellea_like.batch.api import sample_many
     from mellea_like.batch.batch_run import BatchRun
+    from mellea_like.batch.check_many import check_many
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.batch.journal.reader import read_items, read_run
@@ -29,6 +30,7 @@ __all__ = [
     "ProcessRun",
     "ProcessedItem",
     "Progress",
+    "check_many",
     "read_items",
     "read_run",
     "sample_in_processes",
@@ -40,6 +42,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "mellea_like.batch.api": "sample_many",
         "mellea_like.batch.batch_run": "BatchRun",
+        "mellea_like.batch.check_many": "check_many",
         "mellea_like.batch.item": "ItemResult",
         "mellea_like.batch.journal.journal": "Journal",
         "mellea_like.batch.journal.reader": "read_items read_run",

@@ -29,6 +29,10 @@ COMMANDS = {
         "batch.options.BatchOptions",
         "Ask a model about every row of a file: many at a time, and each until its reply is good.",
     ),
+    "check": (
+        "check.CheckOptions",
+        "Check a file of replies that exist already, and draw nothing.",
+    ),
     "watch": (
         "watch.WatchOptions",
         "Run a command again when files change: once for many changes, one run at a time.",

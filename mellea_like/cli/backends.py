@@ -225,7 +225,7 @@ class Backends:
         limits = {name: getattr(options, name) for name in LIMITS}
         match kind:
             case "openai":
-                return _openai(options.model, options.base_url, names, **limits)
+                return openai_upstream(options.model, options.base_url, names, **limits)
             case "llama":
                 llama = {"kind": "llama", "gguf": options.gguf, **limits}
                 return read_section(LlamaUpstream, llama, names)
@@ -243,7 +243,7 @@ class Backends:
         names = {one: f"--escalate {given['model']}: {one}" for one in ("model", "price")}
         names["base_url"] = "--base-url"
         url = given.get("base_url", self._options.base_url)
-        return _openai(given["model"], url, names, price=given.get("price"))
+        return openai_upstream(given["model"], url, names, price=given.get("price"))
 
     def _check_prices(self) -> None:
         """Refuse options that depend on prices if a model's price is unknown."""
@@ -287,7 +287,7 @@ class Backends:
         at, url = "--judge-base-url", options.judge_base_url
         if url is None:
             at, url = "--base-url", options.base_url
-        return _openai(options.judge_model, url, {"model": "--judge-model", "base_url": at})
+        return openai_upstream(options.judge_model, url, {"model": "--judge-model", "base_url": at})
 
 
 def _named(options: DrawOptions) -> BackendName | None:
@@ -304,9 +304,10 @@ def _named(options: DrawOptions) -> BackendName | None:
     return "openai" if configured else None
 
 
-def _openai(
+def openai_upstream(
     model: str | None, base_url: str | None, names: Mapping[str, str], **limits: Any
 ) -> OpenAIUpstream:
+    """Read what options say of an OpenAI-compatible server; ``names`` are theirs."""
     if base_url is None:
         base_url = os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
         names = {**names, "base_url": "OPENAI_BASE_URL"}

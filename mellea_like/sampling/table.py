@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.conversation import Instruction, Message
+from mellea_like.core.given import GivenReply
 from mellea_like.hooks.types import HookType
 from mellea_like.options.first import First
 from mellea_like.options.giving_up import GivingUp
@@ -203,7 +204,8 @@ def _same_bug(setup: Setup) -> Option:
 
 
 OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
-    lambda _: LoggedErrors(),
+    lambda s: _lazy("given", "Given") if isinstance(s.inputs.action, GivenReply) else None,
+    lambda s: None if isinstance(s.inputs.action, GivenReply) else LoggedErrors(),
     lambda s: s.rounds,
     lambda s: DrawSpans(s.telemetry) if s.telemetry else None,
     lambda s: RepairHooks(hooks) if (hooks := s.hears(HookType.SAMPLING_REPAIR)) else None,

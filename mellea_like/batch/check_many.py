@@ -1,0 +1,94 @@
+"""`check_many`: many replies that exist already, checked several at a time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.batch.api import sample_many
+from mellea_like.checking import GivenReply, strategy_for_checks
+from mellea_like.core.argument_checks import is_async, takes
+from mellea_like.core.requirement import Requirement
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+
+    from mellea_like.batch.batch_run import BatchRun
+    from mellea_like.checking import ReplyLike
+    from mellea_like.core.backend import Backend, Options
+    from mellea_like.core.conversation import Action, Asked
+
+__all__ = ["check_many"]
+
+
+def check_many(
+    items: Iterable[Any] | AsyncIterable[Any],
+    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    *,
+    concurrency: int,
+    reply: Callable[[Any], ReplyLike] | None = None,
+    action: Callable[[Any], Asked | Action[Any]] | None = None,
+    format: Any = None,
+    judge: Backend | None = None,
+    validate_all: bool = False,
+    judge_options: Options | Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> BatchRun[Any, Any]:
+    """Check many replies, so many at a time; with a journal, a run can be resumed.
+
+    It is `sample_many` with replies that exist already: ``async with`` it, and iterate over the
+    items, whose ``result.best`` is the record of the check. An item whose requirements could not be
+    decided is ``"errored"``.
+
+    Args:
+        items: the replies, or anything that ``reply`` and ``action`` make replies and tasks of.
+        requirements: see `mellea_like.checking.check`.
+        concurrency: how many replies are checked at a time.
+        reply: returns the reply of an item; by default the item itself.
+        action: returns the task that an item's reply answers; None if that is unknown.
+        format: see `mellea_like.checking.check`.
+        judge: see `mellea_like.checking.check`.
+        validate_all: see `mellea_like.checking.check`.
+        judge_options: how the judge generates, as for a strategy.
+        **arguments: ``budget``, ``in_order``, ``fail_fast``, ``journal``, ``keep_errors`` and
+            ``on_progress``, as for `sample_many`.
+
+    Returns:
+        The run.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is wrong.
+        RequirementError: a requirement needs a judge, and there is none.
+    """
+    for name, function in (("reply", reply), ("action", action)):
+        if function is not None and (
+            not callable(function) or is_async(function) or not takes(function, 1)
+        ):
+            msg = f"{name} is a plain function of one item, not {function!r}"
+            raise TypeError(msg)
+    wanted: Sequence[Requirement | str] = (
+        [requirements] if isinstance(requirements, str | Requirement) else requirements
+    )
+    made: Callable[[Any], Action[Any]] = partial(_given, reply, action)
+    run: BatchRun[Any, Any] = sample_many(
+        strategy_for_checks(judge, validate_all=validate_all, judge_options=judge_options),
+        items,
+        action=made,
+        requirements=wanted,
+        format=format,
+        concurrency=concurrency,
+        **arguments,
+    )
+    return run
+
+
+def _given(
+    reply: Callable[[Any], ReplyLike] | None,
+    action: Callable[[Any], Asked | Action[Any]] | None,
+    item: Any,
+) -> GivenReply[Any]:
+    """Return an item as an action whose reply exists."""
+    return GivenReply(
+        item if reply is None else reply(item), None if action is None else action(item)
+    )

@@ -1,0 +1,328 @@
+"""Check replies that exist already against requirements, as a draw is checked.
+
+```python
+from mellea_like import check_sync, checks
+
+result = check_sync("No, thanks.", [checks.word_count(at_most=5), checks.starts_with("Yes")])
+print(result.problems)  # ('starts with "Yes": it starts with "No, thanks.", not with "Yes"',)
+```
+
+No model is asked but judges. For many replies there is `mellea_like.batch.check_many`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+
+from mellea_like.core.backend import Options
+from mellea_like.core.display import shown
+from mellea_like.core.given import GivenReply, ReplyLike
+from mellea_like.core.requirement import Requirement
+from mellea_like.core.validation import ValidationStatus
+from mellea_like.errors import HookError, LimitExceeded
+from mellea_like.sampling.prepare import judges_of
+from mellea_like.sampling.strategies import RejectionSamplingStrategy
+from mellea_like.sampling.sync import run_once
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from typing_extensions import TypeForm
+
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.conversation import Action, Asked, Context, MessageLike
+    from mellea_like.core.generation import Generation, Usage
+    from mellea_like.core.slice import Slice
+    from mellea_like.core.validation import ValidationResult
+    from mellea_like.limits.budget import Budget
+
+__all__ = ["CheckResult", "GivenReply", "ReplyLike", "check", "check_sync", "strategy_for_checks"]
+
+T = TypeVar("T")
+F = TypeVar("F")
+
+CALLS_ALLOWED = Options(extra={"tools": True})
+"""Nothing is sent with these options: a given reply may call tools, whichever were offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult(Generic[T]):
+    """What came of a check; true if every requirement is met. Generic in the parsed value.
+
+    Args:
+        slice: the record, as that of a draw.
+    """
+
+    slice: Slice
+
+    def __repr__(self) -> str:
+        problems = f": {shown('; '.join(self.problems))}" if self.problems else ""
+        return f"<CheckResult: {self.status}{problems}>"
+
+    @property
+    def status(self) -> Literal["passed", "failed", "errored"]:
+        """``"passed"``, ``"failed"``, or ``"errored"`` if a requirement could not be decided."""
+        outcome: Any = self.slice.outcome.value
+        status: Literal["passed", "failed", "errored"] = outcome
+        return status
+
+    @property
+    def passed(self) -> bool:
+        """Whether every requirement is met."""
+        return self.slice.passed
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    @property
+    def verdicts(self) -> tuple[ValidationResult, ...]:
+        """The verdict on each requirement, in order; empty if the reply could not be checked.
+
+        It can't be if it is incomplete, or doesn't parse as the ``format``: see ``problems``.
+        """
+        return self.slice.verdicts
+
+    @property
+    def validations(self) -> tuple[tuple[Requirement, ValidationResult], ...]:
+        """Each requirement with the verdict on it."""
+        return self.slice.validations
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why it failed, one reason a line."""
+        if self.error is not None:
+            return (str(self.error),)
+        return self.slice.problems
+
+    @property
+    def score(self) -> float | None:
+        """How well the requirements are met, from 0 to 1: the mean of the scores, by weight.
+
+        A requirement without a score counts 1 if it is met, else 0. It is 0 for a reply that could
+        not be checked, and None if a requirement could not be decided, or was skipped.
+        """
+        if self.status == "errored":
+            return None
+        if not self.verdicts:
+            return float(self.passed)
+        total = met = 0.0
+        for requirement, verdict in self.validations:
+            if verdict.status is ValidationStatus.SKIPPED:
+                return None
+            score = float(bool(verdict)) if verdict.score is None else verdict.score
+            met += requirement.weight * score
+            total += requirement.weight
+        return met / total if total else float(self.passed)
+
+    @property
+    def value(self) -> T | None:
+        """The parsed value if it passed, or the text if nothing was parsed; else None."""
+        return cast("T", self.slice.value) if self.passed else None
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why a requirement could not be decided; None if all were."""
+        return self.slice.error
+
+    @property
+    def usage(self) -> Usage:
+        """The cost of the check: the judges' requests. The reply itself costs nothing here."""
+        return self.slice.usage
+
+
+class NoJudge:
+    """In place of a judge: it is refused before it could be asked."""
+
+    can_judge = False
+    retries = True
+
+    async def generate(self, request: Request) -> Generation:
+        """Refuse to answer."""
+        del request
+        msg = "a check asks no model but judges"
+        raise RuntimeError(msg)
+
+
+def strategy_for_checks(
+    judge: Backend | None = None,
+    *,
+    validate_all: bool = False,
+    judge_options: Options | Mapping[str, Any] | None = None,
+) -> RejectionSamplingStrategy:
+    """Make the strategy that `check` uses: a call of it with a `GivenReply` is a check.
+
+    Args:
+        judge: decides requirements without a validator; None for none.
+        validate_all: check every requirement even after one has failed.
+        judge_options: how the judge generates, as for a strategy.
+
+    Returns:
+        The strategy.
+
+    Raises:
+        TypeError: ``judge`` isn't a backend, or ``judge_options`` are no options.
+        ValueError: an option is unknown.
+    """
+    return RejectionSamplingStrategy(
+        NoJudge(),
+        loop_budget=1,
+        judge=judge,
+        judge_options=judge_options,
+        validate_all=validate_all,
+        options=CALLS_ALLOWED,
+    )
+
+
+@overload
+async def check(
+    reply: ReplyLike,
+    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    *,
+    action: Asked | Action[Any] | None = None,
+    context: Context | Sequence[MessageLike] | None = None,
+    format: None = None,
+    judge: Backend | None = None,
+    budget: Budget | None = None,
+    validate_all: bool = False,
+) -> CheckResult[Any]: ...
+@overload
+async def check(
+    reply: ReplyLike,
+    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    *,
+    action: Asked | Action[Any] | None = None,
+    context: Context | Sequence[MessageLike] | None = None,
+    format: type[F],
+    judge: Backend | None = None,
+    budget: Budget | None = None,
+    validate_all: bool = False,
+) -> CheckResult[F]: ...
+@overload
+async def check(
+    reply: ReplyLike,
+    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    *,
+    action: Asked | Action[Any] | None = None,
+    context: Context | Sequence[MessageLike] | None = None,
+    format: TypeForm[F],
+    judge: Backend | None = None,
+    budget: Budget | None = None,
+    validate_all: bool = False,
+) -> CheckResult[F]: ...
+async def check(
+    reply: ReplyLike,
+    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    *,
+    action: Asked | Action[Any] | None = None,
+    context: Context | Sequence[MessageLike] | None = None,
+    format: Any = None,
+    judge: Backend | None = None,
+    budget: Budget | None = None,
+    validate_all: bool = False,
+) -> CheckResult[Any]:
+    """Check a reply that exists already, exactly as a draw is checked.
+
+    The stages, threads, time limits and validation hooks are those of a draw: cheap checks go
+    first, and the others are skipped if one of them fails. A reply that is cut off, refused, empty
+    or doesn't parse fails without being checked.
+
+    Args:
+        reply: the reply: its text, a `Message` or `Generation`, or an OpenAI-style message or
+            completion.
+        requirements: what must hold, one or several; a text is decided by the judge.
+        action: the task that the reply answers, as for ``sample``. Judges see it.
+        context: the conversation before the task.
+        format: the type to parse the reply to, as for ``sample``.
+        judge: decides requirements without a validator.
+        budget: the limit on what the judges may cost.
+        validate_all: check every requirement even after one has failed.
+
+    Returns:
+        The result. A requirement that can't be decided (the judge is down, a validator has a bug)
+        makes it ``"errored"``; nothing is raised for that.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is wrong.
+        RequirementError: a requirement needs a judge, and there is none; or a validator returned no
+            verdict.
+        LimitExceeded: the budget is spent.
+        HookError: a plugin failed, or stopped the check.
+        Exception: what a validator raised whose ``on_error`` is ``"raise"``.
+    """
+    call = strategy_for_checks(judge, validate_all=validate_all).begin(
+        GivenReply(reply, action),
+        _several(requirements),
+        context=context,
+        format=format,
+        budget=budget,
+    )
+    heard: list[Slice] = []
+    try:
+        await call.run(heard=heard.append)
+    except (HookError, LimitExceeded):
+        raise
+    except Exception:
+        if not heard or not heard[0].verdicts:
+            raise
+    return CheckResult(heard[0])
+
+
+@overload
+def check_sync(
+    reply: ReplyLike,
+    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    *,
+    format: None = None,
+    **arguments: Any,
+) -> CheckResult[Any]: ...
+@overload
+def check_sync(
+    reply: ReplyLike,
+    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    *,
+    format: type[F],
+    **arguments: Any,
+) -> CheckResult[F]: ...
+@overload
+def check_sync(
+    reply: ReplyLike,
+    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    *,
+    format: TypeForm[F],
+    **arguments: Any,
+) -> CheckResult[F]: ...
+def check_sync(
+    reply: ReplyLike,
+    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    *,
+    format: Any = None,
+    **arguments: Any,
+) -> CheckResult[Any]:
+    """Check a reply, without ``await``.
+
+    Args:
+        reply: see `check`.
+        requirements: see `check`.
+        format: see `check`.
+        **arguments: see `check`.
+
+    Returns:
+        The result.
+
+    Raises:
+        Exception: the errors of `check`.
+    """
+    asked = _several(requirements)
+    backends = [arguments.get("judge"), *judges_of(asked)]
+    call: Any = partial(check, reply, asked, format=format, **arguments)
+    return cast("CheckResult[Any]", run_once(call, [b for b in backends if b is not None]))
+
+
+def _several(
+    requirements: Requirement | str | Sequence[Requirement | str],
+) -> Sequence[Requirement | str]:
+    """Return requirements as a sequence; a lone one, such as ``a & b``, is checkable by itself."""
+    return [requirements] if isinstance(requirements, str | Requirement) else requirements

@@ -1,0 +1,364 @@
+"""``mellea-like check``: score a file of replies, and draw nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from mellea_like.batch import Journal, check_many
+from mellea_like.batch.rows.files import read_rows
+from mellea_like.batch.rows.formats import RowFormat, format_of, whole
+from mellea_like.cli.backends import openai_upstream
+from mellea_like.cli.batch.output import Output, ReaderLeft
+from mellea_like.cli.console import live_view, make_console
+from mellea_like.cli.draw_options import JUDGING, parse_judge_options
+from mellea_like.cli.errors import code_of, logs, problems_of, report
+from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.option_fields import argument, option, option_names, read_section
+from mellea_like.cli.standard_streams import one_line, printable, warn
+from mellea_like.core.display import plural
+from mellea_like.core.generation import Usage
+from mellea_like.core.requirement import Requirement
+from mellea_like.core.validation import ValidationStatus
+from mellea_like.errors import AuthenticationFailed
+from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS, is_code_check, parse_check
+from mellea_like.specification.strategy import StrategySpec
+from mellea_like.specification.upstream import open_upstream
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from rich.console import Console, RenderableType
+
+    from mellea_like.batch import ItemResult
+    from mellea_like.cli.signals import SignalHandler
+    from mellea_like.core.backend import Backend
+    from mellea_like.core.slice import Slice
+
+HELP = """Check a file of replies that exist already, and draw nothing.
+
+FILE has one JSON object per line, or is a CSV, TSV or Parquet file. One field of each row is the\
+ reply. A table counts what passed by requirement, and shows the first rows that did not.
+
+[bold]Examples[/bold]
+
+\b
+mellea-like check replies.jsonl --check "words<=50" --check "excludes:sorry"
+mellea-like check log.csv --reply answer --prompt question \\
+    --require "answers the question" --judge gpt-4.1-mini -o verdicts.jsonl
+"""
+
+EPILOG = (
+    "Exit codes: 0 all rows passed, 1 some rows failed or could not be decided, 2 bad usage, 3 an"
+    " error of the judge, the configuration or a file, 130 interrupted, 143 terminated (SIGTERM)."
+)
+
+CHECKS, JUDGE, OUTPUT = "What must hold", "Who judges", "What is shown"
+STANDARD = "-"
+REPLIES = ("reply", "output", "response", "completion", "answer", "text")
+"""Fields that hold the reply unless ``--reply`` names another: the first of them that is there."""
+SHOWN = 10
+"""How many rows that did not pass are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """The options of ``mellea-like check``."""
+
+    source: str = argument("FILE", "The replies: a file, or - for JSONL on standard input.")
+    checks: list[str] = option(
+        list,
+        "--check EXPR",
+        f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
+        f" {'  '.join(CODE_FORMS)}.",
+        CHECKS,
+    )
+    requirements: list[str] = option(
+        list, "--require TEXT", "A requirement in words, which the judge decides.", CHECKS
+    )
+    json_schema: Path | None = option(
+        None, "--schema FILE", "A JSON Schema that replies must match.", CHECKS
+    )
+    every: bool = option(
+        False, "--all", "Check every requirement, even after one has failed.", CHECKS
+    )
+    reply: str | None = option(
+        None,
+        "--reply FIELD",
+        f"The field that holds the reply. Default: the first of {', '.join(REPLIES)}.",
+    )
+    prompt: str | None = option(
+        None, "--prompt FIELD", "The field that holds the task, for the judge. Default: none."
+    )
+    judge: str | None = option(None, "--judge MODEL", "The model that judges.", JUDGE)
+    judge_base_url: str | None = option(
+        None, "--judge-base-url URL", "The judge's OpenAI-compatible server.", JUDGE
+    )
+    judge_option: list[str] = option(
+        list,
+        "--judge-option NAME=VALUE",
+        f"An option of the judge's requests: {', '.join(JUDGING)}, or extra.FIELD. Repeatable.",
+        JUDGE,
+    )
+    parallel: int = option(16, "--parallel N", "How many rows are checked at a time.", min=1)
+    journal: Path | None = option(
+        None,
+        "--journal FILE",
+        "Keep verdicts in this file. Run again with it, the command checks only what is missing.",
+    )
+    output: str | None = option(
+        None,
+        "--output -o OUT",
+        "Write each row with its verdicts to this file as JSONL; - for standard output, without"
+        " the table.",
+        OUTPUT,
+    )
+    force: bool = option(False, "--force", "Replace OUT if it exists.", OUTPUT)
+    quiet: bool = option(False, "--quiet -q", "Print no table, and don't show progress.", OUTPUT)
+    debug: bool = option(False, "--debug", "Show log records and tracebacks.", OUTPUT)
+
+    @cached_property
+    def spec(self) -> StrategySpec:
+        """The requirements as a specification."""
+        given = {
+            "requirements": self.requirements,
+            "checks": [one for one in self.checks if not is_code_check(one)],
+            "json_schema": self.json_schema and str(self.json_schema),
+            "judge_options": parse_judge_options(self.judge_option),
+        }
+        return read_section(StrategySpec, given, option_names(type(self)))
+
+    def make_requirements(self) -> list[Requirement]:
+        """Make the requirements."""
+        name = "" if self.json_schema is None else f"schema:{self.json_schema.name}"
+        made = self.spec.make_requirements(schema_name=name)
+        try:
+            code = [parse_check(one, code=True) for one in self.checks if is_code_check(one)]
+        except ValueError as exc:
+            msg = f"--check: {exc}"
+            raise Problem(msg, Exit.USAGE) from exc
+        return [*(Requirement(one) if isinstance(one, str) else one for one in made), *code]
+
+
+def run(options: CheckOptions, signals: SignalHandler) -> int:
+    """Run the command."""
+    with logs(debug=options.debug):
+        try:
+            return _Checks(options).run(signals)
+        except ReaderLeft:
+            warn("mellea-like: the reader of standard output has gone")
+            return Exit.NOTHING_PASSED
+        except Exception as error:  # noqa: BLE001 (told in a sentence; shown with --debug)
+            report(error, debug=options.debug)
+            return code_of(error)
+
+
+@dataclass
+class _Count:
+    """How often a requirement was decided in each way."""
+
+    name: str
+    by_status: Counter[ValidationStatus] = field(default_factory=Counter[ValidationStatus])
+
+
+class _Checks:
+    """One run of the command. Making it checks the options; it reads nothing."""
+
+    def __init__(self, options: CheckOptions) -> None:
+        self._options = options
+        self._requirements = options.make_requirements()
+        if not self._requirements:
+            msg = "there is nothing to check: add --check, --require or --schema"
+            raise Problem(msg, Exit.USAGE)
+        judged = [r.description for r in self._requirements if r.judged]
+        if judged and options.judge is None and options.judge_base_url is None:
+            msg = f"--require {judged[0]!r} needs --judge MODEL, or --judge-base-url URL"
+            raise Problem(msg, Exit.USAGE)
+        if not judged and (options.judge or options.judge_base_url or options.judge_option):
+            msg = "the judge has nothing to decide: add --require TEXT"
+            raise Problem(msg, Exit.USAGE)
+        self._judge = (
+            openai_upstream(
+                options.judge,
+                options.judge_base_url,
+                {"model": "--judge", "base_url": "--judge-base-url"},
+            )
+            if judged
+            else None
+        )
+        self._counts = [_Count(r.name) for r in self._requirements]
+        self._statuses: Counter[str] = Counter()
+        self._unread = 0
+        self._wrong: list[tuple[int, str]] = []
+        self._usage = Usage()
+        self._field = options.reply
+        self._output: Output | None = None
+        if options.output is not None:
+            if options.output != STANDARD and not options.output.endswith((".jsonl", ".ndjson")):
+                msg = f"--output: {options.output} does not end in .jsonl"
+                raise Problem(msg, Exit.USAGE)
+            self._output = Output("--output", options.output, replace=options.force)
+
+    def run(self, signals: SignalHandler) -> int:
+        """Check the rows, and show what came of them."""
+        signals.last_words = lambda: f"Interrupted after {plural(self._statuses.total(), 'row')}."
+        signals.run(self._check_all)
+        options = self._options
+        if not self._statuses.total():
+            msg = f"{options.source} has no rows"
+            raise Problem(msg)
+        if options.output != STANDARD and not options.quiet:
+            self._show()
+        passed = self._statuses["passed"] == self._statuses.total()
+        return Exit.PASSED if passed else Exit.NOTHING_PASSED
+
+    async def _check_all(self) -> None:
+        options = self._options
+        async with AsyncExitStack() as stack:
+            judge: Backend | None = None
+            if self._judge is not None:
+                judge = await stack.enter_async_context(
+                    open_upstream(self._judge, follow_redirects=True)
+                )
+            file = stack.enter_context(_opened(options.source))
+            results = await stack.enter_async_context(
+                check_many(
+                    self._rows(file),
+                    self._requirements,
+                    concurrency=options.parallel,
+                    reply=self._reply,
+                    action=None if options.prompt is None else self._task,
+                    judge=judge,
+                    judge_options=options.spec.judge_options.model_dump(exclude_unset=True),
+                    validate_all=options.every,
+                    journal=None if options.journal is None else Journal(options.journal),
+                    in_order=True,
+                )
+            )
+            if self._output is not None:
+                self._output.begin(None, at_once=True)
+                stack.push_async_callback(self._output.close, keep=True)
+            view = None if options.quiet else live_view(self._progress)
+            if view is not None:
+                stack.enter_context(view)
+            async for item in results:
+                refused = None if item.error is None else item.error.__cause__
+                if isinstance(refused, AuthenticationFailed):
+                    raise refused  # Each further row would be refused, too.
+                self._count(item)
+                if self._output is not None:
+                    await self._output.write(_record(item))
+
+    def _progress(self, _: Console) -> RenderableType:
+        return f"{plural(self._statuses.total(), 'row')} checked"
+
+    def _rows(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
+        source = self._options.source
+        try:
+            format = RowFormat.JSONL if source == STANDARD else format_of(source)
+            yield from read_rows(file, format)
+        except ValueError as exc:
+            msg = f"{source}: {one_line(str(exc))}"
+            raise Problem(msg) from exc
+
+    def _reply(self, row: dict[str, Any]) -> Any:
+        if self._field is None:
+            self._field = next((name for name in REPLIES if name in row), None)
+        if self._field is None or self._field not in row:
+            wanted = self._field or "reply"
+            msg = f"it has no field {wanted!r}, only {', '.join(row)}: name it with --reply FIELD"
+            raise Problem(msg)
+        return row[self._field]
+
+    def _task(self, row: dict[str, Any]) -> Any:
+        name = str(self._options.prompt)
+        if name not in row:
+            msg = f"it has no field {name!r}, only {', '.join(row)}: see --prompt FIELD"
+            raise Problem(msg)
+        return row[name]
+
+    def _count(self, item: ItemResult[Any]) -> None:
+        self._statuses[item.status] += 1
+        self._usage += item.usage
+        problems = [] if item.error is None else [str(item.error)]
+        record = None if item.result is None else item.result.best
+        if record is not None:
+            problems = problems_of(record)
+            self._unread += not record.verdicts
+            for count, verdict in zip(self._counts, record.verdicts, strict=False):
+                count.by_status[verdict.status] += 1
+        if not item.success:
+            self._wrong.append((_number(item), one_line("; ".join(problems))))
+
+    def _show(self) -> None:
+        from rich.table import Table  # noqa: PLC0415 (few need it)
+
+        total = self._statuses.total()
+        console = make_console(sys.stdout)
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("requirement", overflow="fold")
+        names = ("passed", "failed", "errored", "skipped")
+        for name in names:
+            table.add_column(name, justify="right")
+        for count in self._counts:
+            row = [count.by_status[ValidationStatus(name)] for name in names]
+            table.add_row(printable(count.name), *(f"{n:,}" if n else "" for n in row))
+        console.print(table)
+        others = [f"{n:,} {name}" for name in ("failed", "errored") if (n := self._statuses[name])]
+        passed = f"{self._statuses['passed']:,} of {plural(total, 'row')} passed"
+        line = ", ".join([passed, *others])
+        if self._unread:
+            line += f"; {plural(self._unread, 'row')} could not be read as a whole reply"
+        if self._usage.requests:
+            line += f"; {self._usage}"
+        console.print(f"{line}.", soft_wrap=True)
+        for number, problem in self._wrong[:SHOWN]:
+            console.print(f"row {number}: {printable(problem)}", soft_wrap=True)
+        if len(self._wrong) > SHOWN:
+            console.print(f"... and {plural(len(self._wrong) - SHOWN, 'more row')}.")
+
+
+def _number(item: ItemResult[Any]) -> int:
+    """Return the line that a row begins on."""
+    return int(getattr(item.item, "number", item.id + 1))
+
+
+def _record(item: ItemResult[Any]) -> dict[str, Any]:
+    """Return a row with its verdicts."""
+    record: Slice | None = None if item.result is None else item.result.best
+    return {
+        **whole(dict(item.item)),
+        "status": item.status,
+        "reason": "" if record is None else record.reason,
+        "error": None if item.error is None else str(item.error),
+        "verdicts": [
+            {
+                "requirement": requirement.name,
+                "status": verdict.status.value,
+                "reason": verdict.reason,
+                "score": verdict.score,
+            }
+            for requirement, verdict in (() if record is None else record.validations)
+        ],
+    }
+
+
+@contextlib.contextmanager
+def _opened(source: str) -> Generator[BinaryIO]:
+    """Open the file of replies, or standard input."""
+    if source == STANDARD:
+        yield sys.stdin.buffer
+        return
+    try:
+        file = Path(source).open("rb")  # noqa: SIM115 (errors while it is read are others)
+    except OSError as exc:
+        msg = f"{source} can't be read: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+    with file:
+        yield file

@@ -1,0 +1,113 @@
+"""A reply that exists already, as an action: a draw of it checks it, and asks no model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
+
+from mellea_like.core.conversation import Message, as_action
+from mellea_like.core.display import shown
+from mellea_like.core.generation import Generation, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.core.conversation import Action, Asked, Context
+    from mellea_like.core.requirement import Requirement
+
+__all__ = ["GivenReply", "ReplyLike", "as_reply"]
+
+T = TypeVar("T")
+
+ReplyLike: TypeAlias = "str | Message | Generation | Mapping[str, Any]"
+"""A reply: its text, an assistant's message, or a chat completion or its message as a dictionary.
+
+An object that has ``model_dump()``, such as an SDK's completion, will do, too.
+"""
+
+
+class GivenReply(Generic[T]):
+    """An action whose reply exists already.
+
+    Args:
+        reply: the reply.
+        action: the task that it answers, as for ``sample``; None if that is unknown. Judges see it,
+            it may have requirements, and it reads the reply.
+
+    Raises:
+        TypeError: the reply or the action is of the wrong type.
+        ValueError: a dictionary is neither a message nor a completion.
+    """
+
+    def __init__(self, reply: object, action: Asked | Action[T] | None = None) -> None:
+        self.reply = as_reply(reply)
+        self.action: Action[Any] | None = None if action is None else as_action(action)
+
+    def __repr__(self) -> str:
+        return f"GivenReply({self.reply!r}, {self.action!r})"
+
+    @property
+    def requirements(self) -> Sequence[Requirement | str]:
+        """The requirements of the task."""
+        return getattr(self.action, "requirements", ())
+
+    def render(self, context: Context) -> Sequence[Message]:
+        """Return the messages that the reply answers."""
+        return context.messages if self.action is None else self.action.render(context)
+
+    def parse(self, text: str) -> T:
+        """Read the reply as the task does."""
+        return cast("T", text) if self.action is None else self.action.parse(text)
+
+
+def as_reply(reply: object) -> Generation:
+    """Make a reply from an argument.
+
+    Raises:
+        TypeError: it isn't a reply.
+        ValueError: a dictionary is neither an assistant's message nor a completion.
+    """
+    if isinstance(reply, Generation):
+        return reply
+    if isinstance(reply, str):
+        return Generation(reply)
+    if isinstance(reply, Message):
+        return _of_message(reply)
+    dump = getattr(reply, "model_dump", None)
+    if callable(dump):
+        reply = dump(exclude_none=True)
+    if not isinstance(reply, Mapping):
+        msg = (
+            "a reply is a str, a Message, a Generation, or an OpenAI-style message or completion,"
+            f" not {shown(reply)}"
+        )
+        raise TypeError(msg)
+    fields = cast("Any", reply)
+    choices: Any = fields.get("choices")
+    if choices is None:
+        return _of_message(Message.from_dict({"role": "assistant", **fields}))
+    try:
+        (choice,) = choices
+        message: dict[str, Any] = {"role": "assistant", **choice["message"]}
+        ended: Any = choice.get("finish_reason")
+        usage: Any = fields.get("usage") or {}
+        spent = Usage(1, usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0))
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        msg = f"a completion has one choice with a message: {shown(fields)}"
+        raise ValueError(msg) from exc
+    return _of_message(
+        Message.from_dict(message),
+        finish_reason=ended,
+        model=fields.get("model"),
+        usage=spent,
+        refusal=message.get("refusal"),
+    )
+
+
+def _of_message(message: Message, **known: Any) -> Generation:
+    if message.role != "assistant":
+        msg = f"a reply is a message of the assistant, not of the role {message.role!r}"
+        raise ValueError(msg)
+    return Generation(
+        message.text, tool_calls=message.tool_calls, reasoning=message.reasoning, **known
+    )

@@ -1,0 +1,164 @@
+"""``mellea-like check``: a file of replies is scored, and nothing is drawn."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command_line import run
+from http_server import Answer, OpenAIServer
+
+ROWS = [
+    {"prompt": "When?", "reply": "At noon, when the tide is high."},
+    {"prompt": "When?", "reply": "Soon."},
+    {"prompt": "When?", "reply": ""},
+]
+
+
+@pytest.fixture
+def replies(tmp_path):
+    path = tmp_path / "replies.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+def verdict(passed):
+    return Answer(json.dumps({"passed": passed, "reason": "as it says"}))
+
+
+def test_a_table_counts_and_the_rows_that_did_not_pass_are_shown(command, replies):
+    code, out, err = command("check", str(replies), "--check", "contains:tide", "--check=words<=3")
+    assert (code, err) == (1, "")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines == [
+        "requirement passed failed errored skipped",
+        "contains:tide 1 1",
+        "words<=3 1 1",
+        "0 of 3 rows passed, 3 failed; 1 row could not be read as a whole reply.",
+        "row 1: words<=3: it has 7 words; at most 3 are allowed",
+        'row 2: contains:tide: it does not contain "tide"',
+        "row 3: the reply is empty: answer with text, or call a tool",
+    ]
+
+
+def test_the_exit_code_is_0_if_all_rows_pass(command, replies):
+    replies.write_text(json.dumps(ROWS[0]))
+    code, out, _ = command("check", str(replies), "--check", "contains:tide")
+    assert code == 0
+    assert "1 of 1 row passed." in out
+    assert command("check", str(replies), "--check", "contains:tide", "-q") == (0, "", "")
+
+
+def test_verdicts_are_written_beside_the_rows(command, replies, tmp_path):
+    out = tmp_path / "verdicts.jsonl"
+    arguments = ("check", str(replies), "--check", "contains:tide", "-o", str(out))
+    assert command(*arguments)[0] == 1
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["status"] for row in rows] == ["passed", "failed", "failed"]
+    assert rows[1]["prompt"] == "When?"
+    assert rows[1]["verdicts"] == [
+        {
+            "requirement": "contains:tide",
+            "status": "failed",
+            "reason": 'it does not contain "tide"',
+            "score": 0.0,
+        }
+    ]
+    assert "the reply is empty" in rows[2]["reason"]
+    code, _, err = command(*arguments)
+    assert (code, "is there already" in err) == (3, True)
+    assert command(*arguments, "--force")[0] == 1
+
+
+def test_rows_come_from_a_pipe_and_from_csv_with_other_names(tmp_path):
+    done = run("check", "-", "--check", "words>=1", "-o", "-", stdin='{"text": "one"}\n')
+    assert (done.returncode, json.loads(done.stdout)["status"]) == (0, "passed")
+    table = tmp_path / "log.csv"
+    table.write_text("question,said\nWhen?,at noon\n")
+    done = run("check", str(table), "--reply", "said", "--check", "contains:noon")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_row_without_a_reply_is_an_error_of_that_row(command, replies):
+    replies.write_text('{"reply": "a"}\n{"words": "b"}\n')
+    code, out, _ = command("check", str(replies), "--check", "words>=1")
+    assert code == 1
+    assert "1 of 2 rows passed, 1 errored" in out
+    assert "row 2: it has no field 'reply', only words: name it with --reply FIELD" in out
+
+
+def test_a_model_judges_what_is_required_in_words(command, replies):
+    with OpenAIServer(verdict(True), verdict(False)) as server:
+        code, out, err = command(
+            *("check", str(replies), "--require", "says when", "--prompt", "prompt"),
+            *("--judge", "m", "--judge-base-url", server.url, "--parallel", "1"),
+            *("--judge-option", "temperature=0.5"),
+        )
+    assert (code, err) == (1, "")
+    assert "1 of 3 rows passed, 2 failed" in out
+    assert "2 requests, " in out
+    asked = server.requests[0]
+    assert (asked["model"], asked["temperature"]) == ("m", 0.5)
+    assert "When?" in asked["messages"][-1]["content"]
+
+
+def test_a_wrong_key_ends_the_run(command, replies):
+    with OpenAIServer(*[Answer.error(401, "wrong key")] * 3) as server:
+        code, out, err = command(
+            *("check", str(replies), "--require", "says when", "--judge", "m", "--parallel=1"),
+            *("--judge-base-url", server.url),
+        )
+        assert (code, out) == (3, "")
+        assert err.startswith("mellea-like: ")
+        assert "wrong key" in err
+        assert len(server.requests) <= 2
+
+
+def test_what_a_judge_refuses_is_undecided(command, replies):
+    with OpenAIServer(*[Answer.error(400, "too long for me")] * 3) as server:
+        code, out, _ = command(
+            *("check", str(replies), "--require", "says when", "--judge", "m"),
+            *("--judge-base-url", server.url),
+        )
+    assert code == 1
+    assert "0 of 3 rows passed, 1 failed, 2 errored" in out
+    assert "too long for me" in out
+
+
+def test_a_journal_keeps_what_was_judged(command, replies, tmp_path):
+    replies.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:2]))
+    with OpenAIServer(verdict(True), verdict(False)) as server:
+        arguments = (
+            *("check", str(replies), "--require", "says when", "--judge", "m", "--parallel=1"),
+            *("--judge-base-url", server.url, "--journal", str(tmp_path / "run.db")),
+        )
+        first, second = command(*arguments), command(*arguments)
+        assert len(server.requests) == 2
+    assert first[0] == second[0] == 1
+    assert "1 of 2 rows passed" in second[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        (["none.jsonl", "--check=words<3"], 3, "none.jsonl can't be read: No such file"),
+        (["none.txt", "--check=words<3"], 3, "none.txt can't be read"),
+        (["-"], 2, "there is nothing to check: add --check, --require or --schema"),
+        (["-", "--check=words<3"], 3, "- has no rows"),
+        (["-", "--check=wrods<3"], 2, "--check"),
+        (["-", "--require=is kind"], 2, "--require 'is kind' needs --judge MODEL"),
+        (["-", "--check=words<3", "--judge=m"], 2, "the judge has nothing to decide"),
+        (["-", "--check=words<3", "-o", "out.csv"], 2, "out.csv does not end in .jsonl"),
+    ],
+)
+def test_a_mistake_is_a_sentence(arguments, code, problem):
+    done = run("check", *arguments)
+    assert done.returncode == code
+    assert problem in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_a_line_that_is_no_json_is_named():
+    done = run("check", "-", "--check=words<3", stdin='{"reply": "a"}\n{"reply": \n')
+    assert done.returncode == 3
+    assert "line 2" in done.stderr

@@ -1,0 +1,276 @@
+"""`check`: the requirements of a draw on a reply that exists already."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import anyio
+import pytest
+from engine_kit import by_iteration
+
+from mellea_like import (
+    Budget,
+    Context,
+    FunctionBackend,
+    Generation,
+    Instruction,
+    Journal,
+    LimitExceeded,
+    Message,
+    Requirement,
+    ValidationResult,
+    check,
+    check_sync,
+    checks,
+    requirement,
+)
+from mellea_like.batch import check_many
+from mellea_like.checking import CheckResult, GivenReply, strategy_for_checks
+from mellea_like.core import Usage
+from mellea_like.errors import BackendUnavailable, BadVerdict, HookError, RequirementError
+from mellea_like.hooks import HookType, Plugin, PluginSet, hook
+
+pytestmark = pytest.mark.anyio
+
+short = checks.word_count(at_most=3)
+polite = Requirement("is polite")
+CALL = {"id": "1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+
+
+def judge(*verdicts: bool | Exception, asked: list[str] | None = None) -> FunctionBackend:
+    """A judge that gives these verdicts, one after another."""
+    left = list(verdicts)
+
+    async def answer(request):
+        if asked is not None:
+            asked.append(request.messages[-1].text)
+        verdict = left.pop(0)
+        if isinstance(verdict, Exception):
+            raise verdict
+        text = json.dumps({"passed": verdict, "reason": "as it says"})
+        return Generation(text, usage=Usage(1, 7, 3))
+
+    return FunctionBackend(answer, can_judge=True)
+
+
+@pytest.mark.parametrize(
+    ("reply", "wanted", "status", "problem"),
+    [
+        ("two words", [short], "passed", ""),
+        ("these are four words", [short], "failed", "it has 4 words"),
+        ("", [short], "failed", "the reply is empty"),
+        ("two words", short, "passed", ""),
+        ("two words", short & ~checks.contains("words"), "failed", "contains"),
+        (Message("assistant", "four words are these"), [short], "failed", "it has 4 words"),
+        (Generation("cut", finish_reason="length"), [short], "failed", "cut off"),
+        ({"role": "assistant", "content": "two words"}, [short], "passed", ""),
+        ({"content": None, "tool_calls": [CALL]}, [checks.calls_tool("look_up")], "passed", ""),
+        ({"content": "two words"}, [checks.calls_tool("look_up")], "failed", "look_up"),
+        (
+            {"choices": [{"message": {"content": "no"}, "finish_reason": "content_filter"}]},
+            [short],
+            "failed",
+            "withheld",
+        ),
+        ("any", [], "passed", ""),
+    ],
+)
+async def test_a_reply_of_any_kind_is_checked(reply, wanted, status, problem):
+    result = await check(reply, wanted)
+    assert (result.status, bool(result), result.passed) == (status, *2 * [status == "passed"])
+    assert problem in " ".join(result.problems)
+    assert bool(problem) == bool(result.problems)
+    assert result.usage == Usage()
+
+
+async def test_a_completion_of_an_sdk_is_a_reply():
+    class Completion:
+        def model_dump(self, *, exclude_none):
+            assert exclude_none
+            message = {"role": "assistant", "content": "two words"}
+            return {"choices": [{"message": message}], "model": "m", "usage": {"prompt_tokens": 3}}
+
+    result = await check(Completion(), [short])
+    assert result
+    assert (result.slice.model, result.slice.generation.usage) == ("m", Usage(1, 3, 0))
+    assert result.usage == Usage()  # The reply was paid for before.
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (7, TypeError),
+        (Message("user", "hi"), ValueError),
+        ({"role": "user", "content": "hi"}, ValueError),
+        ({"choices": []}, ValueError),
+        ({"choices": [{"text": "a legacy completion"}]}, ValueError),
+    ],
+)
+async def test_what_is_no_reply_is_refused(reply, error):
+    with pytest.raises(error):
+        await check(reply, [short])
+
+
+async def test_a_format_gives_a_typed_value():
+    assert (await check("12", format=int)).value == 12
+    wrong = await check("twelve", format=int)
+    assert (wrong.status, wrong.value, wrong.verdicts, wrong.score) == ("failed", None, (), 0.0)
+    assert "valid int" in wrong.problems[0]
+
+
+async def test_verdicts_scores_and_stages_are_those_of_a_draw():
+    half = Requirement("half", lambda _: ValidationResult(False, "half", 0.5), weight=3)
+    asked = []
+    result = await check("a b", [half, polite], judge=judge(asked=asked))
+    assert [v.status for v in result.verdicts] == ["failed", "skipped"]
+    assert (asked, result.score) == ([], None)
+    result = await check("a b", [half, short, polite], judge=judge(True), validate_all=True)
+    assert result.score == pytest.approx((3 * 0.5 + result.verdicts[1].score + 1) / 5)
+    assert [r.description for r, _ in result.validations][-1] == "is polite"
+    assert result.usage == Usage(1, 7, 3)
+
+
+async def test_a_judge_sees_the_task_and_the_conversation():
+    asked = []
+    before = Context([Message("user", "Hello."), Message("assistant", "Yes?")])
+    await check("Go.", [polite], action="Say no.", context=before, judge=judge(True, asked=asked))
+    assert all(text in asked[0] for text in ("Hello.", "Yes?", "Say no.", "<text>Go.</text>"))
+    task = Instruction("Say no.", requirements=[checks.starts_with("No")])
+    assert (await check("Go.", [], action=task)).status == "failed"
+
+
+async def test_threaded_checks_run_in_a_thread():
+    seen = []
+    slow = Requirement("slow", lambda _: seen.append(threading.current_thread()) or True)
+    assert await check("x", [slow])
+    assert seen[0] is not threading.current_thread()
+
+
+async def test_what_cannot_be_decided_is_errored_and_has_no_score(caplog):
+    def bug(candidate):
+        raise ZeroDivisionError("oops")
+
+    result = await check("x", [Requirement("buggy", bug, inline=True)])
+    assert (result.status, bool(result), result.score) == ("errored", False, None)
+    assert isinstance(result.error, RequirementError)
+    assert isinstance(result.error.__cause__, ZeroDivisionError)
+    assert "oops" in result.problems[0]
+    assert repr(result).startswith("<CheckResult: errored: ")
+    assert caplog.records == []
+    down = await check("x", [polite], judge=judge(*[BackendUnavailable("down")] * 9))
+    assert down.status == "errored"
+
+
+async def test_what_a_draw_raises_is_raised():
+    def bug(candidate):
+        raise ZeroDivisionError("oops")
+
+    with pytest.raises(ZeroDivisionError):
+        await check("x", [Requirement("buggy", bug, inline=True, on_error="raise")])
+    with pytest.raises(BadVerdict):
+        await check("x", [Requirement("says nothing", lambda _: None, inline=True)])
+    with pytest.raises(RequirementError, match="needs a judge"):
+        await check("x", [polite])
+    with pytest.raises(LimitExceeded):
+        spent = Budget(requests=1)
+        await check("x", [polite], judge=judge(True, True), budget=spent)
+        await check("x", [polite], judge=judge(True, True), budget=spent)
+
+
+async def test_hooks_of_validation_run_and_those_of_requests_do_not():
+    heard = []
+
+    class Listener(Plugin):
+        @hook(HookType.GENERATION_PRE_CALL)
+        async def request(self, payload):
+            heard.append(payload.purpose)
+
+        @hook(HookType.VALIDATION_PRE_CHECK)
+        async def before(self, payload):
+            heard.append("check")
+            return payload.model_copy(update={"requirements": (*payload.requirements, short)})
+
+    with PluginSet("mine", [Listener()]):
+        result = await check("these are four words", [polite], judge=judge(True))
+        assert result.status == "failed"
+        assert await check("two words", [polite], judge=judge(True))
+    assert heard == ["check", "check", "judge"]
+
+    class Broken(Plugin):
+        @hook(HookType.VALIDATION_POST_CHECK)
+        async def after(self, payload):
+            raise OSError("disk")
+
+    with PluginSet("broken", [Broken()]), pytest.raises(HookError):
+        await check("x", [short])
+
+
+async def test_a_cancelled_check_leaves_nothing_behind(virtual_clock):
+    async def never(request):
+        await anyio.sleep_forever()
+
+    with anyio.move_on_after(3) as scope:
+        await check("x", [polite], judge=FunctionBackend(never, can_judge=True))
+    assert scope.cancelled_caught
+
+
+def test_without_await():
+    assert check_sync("two words", [short])
+    asked = Requirement("asks its own judge", judge=judge(True, False))
+    assert check_sync("x", [asked]).usage == Usage(1, 7, 3)
+    assert not check_sync("x", asked)
+
+
+async def test_any_strategy_takes_a_given_reply_and_draws_nothing():
+    backend = by_iteration({})
+    from mellea_like import RejectionSamplingStrategy
+
+    strategy = RejectionSamplingStrategy(backend, loop_budget=1)
+    result = await strategy.sample(GivenReply("two words"), [short])
+    assert result.value == "two words"
+    assert backend.statistics().started == 0
+    assert isinstance(CheckResult(result.best), CheckResult)
+    assert strategy_for_checks().settings.loop_budget == 1
+
+
+@requirement("mentions its number", inline=True)
+def numbered(candidate):
+    return candidate.text[-1].isdigit()
+
+
+async def test_many_replies_with_a_journal(tmp_path):
+    rows = [{"task": f"Write {i}.", "out": f"text {i}" if i % 3 else "text"} for i in range(30)]
+
+    async def run():
+        found = {}
+        async with check_many(
+            rows,
+            [numbered],
+            concurrency=4,
+            reply=lambda row: row["out"],
+            action=lambda row: row["task"],
+            journal=Journal(tmp_path / "run.db"),
+        ) as results:
+            async for item in results:
+                found[item.id] = (item.status, item.replayed)
+        return found
+
+    first, second = await run(), await run()
+    wanted = {i: "passed" if i % 3 else "failed" for i in range(30)}
+    assert {i: status for i, (status, _) in first.items()} == wanted
+    assert second == {i: (status, True) for i, status in wanted.items()}
+
+
+async def test_many_texts_from_an_async_source_and_wrong_arguments():
+    async def source():
+        for text in ("a 1", "b", "", 4):
+            yield text
+
+    async with check_many(source(), numbered, concurrency=2, in_order=True) as results:
+        statuses = [item.status async for item in results]
+    assert statuses == ["passed", "failed", "failed", "errored"]
+    with pytest.raises(TypeError, match="reply is a plain function"):
+        check_many([], numbered, concurrency=1, reply="out")
+    with pytest.raises(RequirementError, match="needs a judge"):
+        check_many([], "is polite", concurrency=1)
