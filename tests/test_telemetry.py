@@ -18,16 +18,21 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mellea_like import (
     BackendError,
+    BestOf,
+    Budget,
     Candidate,
+    Collect,
     Generation,
     MultiTurnStrategy,
+    Price,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
+    Tool,
     requirement,
 )
 from mellea_like.backends.scripted import Reply, ScriptedBackend
-from mellea_like.core import Options, Usage
+from mellea_like.core import Options, ToolCall, Usage
 from mellea_like.errors import BackendUnavailable, RequirementError
 from mellea_like.requirements.checks import word_count
 from mellea_like.runtime.logs import IterationFilter
@@ -255,6 +260,112 @@ async def test_every_span_is_closed_when_the_caller_leaves(virtual_clock: object
         "cancelled"
     }
     assert not trace.get_current_span().get_span_context().is_valid
+
+
+async def test_what_loses_the_race_is_cancelled_and_no_error(virtual_clock: object) -> None:
+    recorder = Recorder()
+    replies = [Reply("no", delay=1), Reply("yes", delay=3), *[Reply("yes", delay=9)] * 3]
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend(replies), concurrency_budget=4, telemetry=recorder.telemetry
+    )
+    await strategy.sample("Agree.", [says_yes])
+    outcomes = [span.attributes["mellea_like.outcome"] for span in recorder.named("iteration")]
+    assert sorted(outcomes) == ["cancelled"] * 3 + ["failed", "passed"]
+    cut = [s for s in recorder.named("chat") if "mellea_like.outcome" in s.attributes]
+    assert [span.attributes["mellea_like.outcome"] for span in cut] == ["cancelled"] * 3
+    assert {span.status.status_code for span in recorder.spans} == {trace.StatusCode.UNSET}
+    assert all("error.type" not in span.attributes for span in recorder.spans)
+
+
+async def test_a_cancelled_call_is_no_error(virtual_clock: object) -> None:
+    recorder = Recorder()
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend([Reply("yes", delay=9)]), telemetry=recorder.telemetry
+    )
+    with anyio.move_on_after(1):
+        await strategy.sample("Agree.", [says_yes])
+    assert {span.status.status_code for span in recorder.spans} == {trace.StatusCode.UNSET}
+
+
+@pytest.mark.parametrize(
+    ("selection", "winners"),
+    [("first", {2}), (BestOf(lambda c: len(c.text), inline=True), {3}), (Collect(2), {2, 3})],
+)
+async def test_the_winners_are_marked(
+    virtual_clock: object, selection: object, winners: set[int]
+) -> None:
+    recorder = Recorder()
+    replies = [Reply("x"), Reply("yes", delay=1), Reply("yes!", delay=2)]
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend(replies),
+        loop_budget=3,
+        selection=selection,
+        telemetry=recorder.telemetry,
+    )
+    agrees = Requirement("agrees", lambda c: c.text.startswith("yes"), inline=True)
+    await strategy.sample("Agree.", [agrees])
+    marked = [s for s in recorder.named("iteration") if "mellea_like.winner" in s.attributes]
+    assert {span.attributes["mellea_like.iteration"] for span in marked} == winners
+    ends = {
+        span.attributes["mellea_like.iteration"]: span.end_time
+        for span in recorder.spans
+        if span.name.startswith("iteration")
+    }
+    assert sorted(ends, key=ends.__getitem__) == sorted(ends)  # Not when the call was decided.
+
+
+async def test_the_calls_span_has_tokens_cost_input_and_output() -> None:
+    recorder = Recorder(capture_content=True)
+    replies = [
+        Generation("no", usage=Usage(1, 1000, 10)),
+        Generation("yes", usage=Usage(1, 500, 0)),
+    ]
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend(replies, model="m"),
+        telemetry=recorder.telemetry,
+        budget=Budget(requests=9, prices={"m": Price(2.0, 8.0)}),
+    )
+    await strategy.sample("Agree.", [says_yes])
+    (call,) = recorder.named("sampling")
+    about = dict(call.attributes)
+    assert about["mellea_like.requests"] == 2
+    assert (about["gen_ai.usage.input_tokens"], about["gen_ai.usage.output_tokens"]) == (1500, 10)
+    assert about["mellea_like.cost"] == pytest.approx((1500 * 2 + 10 * 8) / 1e6)
+    assert about["mellea_like.currency"] == "USD"
+    (asked,) = json.loads(about["gen_ai.input.messages"])
+    assert asked["role"] == "user"
+    assert "Agree." in asked["parts"][0]["content"]
+    (said,) = json.loads(about["gen_ai.output.messages"])
+    assert said["parts"] == [{"type": "text", "content": "yes"}]
+
+
+async def test_calls_of_tools_and_their_results_are_recorded_as_the_conventions_say() -> None:
+    recorder = Recorder(capture_content=True)
+
+    def look_up(city: str) -> str:
+        """Look a city up."""
+        return f"{city} has 4 rooms"
+
+    call = ToolCall("c1", "look_up", '{"city": "Rome"}')
+    reply = Generation("", tool_calls=(call,), reasoning="I need the rooms.")
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend([reply, "yes"]), telemetry=recorder.telemetry
+    )
+    await strategy.sample("Agree.", [says_yes], tools=[Tool.of(look_up, read_only=True)])
+    first, second = recorder.named("chat")
+    (said,) = json.loads(first.attributes["gen_ai.output.messages"])
+    assert said["parts"] == [
+        {"type": "reasoning", "content": "I need the rooms."},
+        {"type": "tool_call", "id": "c1", "name": "look_up", "arguments": {"city": "Rome"}},
+    ]
+    *_, answered = json.loads(second.attributes["gen_ai.input.messages"])
+    assert answered == {
+        "role": "tool",
+        "parts": [{"type": "tool_call_response", "id": "c1", "response": "Rome has 4 rooms"}],
+    }
+    (ran,) = recorder.named("execute_tool")
+    assert ran.attributes["gen_ai.tool.call.arguments"] == '{"city": "Rome"}'
+    assert ran.attributes["gen_ai.tool.call.result"] == "Rome has 4 rooms"
 
 
 async def test_the_callers_span_is_current_again_afterwards() -> None:

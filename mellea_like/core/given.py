@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
-from mellea_like.core.conversation import Message, as_action
+from mellea_like.core.conversation import Message, as_action, joined_text
 from mellea_like.core.display import shown
 from mellea_like.core.generation import Generation, Usage
 
@@ -109,5 +109,8 @@ def _of_message(message: Message, **known: Any) -> Generation:
         msg = f"a reply is a message of the assistant, not of the role {message.role!r}"
         raise ValueError(msg)
     return Generation(
-        message.text, tool_calls=message.tool_calls, reasoning=message.reasoning, **known
+        joined_text(message.content),
+        tool_calls=message.tool_calls,
+        reasoning=message.reasoning,
+        **known,
     )

@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from mellea_like.core.backend import SPENDS_ON
 from mellea_like.core.connection_errors import is_of_backend
 from mellea_like.core.generation import Usage
+from mellea_like.core.prices import cost, price_for
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
@@ -169,22 +170,24 @@ class RunningCall:
         return self._run() if self._telemetry is None else self._run_traced(self._telemetry)
 
     async def _run_traced(self, telemetry: CallTelemetry) -> SamplingResult[Any]:
-        from mellea_like.telemetry.names import (  # noqa: PLC0415
-            DECISION_KIND,
-            DECISION_REASON,
-            STOP_REASON,
-            SUCCESS,
-        )
-
         with telemetry.call() as span:
             try:
                 return await self._run()
             finally:
-                ended = self._ending
-                reason = StopReason.CANCELLED if ended is None else ended.stop_reason
-                span.set({STOP_REASON: reason.value, SUCCESS: bool(ended and ended.success)})
-                if ended is not None and (decided := ended.decision) is not None:
-                    span.set({DECISION_KIND: decided.kind, DECISION_REASON: decided.reason})
+                slices = self._call.slices
+                asked = next((s.messages for s in slices if s.messages), ())
+                telemetry.decided(
+                    span, self._ending, slices, self.usage, asked=asked, money=self._money()
+                )
+
+    def _money(self) -> tuple[float, str] | None:
+        """Return the cost so far and its currency, if a budget has the prices of all its models."""
+        prices = next((b.prices for b in self._inputs.budgets if b.prices), None)
+        spent = [(model, usage) for model, usage in self.usage_by_model if usage != Usage()]
+        if not prices or any(price_for(model, prices) is None for model, _ in spent):
+            return None
+        currency = next(iter(prices.values())).currency
+        return sum((cost(usage, model, prices) for model, usage in spent), 0.0), currency
 
     async def _run(self) -> SamplingResult[Any]:
         try:

@@ -26,6 +26,7 @@ from mellea_like.errors import LimitExceeded, ToolError
 from mellea_like.runtime.event_loops import foreign
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
+from mellea_like.telemetry.names import TOOL_RESULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -180,11 +181,19 @@ class Toolbox:
         function: Any = tool.function
         arguments = self._own_arguments(call)
         try:
-            with self.telemetry.tool(tool.name, call.id), foreign("it"):
+            with (
+                self.telemetry.tool(tool.name, call.id, call.arguments) as span,
+                foreign("it"),
+            ):
                 if is_async(function):
-                    return _text(await function(**arguments))
-                answer = await run_in_thread(partial(function, **arguments))
-                return _text(await answer if isawaitable(answer) else answer)
+                    answer = await function(**arguments)
+                else:
+                    answer = await run_in_thread(partial(function, **arguments))
+                    answer = await answer if isawaitable(answer) else answer
+                text = _text(answer)
+                if span is not None and self.telemetry.capture_content:
+                    span.set({TOOL_RESULT: text})
+                return text
         except Exception as raised:
             what = f"{type(raised).__name__}: {bounded(error_text(raised))}"
             msg = f"the tool {tool.name} raised {what}"

@@ -79,12 +79,15 @@ class Telemetry:
             tracer or spans.NoOpTracer(), instruments, strategy, sampling_id, self.capture_content
         )
 
-    def tool(self, name: str, call: str) -> AbstractContextManager[object]:
-        """Return the span around one run of a tool, which has neither arguments nor answer.
+    def tool(
+        self, name: str, call: str, arguments: str = ""
+    ) -> AbstractContextManager[SpanScope | None]:
+        """Return the span around one run of a tool.
 
         Args:
             name: the tool's name.
             call: the id of the call.
+            arguments: the call's arguments, as JSON; recorded only with ``capture_content``.
 
         Returns:
             A context manager, which does nothing if nobody listens.
@@ -95,7 +98,9 @@ class Telemetry:
 
         tracer = spans.tracer_of(self._tracer_provider)
         return (
-            spans.tool_span(tracer, name, call, self.capture_content) if tracer else nullcontext()
+            spans.tool_span(tracer, name, call, arguments, self.capture_content)
+            if tracer
+            else nullcontext()
         )
 
     def server(self, name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope | None:

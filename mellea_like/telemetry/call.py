@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics
 from opentelemetry.trace import SpanKind, Tracer
 
+from mellea_like.core.conversation import joined_text, reply_message
+from mellea_like.core.slice import Outcome
+from mellea_like.core.tools import read_arguments
 from mellea_like.telemetry import names
 from mellea_like.telemetry.spans import SpanScope, type_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.util.types import AttributeValue
 
     from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.conversation import Message
     from mellea_like.core.generation import Generation, Usage
     from mellea_like.core.slice import Slice
+    from mellea_like.kernel.ending import Ending
 
 __all__ = ["CallTelemetry", "Instruments", "instruments_of", "meters_of"]
 
@@ -38,6 +46,8 @@ class CallTelemetry:
         self._strategy = strategy
         self._sampling_id = sampling_id
         self._capture = capture_content
+        self._passed: list[tuple[int, SpanScope, int]] = []
+        """The spans of draws that passed, and when they ended: one of them will be the winner's."""
 
     def call(self) -> SpanScope:
         """Return the span around the whole call."""
@@ -64,9 +74,7 @@ class CallTelemetry:
         """Return the span around one request to a backend."""
         attributes = _request_attributes(backend, request)
         if self._capture:
-            attributes[names.INPUT_MESSAGES] = _as_messages(
-                [(message.role, message.text) for message in request.messages]
-            )
+            attributes[names.INPUT_MESSAGES] = _as_json(request.messages)
         model = attributes.get(names.REQUEST_MODEL)
         name = f"chat {model}" if model else "chat"
         return SpanScope(self._tracer, name, attributes, self._capture, SpanKind.CLIENT)
@@ -79,7 +87,7 @@ class CallTelemetry:
         if generation.finish_reason is not None:
             found[names.RESPONSE_FINISH] = [generation.finish_reason]
         if self._capture:
-            found[names.OUTPUT_MESSAGES] = _as_messages([("assistant", generation.text)])
+            found[names.OUTPUT_MESSAGES] = _as_json([reply_message(generation)])
         span.set(found)
 
     def requested(
@@ -129,7 +137,58 @@ class CallTelemetry:
             if slice_.failures:
                 found[names.FAILED_REQUIREMENTS] = [failed.name for failed, _ in slice_.failures]
             span.set(found)
-            span.close(slice_.error)
+            if slice_.passed:
+                # An attribute can't be added to a span that has ended.
+                span.leave()
+                self._passed.append((slice_.iteration, span, time.time_ns()))
+            else:
+                span.close(None if slice_.outcome is Outcome.CANCELLED else slice_.error)
+
+    def decided(
+        self,
+        span: SpanScope,
+        ending: Ending | None,
+        slices: Sequence[Slice],
+        usage: Usage,
+        *,
+        asked: Sequence[Message],
+        money: tuple[float, str] | None,
+    ) -> None:
+        """Record what came of the call on its span, and mark the winners'.
+
+        Args:
+            span: the call's span.
+            ending: how the call ended; None if its caller left.
+            slices: its draws.
+            usage: its cost in tokens.
+            asked: the messages that were asked first.
+            money: its cost in money, and the currency; None without prices.
+        """
+        best = None if ending is None or not ending.success else ending.best_index
+        winners: set[int] = set() if best is None else {slices[best].iteration}
+        if best is not None and ending is not None and ending.decision is not None:
+            winners |= set(ending.decision.winners)
+        for iteration, passed, ended_at in self._passed:
+            if iteration in winners:
+                passed.set({names.WINNER: True})
+            passed.close(ended_at=ended_at)
+        found: dict[str, AttributeValue] = {
+            names.STOP_REASON: "cancelled" if ending is None else ending.stop_reason.value,
+            names.SUCCESS: best is not None,
+            names.REQUESTS: usage.requests,
+            names.INPUT_TOKENS: usage.input_tokens,
+            names.OUTPUT_TOKENS: usage.output_tokens,
+        }
+        if ending is not None and ending.decision is not None:
+            found[names.DECISION_KIND] = ending.decision.kind
+            found[names.DECISION_REASON] = ending.decision.reason
+        if money is not None:
+            found[names.COST], found[names.CURRENCY] = money
+        if self._capture:
+            found[names.INPUT_MESSAGES] = _as_json(asked)
+            if best is not None and (reply := slices[best].generation) is not None:
+                found[names.OUTPUT_MESSAGES] = _as_json([reply_message(reply)])
+        span.set(found)
 
 
 def _metric_attributes(backend: Backend, request: Request) -> dict[str, AttributeValue]:
@@ -163,11 +222,28 @@ def _request_attributes(backend: Backend, request: Request) -> dict[str, Attribu
     }
 
 
-def _as_messages(messages: list[tuple[str, str]]) -> str:
-    return json.dumps(
-        [{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in messages],
-        ensure_ascii=False,
-    )
+def _as_json(messages: Sequence[Message]) -> str:
+    """Write messages as the GenAI conventions have them."""
+    written = [{"role": message.role, "parts": _parts(message)} for message in messages]
+    return json.dumps(written, ensure_ascii=False)
+
+
+def _parts(message: Message) -> list[dict[str, Any]]:
+    if message.role == "tool":
+        answer = {"id": message.tool_call_id, "response": message.text}
+        return [{"type": "tool_call_response", **answer}]
+    parts: list[dict[str, Any]] = []
+    if message.reasoning:
+        parts.append({"type": "reasoning", "content": message.reasoning})
+    text = joined_text(message.content)
+    if text or not message.tool_calls:
+        parts.append({"type": "text", "content": text})
+    parts += [
+        {"type": "tool_call", "id": call.id, "name": call.name, "arguments": read_arguments(call)}
+        for call in message.tool_calls
+    ]
+    plain: list[dict[str, Any]] = json.loads(json.dumps(parts, default=str))
+    return plain
 
 
 class Instruments:

@@ -9,6 +9,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, NoOpTracer, Span, SpanKind, Status, StatusCode, Tracer
 
 from mellea_like.core.display import error_text
+from mellea_like.runtime.event_loops import split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.telemetry import names
 from mellea_like.telemetry.names import ERROR_TYPE, SCOPE
@@ -87,21 +88,27 @@ class SpanScope:
         if self._span is not None:
             self._span.set_attributes(attributes)
 
-    def close(self, error: BaseException | None = None) -> None:
-        """End the span, and make the one around it current again."""
+    def leave(self) -> None:
+        """Make the span around it current again. This one stays open."""
         if self._token is not None:
             otel_context.detach(self._token)
             self._token = None
+
+    def close(self, error: BaseException | None = None, ended_at: int | None = None) -> None:
+        """End the span, now or at a time in nanoseconds. A cancellation is not an error."""
+        self.leave()
         span, self._span = self._span, None
         if span is None:
             return
         try:
-            if error is not None:
+            if error is not None and split_cancellation(error)[0] is not None:
+                span.set_attribute(names.OUTCOME, "cancelled")
+            elif error is not None:
                 span.set_attribute(ERROR_TYPE, type_name(error))
                 span.set_status(
                     Status(StatusCode.ERROR, error_text(error) if self._capture else None)
                 )
-            span.end()
+            span.end(ended_at)
         except Exception as exc:  # noqa: BLE001 (the application's processors)
             _complain("end", self._name, exc)
 
@@ -135,7 +142,13 @@ def tracer_of(provider: TracerProvider | None) -> Tracer | None:
     return None if silent else tracers.get_tracer(SCOPE)
 
 
-def tool_span(tracer: Tracer, name: str, call: str, capture: bool) -> SpanScope:  # noqa: FBT001
+def tool_span(
+    tracer: Tracer,
+    name: str,
+    call: str,
+    arguments: str,
+    capture: bool,  # noqa: FBT001
+) -> SpanScope:
     """Return the span around one run of a tool."""
     about = {
         names.OPERATION: "execute_tool",
@@ -143,6 +156,8 @@ def tool_span(tracer: Tracer, name: str, call: str, capture: bool) -> SpanScope:
         names.TOOL_TYPE: "function",
         names.TOOL_CALL_ID: call,
     }
+    if capture:
+        about[names.TOOL_ARGUMENTS] = arguments
     return SpanScope(tracer, f"execute_tool {name}", about, capture)
 
 

@@ -84,6 +84,12 @@ async def test_a_reply_of_any_kind_is_checked(reply, wanted, status, problem):
     assert result.usage == Usage()
 
 
+async def test_calls_are_no_part_of_the_text():
+    result = await check({"content": None, "tool_calls": [CALL]}, [])
+    assert result.slice.text == ""
+    assert [call.name for call in result.slice.tool_calls] == ["look_up"]
+
+
 async def test_a_completion_of_an_sdk_is_a_reply():
     class Completion:
         def model_dump(self, *, exclude_none):
