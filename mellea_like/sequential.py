@@ -1,0 +1,226 @@
+"""Tests of pass rates that may stop at any time: when the answer is certain, and not before.
+
+They are e-processes: bets against a hypothesis whose capital is expected to stay below 1 as long as
+it is true, and grows if it is false. By Ville's inequality (1939), the capital ever reaches 1 /
+(1 - confidence) with a chance of at most 1 - confidence, however often one looks. The bets mix over
+the alternatives, as in Robbins' mixtures (Annals of Mathematical Statistics 41, 1970) and Waudby-
+Smith and Ramdas (JRSS B 86, 2024).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from mellea_like.core.argument_checks import real_number
+
+__all__ = ["Comparison", "PairedTest", "PassRateTest"]
+
+RATES = 48
+"""How many alternatives on each side a bet is spread over."""
+
+
+class PassRateTest:
+    """Decide whether a pass rate is at least a threshold.
+
+    Draws may run side by side: what ends first is no random sample of what has started, for passes
+    may be quicker than failures. So `start` numbers the draws, and `end` counts a draw as soon as
+    all before it have ended.
+
+    Args:
+        at_least: the threshold, between 0 and 1.
+        confidence: 1 minus the chance of each kind of wrong answer, between 0 and 1: ``"passed"``
+            though the rate is below the threshold, ``"failed"`` though it is not.
+
+    Attributes:
+        draws: how many draws count so far.
+        passes: how many of them have passed.
+        verdict: ``"passed"``, ``"failed"``, or None while it is open. It never changes again.
+
+    Raises:
+        TypeError: an argument isn't a number.
+        ValueError: an argument is out of its range.
+    """
+
+    def __init__(self, at_least: float, confidence: float = 0.95) -> None:
+        real_number("at_least", at_least, over=0, under=1)
+        real_number("confidence", confidence, over=0, under=1)
+        self.at_least = at_least
+        self.confidence = confidence
+        self.draws = self.passes = 0
+        self.verdict: Literal["passed", "failed"] | None = None
+        self._needed = -math.log(1 - confidence)
+        places = [(k + 0.5) / RATES for k in range(RATES)]
+        self._above = [at_least + (1 - at_least) * place for place in places]
+        self._below = [at_least * place for place in places]
+        self._started = 0
+        self._ended: dict[int, bool] = {}
+
+    def start(self) -> int:
+        """Return the number of a draw that starts, from 0."""
+        self._started += 1
+        return self._started - 1
+
+    def end(self, number: int, passed: bool) -> None:  # noqa: FBT001 (the one thing to say)
+        """Take note of a draw that has ended.
+
+        Args:
+            number: its number, from `start`.
+            passed: whether it passed.
+
+        Raises:
+            ValueError: no such draw has started, or it has ended before.
+        """
+        if not self.draws <= number < self._started or number in self._ended:
+            msg = f"draw {number} has not started, or has ended before"
+            raise ValueError(msg)
+        self._ended[number] = passed
+        while self.verdict is None and self.draws in self._ended:
+            self._count(self._ended.pop(self.draws))
+
+    def add(self, passed: bool) -> None:  # noqa: FBT001 (the one thing to say)
+        """Count a draw, of several that are made one after another."""
+        self.end(self.start(), passed)
+
+    def _count(self, passed: bool) -> None:  # noqa: FBT001
+        self.draws += 1
+        self.passes += passed
+        if self._evidence(self._above) >= self._needed:
+            self.verdict = "passed"
+        elif self._evidence(self._below) >= self._needed:
+            self.verdict = "failed"
+
+    def _evidence(self, rates: list[float]) -> float:
+        """Return the logarithm of the capital of bets on these rates, against the threshold."""
+        failures = self.draws - self.passes
+        here = _log_likelihood(self.passes, failures, self.at_least)
+        gains = [_log_likelihood(self.passes, failures, rate) - here for rate in rates]
+        most = max(gains)
+        return most + math.log(sum(math.exp(gain - most) for gain in gains) / len(gains))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The pass rates that are plausible, whenever one stops: a confidence sequence."""
+        return _plausible(self.passes, self.draws - self.passes, self._needed)
+
+    @property
+    def more(self) -> int | None:
+        """How many more draws it would take, if the rate is what it seems; None if it can't tell.
+
+        A rate at the threshold itself is never decided.
+        """
+        if self.verdict is not None:
+            return 0
+        seems = (self.passes + 0.5) / (self.draws + 1)
+        gain = _divergence(seems, self.at_least)
+        if gain < 1e-6:  # noqa: PLR2004 (over a million draws)
+            return None
+        rates = self._above if seems > self.at_least else self._below
+        return max(1, math.ceil((self._needed - self._evidence(rates)) / gain))
+
+
+class Comparison(NamedTuple):
+    """Which of two variants is better, so far.
+
+    Attributes:
+        better: ``"first"``, ``"second"``, or None while that is open.
+        first: the first one's passes.
+        second: the second one's passes.
+        examples: how many examples both were tried on.
+        p_value: the chance of a difference as clear as this, at any time so far, if there is none:
+            at most this.
+    """
+
+    better: Literal["first", "second"] | None
+    first: int
+    second: int
+    examples: int
+    p_value: float
+
+
+class PairedTest:
+    """Decide which of two variants passes more often, on the same examples.
+
+    Only examples on which they differ tell them apart. If neither is better, each of these is as
+    likely to favour the one as the other; the bets are against that.
+
+    Args:
+        confidence: 1 minus the chance to call one better if neither is, between 0 and 1.
+
+    Raises:
+        TypeError: the confidence isn't a number.
+        ValueError: it is out of its range.
+    """
+
+    def __init__(self, confidence: float = 0.95) -> None:
+        real_number("confidence", confidence, over=0, under=1)
+        self._needed = -math.log(1 - confidence)
+        self._examples = self._first = self._second = 0
+        self._alone = [0, 0]
+        self._most = 0.0
+        self._better: Literal["first", "second"] | None = None
+
+    def add(self, first: bool, second: bool) -> Comparison:  # noqa: FBT001 (two outcomes)
+        """Count an example.
+
+        Args:
+            first: whether the first variant passed on it.
+            second: whether the second one did.
+
+        Returns:
+            The comparison so far.
+        """
+        self._examples += 1
+        self._first += first
+        self._second += second
+        if first != second:
+            self._alone[second] += 1
+            ahead, behind = self._alone
+            mixture = _log_beta(ahead, behind)
+            self._most = max(self._most, mixture - (ahead + behind) * math.log(0.5))
+            if self._better is None and self._most >= self._needed:
+                self._better = "first" if ahead > behind else "second"
+        return self.result
+
+    @property
+    def result(self) -> Comparison:
+        """The comparison so far."""
+        p_value = min(1.0, math.exp(-self._most))
+        return Comparison(self._better, self._first, self._second, self._examples, p_value)
+
+
+def _log_likelihood(passes: int, failures: int, rate: float) -> float:
+    return passes * math.log(rate) + failures * math.log1p(-rate)
+
+
+def _log_beta(passes: int, failures: int) -> float:
+    """Return the logarithm of the mean likelihood over all rates."""
+    return math.lgamma(passes + 1) + math.lgamma(failures + 1) - math.lgamma(passes + failures + 2)
+
+
+def _divergence(rate: float, other: float) -> float:
+    """Return the Kullback-Leibler divergence: the evidence that a draw gives on average."""
+    return rate * math.log(rate / other) + (1 - rate) * math.log((1 - rate) / (1 - other))
+
+
+def _plausible(passes: int, failures: int, needed: float) -> tuple[float, float]:
+    draws = passes + failures
+    if not draws:
+        return 0.0, 1.0
+    mixture = _log_beta(passes, failures)
+
+    def ruled_out(rate: float) -> bool:
+        return mixture - _log_likelihood(passes, failures, rate) >= needed
+
+    def edge(inside: float, outside: float) -> float:
+        for _ in range(60):
+            middle = (inside + outside) / 2
+            if not 0 < middle < 1:
+                break
+            inside, outside = (inside, middle) if ruled_out(middle) else (middle, outside)
+        return inside
+
+    likeliest = min(max(passes / draws, 1e-12), 1 - 1e-12)
+    low = edge(likeliest, 0.0) if passes else 0.0
+    high = edge(likeliest, 1.0) if failures else 1.0
+    return low, high

@@ -1,0 +1,165 @@
+"""Sequential tests: wrong answers are as rare as they promise, whenever one stops."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mellea_like.sequential import PairedTest, PassRateTest
+
+RUNS, MOST = 200, 300
+
+
+def verdicts(rate: float, seed: int, at_least: float = 0.9) -> tuple[float, float]:
+    """Return the shares of runs that passed and that failed."""
+    chance = random.Random(seed)
+    found = []
+    for _ in range(RUNS):
+        test = PassRateTest(at_least)
+        while test.verdict is None and test.draws < MOST:
+            test.add(chance.random() < rate)
+        found.append(test.verdict)
+    return found.count("passed") / RUNS, found.count("failed") / RUNS
+
+
+# Three standard errors of 5 % in that many runs.
+ALLOWED = 0.05 + 3 * math.sqrt(0.05 * 0.95 / RUNS)
+
+
+def test_a_rate_just_below_the_threshold_rarely_passes():
+    passed, _ = verdicts(0.899, 1)
+    assert passed <= ALLOWED
+
+
+def test_a_rate_at_the_threshold_rarely_fails():
+    _, failed = verdicts(0.9, 2)
+    assert failed <= ALLOWED
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(0.99, 0), (0.7, 1), (0.5, 1)])
+def test_a_clear_rate_is_decided(rate, verdict):
+    assert verdicts(rate, 3)[verdict] >= 0.95
+
+
+def test_a_rate_of_one_takes_no_more_than_sixty_draws_and_of_zero_three():
+    for passed, verdict, most in ((True, "passed", 60), (False, "failed", 3)):
+        test = PassRateTest(0.9)
+        while test.verdict is None:
+            test.add(passed)
+        assert test.verdict == verdict
+        assert test.draws <= most
+        test.add(not passed)
+        assert test.verdict == verdict  # It never changes again.
+
+
+def test_draws_count_in_the_order_they_started():
+    test = PassRateTest(0.5)
+    numbers = [test.start() for _ in range(40)]
+    for number in numbers[1:]:
+        test.end(number, passed=True)  # Quick passes say nothing of the first, which still runs.
+    assert (test.draws, test.verdict) == (0, None)
+    test.end(0, passed=False)
+    assert test.verdict == "passed"
+    assert test.draws < 40  # Decided by the first of them, in that order.
+
+
+def test_the_order_of_the_ends_is_of_no_account():
+    chance = random.Random(4)
+    outcomes = [chance.random() < 0.8 for _ in range(200)]
+    inorder = PassRateTest(0.6)
+    for passed in outcomes:
+        inorder.add(passed)
+    shuffled = PassRateTest(0.6)
+    numbers = [shuffled.start() for _ in outcomes]
+    chance.shuffle(numbers)
+    for number in numbers:
+        if shuffled.verdict is None:
+            shuffled.end(number, outcomes[number])
+    assert (shuffled.verdict, shuffled.draws) == (inorder.verdict, inorder.draws)
+
+
+def test_a_draw_that_has_not_started_or_has_ended_is_refused():
+    test = PassRateTest(0.5)
+    number = test.start()
+    test.start()
+    for wrong in (2, -1):
+        with pytest.raises(ValueError, match="has not started, or has ended before"):
+            test.end(wrong, passed=True)
+    test.end(number, passed=True)
+    with pytest.raises(ValueError, match="has not started, or has ended before"):
+        test.end(number, passed=True)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, -0.1, 1.5, math.nan])
+def test_a_threshold_or_confidence_out_of_its_range_is_refused(wrong):
+    with pytest.raises(ValueError, match="at_least"):
+        PassRateTest(wrong)
+    with pytest.raises(ValueError, match="confidence"):
+        PassRateTest(0.5, wrong)
+    with pytest.raises(ValueError, match="confidence"):
+        PairedTest(wrong)
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_the_interval_contains_the_rate_that_was_seen(outcomes):
+    test = PassRateTest(0.5)
+    for passed in outcomes:
+        test.add(passed)
+    low, high = test.interval
+    assert 0 <= low <= (test.passes / test.draws if test.draws else 0.5) <= high <= 1
+
+
+def test_the_interval_contains_the_truth_at_all_times_together():
+    chance, missed = random.Random(5), 0
+    for _ in range(RUNS):
+        passes = 0
+        out = False
+        test = PassRateTest(0.001)  # So that it stays open.
+        for _ in range(60):
+            passed = chance.random() < 0.3
+            passes += passed
+            test.draws += 1
+            test.passes += passed
+            low, high = test.interval
+            out |= not low <= 0.3 <= high
+        missed += out
+    assert missed / RUNS <= ALLOWED
+
+
+def test_how_many_more_draws_it_would_take():
+    test = PassRateTest(0.9)
+    assert test.more is not None
+    for _ in range(20):
+        test.add(passed=True)
+    foreseen = test.draws + (test.more or 0)
+    while test.verdict is None:
+        test.add(passed=True)
+    assert test.more == 0
+    assert foreseen == pytest.approx(test.draws, rel=0.5)
+
+
+def test_two_variants_are_told_apart_by_the_examples_on_which_they_differ():
+    test = PairedTest()
+    for _ in range(50):
+        result = test.add(True, True)
+    assert (result.better, result.p_value, result.examples) == (None, 1.0, 50)
+    while result.better is None:
+        result = test.add(False, True)
+    assert result.better == "second"
+    assert (result.first, result.second) == (50, result.examples)
+    assert result.p_value <= 0.05
+    assert result.examples <= 62
+
+
+def test_two_equal_variants_are_rarely_told_apart():
+    chance, wrong = random.Random(6), 0
+    for _ in range(RUNS):
+        test = PairedTest()
+        for _ in range(300):
+            result = test.add(chance.random() < 0.5, chance.random() < 0.5)
+        wrong += result.better is not None
+    assert wrong / RUNS <= ALLOWED
