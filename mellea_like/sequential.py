@@ -33,6 +33,7 @@ class PassRateTest:
             though the rate is below the threshold, ``"failed"`` though it is not.
 
     Attributes:
+        started: how many draws have started.
         draws: how many draws count so far.
         passes: how many of them have passed.
         verdict: ``"passed"``, ``"failed"``, or None while it is open. It never changes again.
@@ -53,13 +54,13 @@ class PassRateTest:
         places = [(k + 0.5) / RATES for k in range(RATES)]
         self._above = [at_least + (1 - at_least) * place for place in places]
         self._below = [at_least * place for place in places]
-        self._started = 0
+        self.started = 0
         self._ended: dict[int, bool] = {}
 
     def start(self) -> int:
         """Return the number of a draw that starts, from 0."""
-        self._started += 1
-        return self._started - 1
+        self.started += 1
+        return self.started - 1
 
     def end(self, number: int, passed: bool) -> None:  # noqa: FBT001 (the one thing to say)
         """Take note of a draw that has ended.
@@ -71,7 +72,7 @@ class PassRateTest:
         Raises:
             ValueError: no such draw has started, or it has ended before.
         """
-        if not self.draws <= number < self._started or number in self._ended:
+        if not self.draws <= number < self.started or number in self._ended:
             msg = f"draw {number} has not started, or has ended before"
             raise ValueError(msg)
         self._ended[number] = passed
