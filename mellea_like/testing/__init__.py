@@ -4,9 +4,14 @@ Needs the extra ``testing``: ``pip install 'mellea-like[testing]'``. The fixture
 `mellea_like.testing.pytest_plugin`.
 """
 
-from mellea_like.testing.conformance import ConformanceError, check_backend
-from mellea_like.testing.recording_plugin import RecordingPlugin
-from mellea_like.testing.virtual_clock import DeadlockError, VirtualClock, run_virtual
+from typing import TYPE_CHECKING
+
+from mellea_like.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mellea_like.testing.conformance import ConformanceError, check_backend
+    from mellea_like.testing.recording_plugin import RecordingPlugin
+    from mellea_like.testing.virtual_clock import DeadlockError, VirtualClock, run_virtual
 
 __all__ = [
     "ConformanceError",
@@ -16,3 +21,12 @@ __all__ = [
     "check_backend",
     "run_virtual",
 ]
+
+__getattr__, __dir__ = lazy_exports(
+    globals(),
+    {
+        "mellea_like.testing.conformance": "ConformanceError check_backend",
+        "mellea_like.testing.recording_plugin": "RecordingPlugin",
+        "mellea_like.testing.virtual_clock": "DeadlockError VirtualClock run_virtual",
+    },
+)
