@@ -87,7 +87,7 @@ class CallTelemetry:
         if generation.finish_reason is not None:
             found[names.RESPONSE_FINISH] = [generation.finish_reason]
         if self._capture:
-            found[names.OUTPUT_MESSAGES] = _as_json([reply_message(generation)])
+            found[names.OUTPUT_MESSAGES] = _output(generation)
         span.set(found)
 
     def requested(
@@ -176,8 +176,9 @@ class CallTelemetry:
             names.STOP_REASON: "cancelled" if ending is None else ending.stop_reason.value,
             names.SUCCESS: best is not None,
             names.REQUESTS: usage.requests,
-            names.INPUT_TOKENS: usage.input_tokens,
-            names.OUTPUT_TOKENS: usage.output_tokens,
+            # Viewers add up the conventions' own names, which the requests have.
+            names.ALL_INPUT_TOKENS: usage.input_tokens,
+            names.ALL_OUTPUT_TOKENS: usage.output_tokens,
         }
         if ending is not None and ending.decision is not None:
             found[names.DECISION_KIND] = ending.decision.kind
@@ -187,7 +188,7 @@ class CallTelemetry:
         if self._capture:
             found[names.INPUT_MESSAGES] = _as_json(asked)
             if best is not None and (reply := slices[best].generation) is not None:
-                found[names.OUTPUT_MESSAGES] = _as_json([reply_message(reply)])
+                found[names.OUTPUT_MESSAGES] = _output(reply)
         span.set(found)
 
 
@@ -226,6 +227,15 @@ def _as_json(messages: Sequence[Message]) -> str:
     """Write messages as the GenAI conventions have them."""
     written = [{"role": message.role, "parts": _parts(message)} for message in messages]
     return json.dumps(written, ensure_ascii=False)
+
+
+def _output(reply: Generation) -> str:
+    """Write a reply as the conventions have it, which ask for why it ended."""
+    message = reply_message(reply)
+    ended = reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
+    ended = "tool_call" if ended == "tool_calls" else ended
+    written = {"role": message.role, "parts": _parts(message), "finish_reason": ended}
+    return json.dumps([written], ensure_ascii=False)
 
 
 def _parts(message: Message) -> list[dict[str, Any]]:
