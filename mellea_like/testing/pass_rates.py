@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -51,10 +52,12 @@ class Draw:
     Attributes:
         number: which run it is, from 0.
         reply: what the model said, if the body sets it: the first failing one is shown.
+        cost: what the run cost, in any currency, if the body sets it; for ``--draws-budget``.
     """
 
     number: int = 0
     reply: object = None
+    cost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,17 @@ def draw(request: pytest.FixtureRequest) -> Draw:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for a file of pass rates."""
-    parser.getgroup("mellea_like").addoption(
+    """Add the options."""
+    group = parser.getgroup("mellea_like")
+    group.addoption(
+        "--draws-budget",
+        type=float,
+        metavar="MONEY",
+        default=None,
+        help="start no further run of tests marked pass_rate when their costs reach this; it is"
+        " shared out evenly to the processes of pytest-xdist",
+    )
+    group.addoption(
         "--pass-rates",
         metavar="FILE",
         default=None,
@@ -119,7 +131,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
     def tried(**fixtures: Any) -> None:
         # A plain function, so that no other plugin takes it for an async test.
-        trial = _Trial(body, fixtures, rule)
+        trial = _Trial(body, fixtures, rule, _purse_of(pyfuncitem.config))
         try:
             trial.run()
         finally:
@@ -145,12 +157,33 @@ def _rule_of(mark: pytest.Mark) -> _Rule | str:
 
 
 @dataclass
+class _Purse:
+    """What the marked tests of a process may cost, and have cost."""
+
+    most: float
+    spent: float = 0.0
+
+
+_PURSE = pytest.StashKey[_Purse]()
+
+
+def _purse_of(config: pytest.Config) -> _Purse:
+    """Return the process's share of the budget."""
+    if _PURSE not in config.stash:
+        budget = config.getoption("--draws-budget")
+        workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
+        config.stash[_PURSE] = _Purse(math.inf if budget is None else budget / workers)
+    return config.stash[_PURSE]
+
+
+@dataclass
 class _Trial:
     """A marked test at work."""
 
     body: Callable[..., Any]
     fixtures: Mapping[str, Any]
     rule: _Rule
+    purse: _Purse
     failures: dict[int, tuple[str, object]] = field(default_factory=dict[int, tuple[str, object]])
     """Why runs failed, and their replies, by their numbers."""
     raised: BaseException | None = None
@@ -161,6 +194,7 @@ class _Trial:
 
         self.test: PassRateTest = PassRateTest(self.rule.at_least, self.rule.confidence)
         self.meter = Meter()
+        self.cost = 0.0
 
     @property
     def verdict(self) -> Literal["passed", "failed", "undecided"]:
@@ -202,7 +236,7 @@ class _Trial:
                 tasks.start_soon(work)
 
     def _next(self) -> int | None:
-        if self.test.started == self.rule.most:
+        if self.test.started == self.rule.most or self.purse.spent >= self.purse.most:
             return None
         return self.test.start()
 
@@ -229,6 +263,9 @@ class _Trial:
                 raise
             self.failures[number] = f"{type(exc).__name__}: {exc}", mine.reply
             return False
+        finally:
+            self.cost += mine.cost
+            self.purse.spent += mine.cost
         return True
 
     def record(self) -> dict[str, Any]:
@@ -249,6 +286,7 @@ class _Trial:
             "requests": usage.requests,
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,
+            "cost": self.cost,
             "first_failure": why[:LONGEST],
             "first_failing_reply": None if reply is None else str(reply)[:LONGEST],
         }
@@ -263,7 +301,10 @@ class _Trial:
         if self.verdict == "undecided":
             more = self.test.more
             takes = "no number of draws would tell" if more is None else f"some {more:,} more"
-            said = f"undecided: {said}; it would take {takes}: raise most={self.rule.most}"
+            how = f"raise most={self.rule.most}"
+            if self.purse.spent >= self.purse.most:
+                how = f"the draws' budget of {self.purse.most:g} is spent"
+            said = f"undecided: {said}; it would take {takes}: {how}"
         if found["first_failure"]:
             said += f"\nthe first failure: {found['first_failure']}"
         if found["first_failing_reply"] is not None:
@@ -297,6 +338,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         rate = "no draw" if one["rate"] is None else f"{one['rate']:.3f}"
         between = f"{one['low']:.3f} to {one['high']:.3f}"
         cost = f", {one['requests']} requests" if one["requests"] else ""
+        cost += f", {one['cost']:.4g} spent" if one["cost"] else ""
         terminalreporter.write_line(
             f"{one['verdict']:9} {rate} ({between}), {one['draws']} draws{cost}: {one['test']}"
         )

@@ -192,6 +192,20 @@ async def test_it():
     done.stdout.re_match_lines([r"passed +1\.000 \(.*\), (\d+) draws, \1 requests: .*test_it"])
 
 
+def test_a_budget_ends_the_draws_of_all_tests(run):
+    body = """
+@pytest.mark.pass_rate(at_least=0.9, concurrency=1)
+@pytest.mark.parametrize("which", [1, 2])
+def test_it(draw, which):
+    draw.cost = 0.25
+"""
+    done = run(body, "--draws-budget", "2.00")
+    done.assert_outcomes(failed=2)
+    done.stdout.fnmatch_lines(["undecided: 8 of 8 draws passed *: the draws' budget of 2 is spent"])
+    done.stdout.fnmatch_lines(["undecided 1.000 (*), 8 draws, 2 spent: *1[]]"])
+    run(body, "--draws-budget", "200").assert_outcomes(passed=2)
+
+
 def test_without_marked_tests_nothing_is_shown_or_imported(run):
     done = run(
         """
