@@ -28,6 +28,7 @@ from mellea_like.sampling.sync import run_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import TypedDict, Unpack
 
     from typing_extensions import TypeForm
 
@@ -37,6 +38,16 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import ValidationResult
     from mellea_like.limits.budget import Budget
+
+    class Arguments(TypedDict, total=False):
+        """Further arguments of `check`; see there."""
+
+        action: Asked | Action[Any] | None
+        context: Context | Sequence[MessageLike] | None
+        judge: Backend | None
+        budget: Budget | None
+        validate_all: bool
+
 
 __all__ = ["CheckResult", "GivenReply", "ReplyLike", "check", "check_sync", "strategy_for_checks"]
 
@@ -49,7 +60,7 @@ CALLS_ALLOWED = Options(extra={"tools": True})
 
 @dataclass(frozen=True, slots=True)
 class CheckResult(Generic[T]):
-    """What came of a check; true if every requirement is met. Generic in the parsed value.
+    """The result of a check; true if every requirement is met. Generic in the parsed value.
 
     Args:
         slice: the record, as that of a draw.
@@ -180,36 +191,24 @@ async def check(
     reply: ReplyLike,
     requirements: Requirement | str | Sequence[Requirement | str] = (),
     *,
-    action: Asked | Action[Any] | None = None,
-    context: Context | Sequence[MessageLike] | None = None,
     format: None = None,
-    judge: Backend | None = None,
-    budget: Budget | None = None,
-    validate_all: bool = False,
+    **arguments: Unpack[Arguments],
 ) -> CheckResult[Any]: ...
 @overload
 async def check(
     reply: ReplyLike,
     requirements: Requirement | str | Sequence[Requirement | str] = (),
     *,
-    action: Asked | Action[Any] | None = None,
-    context: Context | Sequence[MessageLike] | None = None,
     format: type[F],
-    judge: Backend | None = None,
-    budget: Budget | None = None,
-    validate_all: bool = False,
+    **arguments: Unpack[Arguments],
 ) -> CheckResult[F]: ...
 @overload
 async def check(
     reply: ReplyLike,
     requirements: Requirement | str | Sequence[Requirement | str] = (),
     *,
-    action: Asked | Action[Any] | None = None,
-    context: Context | Sequence[MessageLike] | None = None,
     format: TypeForm[F],
-    judge: Backend | None = None,
-    budget: Budget | None = None,
-    validate_all: bool = False,
+    **arguments: Unpack[Arguments],
 ) -> CheckResult[F]: ...
 async def check(
     reply: ReplyLike,
@@ -276,7 +275,7 @@ def check_sync(
     requirements: Requirement | str | Sequence[Requirement | str] = (),
     *,
     format: None = None,
-    **arguments: Any,
+    **arguments: Unpack[Arguments],
 ) -> CheckResult[Any]: ...
 @overload
 def check_sync(
@@ -284,7 +283,7 @@ def check_sync(
     requirements: Requirement | str | Sequence[Requirement | str] = (),
     *,
     format: type[F],
-    **arguments: Any,
+    **arguments: Unpack[Arguments],
 ) -> CheckResult[F]: ...
 @overload
 def check_sync(
@@ -292,14 +291,14 @@ def check_sync(
     requirements: Requirement | str | Sequence[Requirement | str] = (),
     *,
     format: TypeForm[F],
-    **arguments: Any,
+    **arguments: Unpack[Arguments],
 ) -> CheckResult[F]: ...
 def check_sync(
     reply: ReplyLike,
     requirements: Requirement | str | Sequence[Requirement | str] = (),
     *,
     format: Any = None,
-    **arguments: Any,
+    **arguments: Unpack[Arguments],
 ) -> CheckResult[Any]:
     """Check a reply, without ``await``.
 

@@ -17,17 +17,16 @@ from mellea_like.batch.rows.formats import RowFormat, format_of, whole
 from mellea_like.cli.backends import openai_upstream
 from mellea_like.cli.batch.output import Output, ReaderLeft
 from mellea_like.cli.console import live_view, make_console
-from mellea_like.cli.draw_options import JUDGING, parse_judge_options
+from mellea_like.cli.draw_options import JUDGING, parse_judge_options, requirements_of
 from mellea_like.cli.errors import code_of, logs, problems_of, report
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
 from mellea_like.cli.standard_streams import one_line, printable, warn
 from mellea_like.core.display import plural
 from mellea_like.core.generation import Usage
-from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationStatus
 from mellea_like.errors import AuthenticationFailed
-from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS, is_code_check, parse_check
+from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS, is_code_check
 from mellea_like.specification.strategy import StrategySpec
 from mellea_like.specification.upstream import open_upstream
 
@@ -134,17 +133,6 @@ class CheckOptions:
         }
         return read_section(StrategySpec, given, option_names(type(self)))
 
-    def make_requirements(self) -> list[Requirement]:
-        """Make the requirements."""
-        name = "" if self.json_schema is None else f"schema:{self.json_schema.name}"
-        made = self.spec.make_requirements(schema_name=name)
-        try:
-            code = [parse_check(one, code=True) for one in self.checks if is_code_check(one)]
-        except ValueError as exc:
-            msg = f"--check: {exc}"
-            raise Problem(msg, Exit.USAGE) from exc
-        return [*(Requirement(one) if isinstance(one, str) else one for one in made), *code]
-
 
 def run(options: CheckOptions, signals: SignalHandler) -> int:
     """Run the command."""
@@ -172,7 +160,7 @@ class _Checks:
 
     def __init__(self, options: CheckOptions) -> None:
         self._options = options
-        self._requirements = options.make_requirements()
+        self._requirements = requirements_of(options.spec, options.checks, options.json_schema)
         if not self._requirements:
             msg = "there is nothing to check: add --check, --require or --schema"
             raise Problem(msg, Exit.USAGE)

@@ -294,14 +294,7 @@ class DrawOptions:
 
     def make_requirements(self) -> list[Requirement]:
         """Make the requirements: checks, schema and those that a judge decides."""
-        name = "" if self.json_schema is None else f"schema:{self.json_schema.name}"
-        made = self.spec.make_requirements(schema_name=name)
-        try:
-            code = [parse_check(c, code=True) for c in self._fixed_checks if is_code_check(c)]
-        except ValueError as exc:
-            msg = f"--check: {exc}"
-            raise Problem(msg, Exit.USAGE) from exc
-        return [*(Requirement(one) if isinstance(one, str) else one for one in made), *code]
+        return requirements_of(self.spec, self._fixed_checks, self.json_schema)
 
     @property
     def _fixed_checks(self) -> list[str]:
@@ -314,6 +307,19 @@ class DrawOptions:
         options = self.spec.options
         asked = options.model_dump(include=set(REQUEST), exclude_none=True)
         return asked | ({"extra": options.extra} if options.extra else {})
+
+
+def requirements_of(
+    spec: StrategySpec, checks: Iterable[str], schema: Path | None
+) -> list[Requirement]:
+    """Make the requirements of a specification, and the checks that run code."""
+    made = spec.make_requirements(schema_name="" if schema is None else f"schema:{schema.name}")
+    try:
+        code = [parse_check(one, code=True) for one in checks if is_code_check(one)]
+    except ValueError as exc:
+        msg = f"--check: {exc}"
+        raise Problem(msg, Exit.USAGE) from exc
+    return [*(Requirement(one) if isinstance(one, str) else one for one in made), *code]
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def _rule_of(mark: pytest.Mark) -> _Rule | str:
 
 @dataclass
 class _Purse:
-    """What the marked tests of a process may cost, and have cost."""
+    """The budget of a process's marked tests, and their cost so far."""
 
     most: float
     spent: float = 0.0
@@ -292,7 +292,7 @@ class _Trial:
         }
 
     def sentence(self) -> str:
-        """Say why the test did not pass."""
+        """Explain why the test did not pass."""
         found = self.record()
         low, high = found["low"], found["high"]
         rate = f"{found['passes']} of {found['draws']} draws passed"

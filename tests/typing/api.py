@@ -26,11 +26,14 @@ from mellea_like import (
     SyncSampler,
     Tool,
     ValidationResult,
+    check,
+    check_sync,
     checks,
     requirement,
 )
 from mellea_like.agent import AgentResult, run_agent, run_agent_sync
 from mellea_like.backends import ScriptedBackend
+from mellea_like.checking import CheckResult
 from mellea_like.core import Action, Options, StopReason, ToolCall, Usage, current_iteration
 from mellea_like.core.backend import Backend, StreamingBackend
 from mellea_like.errors import BackendError, HookError, SamplingFailed
@@ -392,3 +395,10 @@ async def tools_are_functions_or_schemas(strategy: RejectionSamplingStrategy) ->
     assert_type(run_agent_sync(strategy, "go", tools=[look_up]), AgentResult[str])
     assert_type(run_agent_sync(strategy, "go", format=int).value, int | None)
     assert_type(checks.unless_it_calls("is short"), Requirement)
+
+
+async def a_check_knows_the_type_of_the_value() -> None:
+    assert_type((await check("x", [checks.is_json()], format=Invoice)).value, Invoice | None)
+    assert_type(check_sync("1", format=int), CheckResult[int])
+    assert_type(check_sync("1", "is one", format=int | str), CheckResult[int | str])
+    check_sync("x", juge=None)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
