@@ -230,7 +230,7 @@ async def check(
     Args:
         reply: the reply: its text, a `Message` or `Generation`, or an OpenAI-style message or
             completion.
-        requirements: what must hold, one or several; a text is decided by the judge.
+        requirements: the requirements, one or several; a text is decided by the judge.
         action: the task that the reply answers, as for ``sample``. Judges see it.
         context: the conversation before the task.
         format: the type to parse the reply to, as for ``sample``.

@@ -18,7 +18,7 @@ from mellea_like.core.backend import Options, insisted
 from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
 
 try:
-    import httpx2  # What the SDK speaks HTTP with, from version 3 on.
+    import httpx2  # The SDK's HTTP library, from version 3 on.
     import openai
 except ImportError as exc:  # pragma: no cover
     msg = "OpenAIBackend needs the official SDK: pip install 'mellea-like[openai]'"

@@ -273,12 +273,12 @@ class Incoming:
                 self._over = True
                 error = self._error_of(exc)
         if time_left.cancelled_caught and self._reply.whole:
-            self._over = True  # What is late after the reply's end takes only the usage.
+            self._over = True  # Only the usage is lost if the rest is late.
         elif time_left.cancelled_caught:
             translator = self._translator()
             error = translator.late() if self._silent_at > self._ends else translator.silent()
         if error is not None and found and not everything:
-            self._error, self._over = error, False  # What came before it comes first.
+            self._error, self._over = error, False  # The pieces before it come first.
         elif error is not None:
             # Outside the handler, so that no foreign exception hangs on as the context.
             raise error
@@ -328,7 +328,7 @@ class Incoming:
                 event = self._event.decode("utf-8", "replace")
                 return translator.malformed(why, event, began=self._reply.began)
             case _ if self._reply.whole:
-                return None  # What breaks after the reply's end takes only the usage.
+                return None  # Only the usage is lost after the reply's end.
             case _:
                 error = translator.of(exc)
         if self._reply.began and isinstance(error, BackendUnavailable):

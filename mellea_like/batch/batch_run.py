@@ -107,7 +107,7 @@ class BatchRun(Generic[T, I]):
         self._start_no_more = self._aborted = False
         self._error: BaseException | None = None
         self._interrupt: BaseException | None = None
-        # What it came to:
+        # Its results:
         self._began = 0.0
         self._took: float | None = None
         self._statuses: Counter[str] = Counter()
@@ -181,7 +181,7 @@ class BatchRun(Generic[T, I]):
         """Wait for the next result.
 
         Returns:
-            What came of an item.
+            The result of an item.
 
         Raises:
             RuntimeError: the batch was not entered, or was left.
@@ -414,7 +414,7 @@ class BatchRun(Generic[T, I]):
     ) -> None:
         """Count an item and have it handed on: one synchronous step.
 
-        What it cost ``before`` is counted already; ``kept`` tells whether the journal has it.
+        Its cost ``before`` is counted already; ``kept`` tells whether the journal has it.
         """
         del kept
         self._count(outcome, before)

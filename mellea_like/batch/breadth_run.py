@@ -95,7 +95,7 @@ class BreadthRun(BatchRun[T, I]):
             self._quiet = anyio.Event()
             await self._quiet.wait()
         if self._open_journal is not None:
-            await self._open_journal.flush()  # What has a result doesn't wait any more.
+            await self._open_journal.flush()  # An item with a result doesn't wait any more.
 
     async def _take_waiting(
         self,
@@ -207,7 +207,7 @@ class BreadthRun(BatchRun[T, I]):
         if not self._holds_back or self._open_journal is None:
             return
         self._ordered = False  # They come in order now.
-        # What was stopped has kept its places.
+        # Items that were stopped have kept their places.
         self._window = anyio.Semaphore(2 * self._concurrency, fast_acquire=True)
         run = EarlierRun(self._open_journal, now=True)
         await self._source.go_through(partial(self._take_finished, run))

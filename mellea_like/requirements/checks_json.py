@@ -161,7 +161,7 @@ def _copied(schema: Mapping[str, Any]) -> Any:
 class ForeignSchema:
     """A JSON Schema that someone else wrote, such as the caller of a server: it may be costly.
 
-    What looks at a reply that is still arriving skips the patterns and gives up after a number of
+    A check of a reply that is still arriving skips the patterns and gives up after a number of
     steps; the check of the whole reply decides. That one may take long, or much memory: run it in
     a process that can be ended.
 

@@ -51,8 +51,8 @@ class Draw:
 
     Attributes:
         number: which run it is, from 0.
-        reply: what the model said, if the body sets it: the first failing one is shown.
-        cost: what the run cost, in any currency, if the body sets it; for ``--draws-budget``.
+        reply: the model's reply, if the body sets it: the first failing one is shown.
+        cost: the run's cost in any currency, if the body sets it; for ``--draws-budget``.
     """
 
     number: int = 0
