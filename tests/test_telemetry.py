@@ -371,6 +371,23 @@ async def test_calls_of_tools_and_their_results_are_recorded_as_the_conventions_
     assert ran.attributes["gen_ai.tool.call.result"] == "Rome has 4 rooms"
 
 
+async def test_arguments_that_json_cannot_hold_do_not_reach_the_caller() -> None:
+    recorder = Recorder(capture_content=True)
+    unfit = {("a", 1): object()}
+    calls = (
+        ToolCall("1", "f", '{"x": 1}', value={"x": unfit}),
+        ToolCall("2", "f", "not JSON", value=unfit),
+    )
+    reply = Generation("yes", tool_calls=calls)
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend([reply]), telemetry=recorder.telemetry, accept_incomplete=True
+    )
+    assert (await strategy.sample("Agree.", [says_yes])).success
+    (call,) = recorder.named("sampling")
+    (said,) = json.loads(call.attributes["gen_ai.output.messages"])
+    assert [part.get("arguments") for part in said["parts"]] == [None, {"x": 1}, "not JSON"]
+
+
 async def test_the_callers_span_is_current_again_afterwards() -> None:
     recorder = Recorder()
     strategy = RejectionSamplingStrategy(ScriptedBackend(["yes"]), telemetry=recorder.telemetry)

@@ -184,6 +184,7 @@ class _Checks:
         self._statuses: Counter[str] = Counter()
         self._unread = 0
         self._wrong: list[tuple[int, str]] = []
+        """The first rows that did not pass, and why."""
         self._usage = Usage()
         self._field = options.reply
         self._output: Output | None = None
@@ -226,6 +227,7 @@ class _Checks:
                     judge_options=options.spec.judge_options.model_dump(exclude_unset=True),
                     validate_all=options.every,
                     journal=None if options.journal is None else Journal(options.journal),
+                    keep_errors=False,  # The next run checks those again.
                     in_order=True,
                 )
             )
@@ -281,7 +283,7 @@ class _Checks:
             self._unread += not record.verdicts
             for count, verdict in zip(self._counts, record.verdicts, strict=False):
                 count.by_status[verdict.status] += 1
-        if not item.success:
+        if not item.success and len(self._wrong) < SHOWN:
             self._wrong.append((_number(item), one_line("; ".join(problems))))
 
     def _show(self) -> None:
@@ -306,10 +308,10 @@ class _Checks:
         if self._usage.requests:
             line += f"; {self._usage}"
         console.print(f"{line}.", soft_wrap=True)
-        for number, problem in self._wrong[:SHOWN]:
+        for number, problem in self._wrong:
             console.print(f"row {number}: {printable(problem)}", soft_wrap=True)
-        if len(self._wrong) > SHOWN:
-            console.print(f"... and {plural(len(self._wrong) - SHOWN, 'more row')}.")
+        if more := total - self._statuses["passed"] - len(self._wrong):
+            console.print(f"... and {plural(more, 'more row')}.")
 
 
 def _number(item: ItemResult[Any]) -> int:

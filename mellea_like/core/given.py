@@ -91,7 +91,7 @@ def as_reply(reply: object) -> Generation:
         message: dict[str, Any] = {"role": "assistant", **choice["message"]}
         ended: Any = choice.get("finish_reason")
         usage: Any = fields.get("usage") or {}
-        spent = Usage(1, usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0))
+        spent = Usage(1, usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0)
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         msg = f"a completion has one choice with a message: {shown(fields)}"
         raise ValueError(msg) from exc

@@ -11,7 +11,6 @@ from opentelemetry.trace import SpanKind, Tracer
 
 from mellea_like.core.conversation import joined_text, reply_message
 from mellea_like.core.slice import Outcome
-from mellea_like.core.tools import read_arguments
 from mellea_like.telemetry import names
 from mellea_like.telemetry.spans import SpanScope, type_name
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Message
     from mellea_like.core.generation import Generation, Usage
     from mellea_like.core.slice import Slice
+    from mellea_like.core.tools import ToolCall
     from mellea_like.kernel.ending import Ending
 
 __all__ = ["CallTelemetry", "Instruments", "instruments_of", "meters_of"]
@@ -249,11 +249,18 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     if text or not message.tool_calls:
         parts.append({"type": "text", "content": text})
     parts += [
-        {"type": "tool_call", "id": call.id, "name": call.name, "arguments": read_arguments(call)}
+        {"type": "tool_call", "id": call.id, "name": call.name, "arguments": _arguments(call)}
         for call in message.tool_calls
     ]
-    plain: list[dict[str, Any]] = json.loads(json.dumps(parts, default=str))
-    return plain
+    return parts
+
+
+def _arguments(call: ToolCall) -> Any:
+    """Return a call's arguments as they were written: their values may not fit into JSON."""
+    try:
+        return json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        return call.arguments
 
 
 class Instruments:

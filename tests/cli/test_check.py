@@ -138,6 +138,34 @@ def test_a_journal_keeps_what_was_judged(command, replies, tmp_path):
     assert "1 of 2 rows passed" in second[1]
 
 
+def test_rows_that_were_undecided_are_judged_again(command, replies, tmp_path):
+    replies.write_text(json.dumps(ROWS[0]))
+    with OpenAIServer(Answer.error(400, "not today"), verdict(True)) as server:
+        arguments = (
+            *("check", str(replies), "--require", "says when", "--judge", "m"),
+            *("--judge-base-url", server.url, "--journal", str(tmp_path / "run.db")),
+        )
+        assert [command(*arguments)[0] for _ in range(3)] == [1, 0, 0]
+        assert len(server.requests) == 2
+
+
+def test_a_journal_of_another_field_is_refused(command, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"good": "yes", "bad": "no"}')
+    arguments = ("check", str(rows), "--check=contains:yes", f"--journal={tmp_path / 'run.db'}")
+    assert command(*arguments, "--reply", "good")[0] == 0
+    code, _, err = command(*arguments, "--reply", "bad")
+    assert (code, "journal" in err) == (3, True)
+
+
+def test_only_the_first_rows_that_did_not_pass_are_shown(command, replies):
+    replies.write_text('{"reply": "a"}\n' * 13)
+    out = command("check", str(replies), "--check", "contains:b")[1]
+    assert out.count("contains:b: ") == 10
+    assert "row 10: " in out
+    assert out.endswith("... and 3 more rows.\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [

@@ -25,10 +25,16 @@ from mellea_like import (
     checks,
     requirement,
 )
-from mellea_like.batch import check_many
+from mellea_like.batch import check_many, sample_many
 from mellea_like.checking import CheckResult, GivenReply, strategy_for_checks
 from mellea_like.core import Usage
-from mellea_like.errors import BackendUnavailable, BadVerdict, HookError, RequirementError
+from mellea_like.errors import (
+    BackendUnavailable,
+    BadVerdict,
+    HookError,
+    JournalError,
+    RequirementError,
+)
 from mellea_like.hooks import HookType, Plugin, PluginSet, hook
 
 pytestmark = pytest.mark.anyio
@@ -101,6 +107,12 @@ async def test_a_completion_of_an_sdk_is_a_reply():
     assert result
     assert (result.slice.model, result.slice.generation.usage) == ("m", Usage(1, 3, 0))
     assert result.usage == Usage()  # The reply was paid for before.
+
+
+async def test_a_server_that_counts_no_tokens_is_no_error():
+    usage = {"prompt_tokens": None, "completion_tokens": 2}
+    reply = {"choices": [{"message": {"content": "two words"}}], "usage": usage}
+    assert (await check(reply, [short])).slice.generation.usage == Usage(1, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +278,27 @@ async def test_many_replies_with_a_journal(tmp_path):
     wanted = {i: "passed" if i % 3 else "failed" for i in range(30)}
     assert {i: status for i, (status, _) in first.items()} == wanted
     assert second == {i: (status, True) for i, status in wanted.items()}
+
+
+async def test_a_journal_tells_given_replies_apart(tmp_path):
+    """The reply is part of what identifies an item, also where the item is the action itself."""
+
+    async def run(*replies):
+        items = [GivenReply(reply, "Write.") for reply in replies]
+        many = sample_many(
+            strategy_for_checks(),
+            items,
+            requirements=[numbered],
+            concurrency=1,
+            journal=Journal(tmp_path / "run.db"),
+        )
+        async with many as results:
+            return [item.status async for item in results]
+
+    assert await run("one 1", "two") == ["passed", "failed"]
+    assert await run("one 1", "two") == ["passed", "failed"]
+    with pytest.raises(JournalError, match="item 0 is not the one that the journal has"):
+        await run("two", "one 1")
 
 
 async def test_many_texts_from_an_async_source_and_wrong_arguments():

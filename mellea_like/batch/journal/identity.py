@@ -24,8 +24,15 @@ from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mellea_like.core.backend import Options, innermost, is_backend
-from mellea_like.core.conversation import Context, Message, as_action, is_action
+from mellea_like.core.conversation import (
+    Context,
+    Message,
+    as_action,
+    is_action,
+    reply_message,
+)
 from mellea_like.core.format import json_schema
+from mellea_like.core.given import GivenReply
 from mellea_like.core.requirement import Requirement
 
 if TYPE_CHECKING:
@@ -96,11 +103,14 @@ def identity_of(
 
 
 def digest_of(item: object, action: Action[Any] | None) -> str:
-    """Identify an item, whatever its position, by a digest of it and one of its prompt."""
+    """Identify an item, whatever its position, by a digest of it and one of its prompt.
+
+    A reply that exists already is part of what it answers.
+    """
     own: Json
     asked: Json
     try:
-        asked = None if action is None else [_message(m) for m in action.render(_EMPTY)]
+        asked = None if action is None else _asked(action)
     except Exception as exc:  # noqa: BLE001 (the same one comes when the item is sampled)
         asked = [f"no prompt: {type(exc).__name__}"]
     try:
@@ -108,6 +118,15 @@ def digest_of(item: object, action: Action[Any] | None) -> str:
     except Exception:  # noqa: BLE001 (circular or unreadable; the prompt identifies it)
         own = {OPAQUE: _name(type(item))}
     return f"{_digest(own)}-{_digest(asked)}"
+
+
+def _asked(action: Action[Any]) -> list[Json]:
+    """Describe the messages of an action, with its reply if that exists already."""
+    asked: list[Json] = [_message(message) for message in action.render(_EMPTY)]
+    if isinstance(action, GivenReply):
+        asked.append(reply_message(action.reply).as_dict())
+        asked.append(action.reply.finish_reason)
+    return asked
 
 
 def _message(message: object) -> Json:
