@@ -25,7 +25,7 @@ nox.options.sessions = ["tests", "lint", "typing", "docs", "examples"]
 nox.options.default_venv_backend = "none"
 
 ROOT = Path(__file__).parent
-APART = ("storm", "kill", "ray", "browser", "clients", "package")
+APART = ("storm", "kill", "ray", "browser", "clients", "package", "trainers")
 """Marks of tests with a session of their own: ``nox -s tests`` leaves them out."""
 CLIENTS = ROOT / "tests" / "clients"
 HTML = ROOT / "docs" / "_build" / "html"
@@ -169,6 +169,18 @@ def ray(session: nox.Session) -> None:
     """Run batches on a real Ray cluster of two nodes, in its own network namespace."""
     environment = Environment(session, "ray")
     environment.run("pytest", "-m", "ray", "--durations=5", ROOT / "tests" / "ray")
+
+
+@nox.session
+def trainers(session: nox.Session) -> None:
+    """Train a tiny model with rewards, in TRL, and score tasks of verifiers; CI leaves it out.
+
+    It installs PyTorch, some gigabytes on a machine with a GPU.
+    """
+    environment = Environment(session, "trainers", apart=True)
+    environment.run("uv", "pip", "install", "--quiet", "--editable", ".")
+    session.env["HF_HUB_OFFLINE"] = "1"
+    environment.run("pytest", "-m", "trainers", ROOT / "tests" / "trainers")
 
 
 @nox.session

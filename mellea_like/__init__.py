@@ -92,8 +92,8 @@ __getattr__, __dir__ = lazy_exports(
     {
         "mellea_like": (
             "agent backends batch checking coalescing core errors estimate export gateway hooks "
-            "limits pass_rates report requirements sampling schedules scoring selections telemetry "
-            "testing web"
+            "limits pass_rates report requirements rewards sampling schedules scoring selections "
+            "telemetry testing web"
         ),
         "mellea_like.backends": "FunctionBackend OpenAIBackend",
         "mellea_like.batch": "Journal sample_many",

@@ -70,7 +70,10 @@ def test_a_program_prints_what_its_page_shows(name, tmp_path):
     (shown,) = (block.text for block in blocks_of(page) if block.language == "text")
     done = run(script=str(COOKBOOK / f"{name}.py"), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, shown), done.stderr
-    assert done.stderr == "A stand-in plays the model; --model NAME takes a real one.\n"
+    if name == "rewards":  # No model is asked, and the checker fails on some draws.
+        assert "no reward for 9 of 1600 completions" in done.stderr
+    else:
+        assert done.stderr == "A stand-in plays the model; --model NAME takes a real one.\n"
 
 
 def test_every_program_has_a_page_and_is_short_enough_to_read():

@@ -31,6 +31,7 @@ FRONT_DOORS = [
     ".report",
     ".requirements",
     ".requirements.code",
+    ".rewards",
     ".sampling",
     ".schedules",
     ".selections",
@@ -122,6 +123,7 @@ FUNCTIONS = {
     ".gateway": "make_app read_config",
     ".hooks": "hook register unregister",
     ".limits": "gate_of",
+    ".rewards": "reward",
     ".report": (
         "call_report call_text compare comparison_report comparison_text figures_of run_report"
         " run_text"

@@ -1,0 +1,327 @@
+"""Rewards for training: requirements as a reward function of completions.
+
+```python
+from mellea_like import checks
+from mellea_like.rewards import reward
+
+short = reward([checks.word_count(at_most=20)])
+print(short.sync(["Noon.", ""]))  # [1.0, 0.0]
+```
+
+A reward is from 0 to 1, or None if a requirement could not be decided. Its parameters are those of
+a reward function of TRL's ``GRPOTrainer`` (``reward_funcs=[short]``). `Reward.one` scores a single
+reply, as a task of ``verifiers`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import anyio
+
+from mellea_like.checking import CheckResult, ReplyLike, check
+from mellea_like.core.argument_checks import is_async, takes, whole_number
+from mellea_like.core.conversation import Message
+from mellea_like.core.display import shown
+from mellea_like.core.generation import Generation
+from mellea_like.core.requirement import Requirement
+from mellea_like.runtime.logs import warn
+from mellea_like.sampling.prepare import judges_of
+from mellea_like.sampling.sync import run_once
+
+if TYPE_CHECKING:
+    from mellea_like.core.backend import Backend
+    from mellea_like.limits.budget import Budget
+
+__all__ = ["Prompt", "Requirements", "Reward", "reward"]
+
+Requirements: TypeAlias = "Requirement | str | Sequence[Requirement | str]"
+Prompt: TypeAlias = "str | Sequence[Message | Mapping[str, Any]]"
+"""A prompt: a text, or a conversation as messages or OpenAI-style dictionaries."""
+
+
+def reward(
+    requirements: Requirements | Callable[[Mapping[str, Any]], Requirements],
+    *,
+    name: str = "requirements",
+    partial: bool = True,
+    format: Any = None,
+    judge: Backend | None = None,
+    budget: Budget | None = None,
+    concurrency: int = 16,
+) -> Reward:
+    """Make a reward function of requirements.
+
+    The reward of a completion is the mean of its requirements' scores by their ``weight``, from 0
+    to 1; a requirement without a score counts 1 if it is met, else 0. A completion that is empty,
+    or doesn't parse as the ``format``, gets 0. **If a requirement can't be decided, because its
+    validator raised or its judge is down, the reward is None, not 0**: a trainer must not teach a
+    model to avoid what a checker chokes on. TRL leaves such completions out.
+
+    A model in training finds every hole in a checker. Code is therefore refused where a program can
+    forge its pass: instead of ``passes_tests``, use ``returns``, ``agrees_with`` or ``prints`` of
+    `mellea_like.requirements.code`.
+
+    Args:
+        requirements: the requirements, or a plain function that returns those of a row: a
+            dictionary with the ``prompt`` and the data set's other columns.
+        name: the name of the reward in TRL's metrics.
+        partial: give partial rewards. If false, a completion that meets all requirements gets 1,
+            any other 0, and checking stops at the first failure.
+        format: the type that completions are parsed to, as for ``sample``.
+        judge: decides requirements without a validator. It sees the prompt.
+        budget: the limit on what the judges may cost; when it is spent, `LimitExceeded` is raised.
+        concurrency: how many completions are checked at a time.
+
+    Returns:
+        The reward function. It can be pickled if its arguments can.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is wrong, or a program can forge a pass of a requirement.
+    """
+    return Reward(requirements, name, partial, format, judge, budget, concurrency)
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A reward function of completions, made by `reward`; see there."""
+
+    requirements: Requirements | Callable[[Mapping[str, Any]], Requirements]
+    name: str
+    partial: bool
+    format: Any
+    judge: Backend | None
+    budget: Budget | None
+    concurrency: int
+
+    def __post_init__(self) -> None:
+        whole_number("concurrency", self.concurrency)
+        function = self.requirements
+        if callable(function):
+            if is_async(function) or not takes(function, 1):
+                msg = f"requirements of a row come from a plain function of it, not {function!r}"
+                raise TypeError(msg)
+        else:
+            _refuse_forgeable(function)
+
+    @property
+    def __name__(self) -> str:
+        """The name of the reward in TRL's metrics."""
+        return self.name
+
+    async def __call__(
+        self,
+        completions: Sequence[Any],
+        prompts: Sequence[Prompt] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """Return the rewards of completions.
+
+        Args:
+            completions: the completions, each a text or a conversation that ends with the reply.
+            prompts: the prompt of each, if there is one.
+            **columns: the data set's other columns, one value a completion. Arguments that aren't
+                lists of this length are ignored, such as TRL's ``trainer_state``.
+
+        Returns:
+            A reward from 0 to 1 for each completion, or None if it could not be decided.
+
+        Raises:
+            TypeError: an argument is of the wrong type.
+            ValueError: there isn't one prompt for each completion, or a requirement is wrong.
+            RequirementError: a requirement needs a judge, and there is none.
+            LimitExceeded: the budget is spent.
+        """
+        results = await self.results(completions, prompts, **columns)
+        rewards = [self._reward_of(result) for result in results]
+        undecided = [result for result in results if result.status == "errored"]
+        if undecided:
+            warn(
+                "%s: no reward for %d of %d completions, the first because of %s",
+                self.name,
+                len(undecided),
+                len(results),
+                shown(repr(undecided[0].error)),
+            )
+        if callable(log_metric := columns.get("log_metric")) and results:
+            log_metric(f"{self.name}/undecided", len(undecided) / len(results))
+            log_metric(f"{self.name}/passed", sum(map(bool, results)) / len(results))
+        return rewards
+
+    @property
+    def sync(self) -> Callable[..., list[float | None]]:
+        """The same reward function without ``await``, for trainers that know no async ones."""
+        return _SyncReward(self)
+
+    async def one(self, completion: Any, prompt: Prompt | None = None, **row: Any) -> float:
+        """Return the reward of one completion.
+
+        Args:
+            completion: the completion, a text or a conversation that ends with the reply.
+            prompt: its prompt.
+            **row: the data set's other columns.
+
+        Returns:
+            The reward, from 0 to 1.
+
+        Raises:
+            Exception: why a requirement could not be decided, or an error of calling the reward.
+        """
+        result = await self._check(completion, prompt, {"prompt": prompt, **row})
+        found = self._reward_of(result)
+        if found is None:
+            raise result.error or RuntimeError(str(result))
+        return found
+
+    async def results(
+        self,
+        completions: Sequence[Any],
+        prompts: Sequence[Prompt] | None = None,
+        **columns: Any,
+    ) -> list[CheckResult[Any]]:
+        """Return the result of each completion's check, with verdicts, reasons and costs.
+
+        Args:
+            completions: see `__call__`.
+            prompts: see `__call__`.
+            **columns: see `__call__`.
+
+        Returns:
+            The results, in order.
+
+        Raises:
+            TypeError: an argument is of the wrong type.
+            ValueError: there isn't one prompt for each completion.
+            Exception: the other errors of calling the reward.
+        """
+        count = len(completions)
+        if isinstance(completions, str) or isinstance(prompts, str):
+            msg = "completions= and prompts= are lists: for a single completion, use one()"
+            raise TypeError(msg)
+        if prompts is not None and len(prompts) != count:
+            msg = f"there are {len(prompts)} prompts for {count} completions"
+            raise ValueError(msg)
+        of_rows = {
+            column: values
+            for column, values in columns.items()
+            if isinstance(values, list | tuple) and len(cast("Sequence[Any]", values)) == count
+        }
+        found: list[CheckResult[Any] | None] = [None] * count
+        raised: list[Exception] = []
+        turns = anyio.Semaphore(self.concurrency)
+
+        async def one(i: int) -> None:
+            prompt = None if prompts is None else prompts[i]
+            row = {"prompt": prompt, **{column: of_rows[column][i] for column in of_rows}}
+            async with turns:
+                try:
+                    found[i] = await self._check(completions[i], prompt, row)
+                except Exception as exc:  # noqa: BLE001 (raised again below, outside the group)
+                    raised.append(exc)
+                    group.cancel_scope.cancel("a completion's check raised")
+
+        async with anyio.create_task_group() as group:
+            for i in range(count):
+                group.start_soon(one, i)
+        if raised:
+            raise raised[0]
+        return [result for result in found if result is not None]
+
+    async def _check(
+        self, completion: Any, prompt: Prompt | None, row: Mapping[str, Any]
+    ) -> CheckResult[Any]:
+        requirements = self.requirements
+        if callable(requirements):
+            requirements = requirements(row)
+            _refuse_forgeable(requirements)
+        before, reply = _reply_of(completion)
+        asked = () if prompt is None else prompt
+        context = [Message("user", asked)] if isinstance(asked, str) else _messages(asked)
+        return await check(
+            reply,
+            requirements,
+            context=[*context, *before],
+            format=self.format,
+            judge=self.judge,
+            budget=self.budget,
+            validate_all=self.partial,
+        )
+
+    def _reward_of(self, result: CheckResult[Any]) -> float | None:
+        if self.partial or result.status == "errored":
+            return result.score
+        return float(result.passed)
+
+
+@dataclass(frozen=True)
+class _SyncReward:
+    """A reward function without ``await``; it pickles, and has the name that TRL shows."""
+
+    reward: Reward
+
+    @property
+    def __name__(self) -> str:
+        return self.reward.name
+
+    def __call__(
+        self, completions: Sequence[Any], prompts: Sequence[Prompt] | None = None, **columns: Any
+    ) -> list[float | None]:
+        """Return the rewards of completions; see `Reward.__call__`."""
+        requirements = self.reward.requirements
+        judges = [self.reward.judge, *([] if callable(requirements) else judges_of(requirements))]
+        call = partial(self.reward, completions, prompts, **columns)
+        return run_once(call, [judge for judge in judges if judge is not None])
+
+
+def _refuse_forgeable(requirements: Requirements) -> None:
+    """Refuse requirements that a program in training can learn to forge.
+
+    Raises:
+        ValueError: a program can forge a pass of a requirement.
+    """
+    parts = [requirements] if isinstance(requirements, str | Requirement) else requirements
+    for part in parts:
+        if isinstance(part, Requirement):
+            maker = getattr(getattr(part.origin, "func", None), "__name__", None)
+            if maker == "passes_tests":
+                msg = (
+                    f"a program can forge a pass of {shown(part.description)!r}, because it shares"
+                    " a process with its tests; a reward needs code.returns, code.agrees_with or"
+                    " code.prints"
+                )
+                raise ValueError(msg)
+            _refuse_forgeable(part.parts)
+
+
+def _reply_of(completion: Any) -> tuple[list[Message], ReplyLike]:
+    """Return the messages before a completion's reply, and the reply; empty if it has none."""
+    if isinstance(completion, str | Mapping | Message | Generation):
+        return [], cast("ReplyLike", completion)
+    messages = _messages(completion)
+    if not messages or messages[-1].role != "assistant":
+        return messages, ""  # The rounds of its tools were used up, say.
+    return messages[:-1], messages[-1]
+
+
+def _messages(conversation: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
+    """Read a conversation; TRL's tool calls have no ids, and arguments that aren't encoded."""
+    messages: list[Message] = []
+    waiting: list[str] = []
+    for message in conversation:
+        if isinstance(message, Message):
+            messages.append(message)
+            continue
+        fields = dict(message)
+        if calls := fields.get("tool_calls"):
+            fields["tool_calls"] = calls = [
+                {"id": f"call_{len(messages)}_{i}", **call} for i, call in enumerate(calls)
+            ]
+            waiting = [call["id"] for call in calls]
+        if fields.get("role") == "tool" and "tool_call_id" not in fields and waiting:
+            fields["tool_call_id"] = waiting.pop(0)
+        messages.append(Message.from_dict(fields))
+    return messages
