@@ -205,7 +205,7 @@ class Reward:
         if prompts is not None and len(prompts) != count:
             msg = f"there are {len(prompts)} prompts for {count} completions"
             raise ValueError(msg)
-        of_rows = {
+        of_rows: dict[str, Sequence[Any]] = {
             column: values
             for column, values in columns.items()
             if isinstance(values, list | tuple) and len(cast("Sequence[Any]", values)) == count
@@ -216,7 +216,10 @@ class Reward:
 
         async def one(i: int) -> None:
             prompt = None if prompts is None else prompts[i]
-            row = {"prompt": prompt, **{column: of_rows[column][i] for column in of_rows}}
+            row: dict[str, Any] = {
+                "prompt": prompt,
+                **{column: of_rows[column][i] for column in of_rows},
+            }
             async with turns:
                 try:
                     found[i] = await self._check(completions[i], prompt, row)

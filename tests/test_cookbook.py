@@ -148,6 +148,7 @@ def test_it_runs_with_a_server(name, role, says, program, tmp_path):
 # --- whether it is true, and what a wrong model gets through
 
 
+@pytest.mark.allow_blocking
 @pytest.mark.anyio
 async def test_invoices_are_those_of_the_letters(program):
     module = program("invoices")
@@ -194,6 +195,7 @@ async def test_queries_answer_what_was_asked(program):
     assert len(module.query("SELECT * FROM purchase")) == len(bought)
 
 
+@pytest.mark.allow_blocking
 @pytest.mark.anyio
 async def test_chosen_programs_pass_and_rejected_ones_fail(program, tmp_path):
     module = program("code_to_dpo")
@@ -218,6 +220,7 @@ async def test_chosen_programs_pass_and_rejected_ones_fail(program, tmp_path):
     assert await module.write_pairs(always("liar", wrong), tmp_path / "wrong.db") == 0
 
 
+@pytest.mark.allow_blocking
 @pytest.mark.anyio
 async def test_two_judges_of_three_decide(program):
     module = program("judge_panel")
@@ -235,6 +238,7 @@ async def test_two_judges_of_three_decide(program):
         assert {item.status for item in items} == {status}
 
 
+@pytest.mark.allow_blocking
 @pytest.mark.anyio
 async def test_a_customer_never_sees_a_wrong_status(program, capsys):
     module = program("support_reply")
@@ -248,6 +252,7 @@ async def test_a_customer_never_sees_a_wrong_status(program, capsys):
     assert (capsys.readouterr().out, result.success) == ("\n", False)
 
 
+@pytest.mark.allow_blocking
 @pytest.mark.anyio
 async def test_only_the_verified_order_is_placed(program):
     module = program("agent")
@@ -261,6 +266,7 @@ async def test_only_the_verified_order_is_placed(program):
     assert module.query("SELECT * FROM ordered") == [("Corner", 20)]
 
 
+@pytest.mark.allow_blocking
 @pytest.mark.anyio
 async def test_an_escalation_stays_within_its_budget_and_its_expressions_hold(program):
     module = program("escalation")

@@ -167,7 +167,7 @@ async def test_code_is_scored_outside_its_own_process():
     ("arguments", "error", "words"),
     [
         ({"concurrency": 0}, ValueError, "concurrency"),
-        ({"requirements": list}, TypeError, "plain function"),
+        ({"requirements": lambda: [short]}, TypeError, "plain function"),
     ],
 )
 def test_wrong_arguments_of_reward(arguments, error, words):

@@ -20,23 +20,6 @@ from mellea_like.rewards import reward
 pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 
 WORDS = ["when", "is", "the", "tide", "high", "low", "at", "noon", "soon", "never", "yes", "no"]
-    "when",
-    "is",
-    "the",
-    "tide",
-    "high",
-    "low",
-    "at",
-    "noon",
-    "soon",
-    "never",
-    "yes",
-    "no",
-    "a",
-    "b",
-    "c",
-    "d",
-]
 
 
 def tiny_model() -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
