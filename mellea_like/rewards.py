@@ -186,9 +186,9 @@ class Reward:
         """Return the result of each completion's check, with verdicts, reasons and costs.
 
         Args:
-            completions: see `__call__`.
-            prompts: see `__call__`.
-            **columns: see `__call__`.
+            completions: as for calling the reward.
+            prompts: as for calling the reward.
+            **columns: as for calling the reward.
 
         Returns:
             The results, in order.
@@ -273,7 +273,7 @@ class _SyncReward:
     def __call__(
         self, completions: Sequence[Any], prompts: Sequence[Prompt] | None = None, **columns: Any
     ) -> list[float | None]:
-        """Return the rewards of completions; see `Reward.__call__`."""
+        """Return the rewards of completions; see `Reward`."""
         requirements = self.reward.requirements
         judges = [self.reward.judge, *([] if callable(requirements) else judges_of(requirements))]
         call = partial(self.reward, completions, prompts, **columns)
