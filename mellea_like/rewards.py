@@ -20,14 +20,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import anyio
-
 from mellea_like.checking import CheckResult, ReplyLike, check
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.core.conversation import Message
 from mellea_like.core.display import shown
 from mellea_like.core.generation import Generation
 from mellea_like.core.requirement import Requirement
+from mellea_like.runtime.gather import gather
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.prepare import judges_of
 from mellea_like.sampling.sync import run_once
@@ -210,29 +209,13 @@ class Reward:
             for column, values in columns.items()
             if isinstance(values, list | tuple) and len(cast("Sequence[Any]", values)) == count
         }
-        found: list[CheckResult[Any] | None] = [None] * count
-        raised: list[Exception] = []
-        turns = anyio.Semaphore(self.concurrency)
 
-        async def one(i: int) -> None:
+        async def one(i: int) -> CheckResult[Any]:
             prompt = None if prompts is None else prompts[i]
-            row: dict[str, Any] = {
-                "prompt": prompt,
-                **{column: of_rows[column][i] for column in of_rows},
-            }
-            async with turns:
-                try:
-                    found[i] = await self._check(completions[i], prompt, row)
-                except Exception as exc:  # noqa: BLE001 (raised again below, outside the group)
-                    raised.append(exc)
-                    group.cancel_scope.cancel("a completion's check raised")
+            row: dict[str, Any] = {"prompt": prompt, **{name: of_rows[name][i] for name in of_rows}}
+            return await self._check(completions[i], prompt, row)
 
-        async with anyio.create_task_group() as group:
-            for i in range(count):
-                group.start_soon(one, i)
-        if raised:
-            raise raised[0]
-        return [result for result in found if result is not None]
+        return await gather(range(count), self.concurrency, one)
 
     async def _check(
         self, completion: Any, prompt: Prompt | None, row: Mapping[str, Any]

@@ -6,16 +6,18 @@ import math
 from typing import Any
 
 import pytest
-import torch
-import verifiers.v1 as vf
-from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from trl import GRPOConfig, GRPOTrainer
-from verifiers.v1.errors import TaskError
 
-from mellea_like import checks, requirement
-from mellea_like.rewards import reward
+torch = pytest.importorskip("torch", reason="nox -s trainers installs it")
+
+import verifiers.v1 as vf  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+from verifiers.v1.errors import TaskError  # noqa: E402
+
+from mellea_like import checks, requirement  # noqa: E402
+from mellea_like.rewards import reward  # noqa: E402
 
 pytestmark = [pytest.mark.trainers, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 
