@@ -91,9 +91,9 @@ __getattr__, __dir__ = lazy_exports(
     globals(),
     {
         "mellea_like": (
-            "agent backends batch checking coalescing core errors estimate export gateway hooks "
-            "limits pass_rates report requirements rewards sampling schedules scoring selections "
-            "telemetry testing web"
+            "agent agreement backends batch checking coalescing core errors estimate export "
+            "gateway hooks limits pass_rates report requirements rewards sampling schedules "
+            "scoring selections telemetry testing web"
         ),
         "mellea_like.backends": "FunctionBackend OpenAIBackend",
         "mellea_like.batch": "Journal sample_many",

@@ -17,6 +17,7 @@ PACKAGE = Path(mellea_like.__file__).parent
 FRONT_DOORS = [
     "",
     ".agent",
+    ".agreement",
     ".backends",
     ".batch",
     ".batch.ray",
@@ -114,6 +115,7 @@ def test_a_name_that_moved_says_where_it_is(name, package):
 FUNCTIONS = {
     "": "check check_sync checks judge_score requirement sample_many",
     ".agent": "run_agent run_agent_sync",
+    ".agreement": "agreement comparison_agreement score_agreement",
     ".batch": "check_many read_items read_run sample_in_processes sample_many",
     ".batch.ray": "local_cluster sample_dataset",
     ".coalescing": "joined watch",

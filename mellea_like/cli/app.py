@@ -33,6 +33,10 @@ COMMANDS = {
         "check.CheckOptions",
         "Check a file of replies that exist already, and draw nothing.",
     ),
+    "judge-agreement": (
+        "judge_agreement.JudgeAgreementOptions",
+        "Measure how a judge agrees with people's labels, and with itself.",
+    ),
     "watch": (
         "watch.WatchOptions",
         "Run a command again when files change: once for many changes, one run at a time.",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path  # noqa: TC003 (Typer reads the annotations)
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch import Journal, check_many
-from mellea_like.batch.rows.files import read_rows
-from mellea_like.batch.rows.formats import RowFormat, format_of, whole
+from mellea_like.batch.rows.formats import whole
 from mellea_like.cli.backends import openai_upstream
 from mellea_like.cli.batch.output import Output, ReaderLeft
 from mellea_like.cli.console import live_view, make_console
@@ -21,6 +19,7 @@ from mellea_like.cli.draw_options import JUDGING, parse_judge_options, requireme
 from mellea_like.cli.errors import code_of, logs, problems_of, report
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
+from mellea_like.cli.reply_rows import REPLIES, STANDARD, field_of, opened, rows_of
 from mellea_like.cli.standard_streams import one_line, printable, warn
 from mellea_like.core.display import plural
 from mellea_like.core.generation import Usage
@@ -31,8 +30,6 @@ from mellea_like.specification.strategy import StrategySpec
 from mellea_like.specification.upstream import open_upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
     from rich.console import Console, RenderableType
 
     from mellea_like.batch import ItemResult
@@ -59,9 +56,6 @@ EPILOG = (
 )
 
 CHECKS, JUDGE, OUTPUT = "What must hold", "Who judges", "What is shown"
-STANDARD = "-"
-REPLIES = ("reply", "output", "response", "completion", "answer", "text")
-"""Fields that hold the reply unless ``--reply`` names another: the first of them that is there."""
 SHOWN = 10
 """How many rows that did not pass are shown."""
 
@@ -215,10 +209,10 @@ class _Checks:
                 judge = await stack.enter_async_context(
                     open_upstream(self._judge, follow_redirects=True)
                 )
-            file = stack.enter_context(_opened(options.source))
+            file = stack.enter_context(opened(options.source))
             results = await stack.enter_async_context(
                 check_many(
-                    self._rows(file),
+                    rows_of(options.source, file),
                     self._requirements,
                     concurrency=options.parallel,
                     reply=self._reply,
@@ -248,30 +242,13 @@ class _Checks:
     def _progress(self, _: Console) -> RenderableType:
         return f"{plural(self._statuses.total(), 'row')} checked"
 
-    def _rows(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
-        source = self._options.source
-        try:
-            format = RowFormat.JSONL if source == STANDARD else format_of(source)
-            yield from read_rows(file, format)
-        except ValueError as exc:
-            msg = f"{source}: {one_line(str(exc))}"
-            raise Problem(msg) from exc
-
     def _reply(self, row: dict[str, Any]) -> Any:
         if self._field is None:
-            self._field = next((name for name in REPLIES if name in row), None)
-        if self._field is None or self._field not in row:
-            wanted = self._field or "reply"
-            msg = f"it has no field {wanted!r}, only {', '.join(row)}: name it with --reply FIELD"
-            raise Problem(msg)
-        return row[self._field]
+            self._field = next((name for name in REPLIES if name in row), "reply")
+        return field_of(row, self._field, "--reply")
 
     def _task(self, row: dict[str, Any]) -> Any:
-        name = str(self._options.prompt)
-        if name not in row:
-            msg = f"it has no field {name!r}, only {', '.join(row)}: see --prompt FIELD"
-            raise Problem(msg)
-        return row[name]
+        return field_of(row, str(self._options.prompt), "--prompt")
 
     def _count(self, item: ItemResult[Any]) -> None:
         self._statuses[item.status] += 1
@@ -337,18 +314,3 @@ def _record(item: ItemResult[Any]) -> dict[str, Any]:
             for requirement, verdict in (() if record is None else record.validations)
         ],
     }
-
-
-@contextlib.contextmanager
-def _opened(source: str) -> Generator[BinaryIO]:
-    """Open the file of replies, or standard input."""
-    if source == STANDARD:
-        yield sys.stdin.buffer
-        return
-    try:
-        file = Path(source).open("rb")  # noqa: SIM115 (errors while it is read are others)
-    except OSError as exc:
-        msg = f"{source} can't be read: {exc.strerror or exc}"
-        raise Problem(msg) from exc
-    with file:
-        yield file

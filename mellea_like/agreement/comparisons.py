@@ -1,0 +1,178 @@
+"""A judge's comparisons in both orders: does it prefer a position, and agree with people?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from mellea_like.agreement.statistics import Estimate, share
+from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.backend import JUDGE_DEFAULTS, Options
+from mellea_like.core.conversation import Context, as_action
+from mellea_like.core.generation import Usage
+from mellea_like.core.requirement import Requirement
+from mellea_like.errors import LimitExceeded, SamplingFailed
+from mellea_like.requirements.judge import comparison_messages, read_comparison
+from mellea_like.runtime.gather import gather
+from mellea_like.sampling.strategies import RejectionSamplingStrategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mellea_like.core.backend import Backend
+    from mellea_like.core.conversation import Asked
+    from mellea_like.core.validation import Candidate
+    from mellea_like.limits.budget import Budget
+
+EQUAL = 0.5
+"""A comparison that neither wins."""
+
+__all__ = ["ComparisonReport", "LabelledPair", "comparison_agreement"]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPair:
+    """Two replies to one task.
+
+    Args:
+        first: the one reply.
+        second: the other reply.
+        better: which of them a person found better; None if nobody was asked.
+        task: the task that they answer; None if that is unknown.
+    """
+
+    first: str
+    second: str
+    better: Literal["first", "second", "neither"] | None = None
+    task: Asked | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonReport:
+    """What `comparison_agreement` measured.
+
+    Args:
+        accuracy: the share of labelled pairs on which the judge finds better what people do. A pair
+            on which its two answers differ is one that it finds equal.
+        consistent: the share of pairs on which both orders gave the same answer.
+        prefers_first: of the pairs on which it contradicts itself, the share on which it prefers
+            the reply that it reads first. Without a bias it is 0.5; None if there is no such pair.
+        undecided: how many pairs lack a readable answer. They are in none of the shares.
+        usage: the cost of all comparisons.
+    """
+
+    accuracy: Estimate | None
+    consistent: Estimate | None
+    prefers_first: Estimate | None
+    undecided: int
+    usage: Usage
+
+
+async def comparison_agreement(
+    pairs: Sequence[LabelledPair],
+    criterion: str = "answers the request better",
+    *,
+    judge: Backend,
+    confidence: float = 0.95,
+    judge_options: Options | Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
+    concurrency: int = 16,
+    on_row: Callable[[], None] | None = None,
+) -> ComparisonReport:
+    """Measure how a judge compares: in both orders, and beside people.
+
+    It is asked as in a `Tournament`, about each pair twice.
+
+    Args:
+        pairs: the pairs of replies.
+        criterion: in what the better one is better, in words, as for a `Tournament`.
+        judge: the backend that compares.
+        confidence: the probability that an interval contains the true number, between 0 and 1.
+        judge_options: how the judge generates; by default at temperature 0.
+        budget: the limit on what all comparisons may cost.
+        concurrency: how many pairs are compared at a time.
+        on_row: called without arguments after each pair, for progress.
+
+    Returns:
+        The report.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: there are no pairs, or an argument is out of its range.
+        LimitExceeded: the budget is spent.
+    """
+    whole_number("concurrency", concurrency)
+    real_number("confidence", confidence, over=0, under=1)
+    if not pairs:
+        msg = "comparison_agreement needs pairs of replies"
+        raise ValueError(msg)
+    strategy = RejectionSamplingStrategy(
+        judge,
+        loop_budget=2,
+        requirements=[Requirement("answers as it was asked to", _readable, inline=True)],
+        options=Options.of(judge_options, JUDGE_DEFAULTS),
+    )
+    costs: list[Usage] = []
+
+    async def better(asked: Context, first: str, second: str) -> float | None:
+        system, question = comparison_messages(criterion, asked.messages, first, second)
+        context = Context([system])
+        try:
+            result = await strategy.sample(question, context=context, budget=budget)
+        except LimitExceeded:
+            raise
+        except SamplingFailed:
+            return None
+        costs.append(result.usage)
+        return read_comparison(result.best.text) if result.success else None
+
+    async def both_orders(pair: LabelledPair) -> tuple[float | None, float | None]:
+        none = Context()
+        asked = none if pair.task is None else Context(as_action(pair.task).render(none))
+        answers = (
+            await better(asked, pair.first, pair.second),
+            await better(asked, pair.second, pair.first),
+        )
+        if on_row is not None:
+            on_row()
+        return answers
+
+    answers = await gather(pairs, concurrency, both_orders)
+    return _report(pairs, answers, confidence, sum(costs, Usage()))
+
+
+def _report(
+    pairs: Sequence[LabelledPair],
+    answers: Sequence[tuple[float | None, float | None]],
+    confidence: float,
+    usage: Usage,
+) -> ComparisonReport:
+    """Compare the answers of both orders, and with people's."""
+    decided = [
+        (one, other, pair.better)
+        for pair, (one, other) in zip(pairs, answers, strict=True)
+        if one is not None and other is not None
+    ]
+    labelled = [(one, other, better) for one, other, better in decided if better is not None]
+    right = sum(_winner(one, other) == better for one, other, better in labelled)
+    contradicting = [one for one, other, _ in decided if one == other != EQUAL]
+    return ComparisonReport(
+        share(right, len(labelled), confidence),
+        share(sum(one == 1 - other for one, other, _ in decided), len(decided), confidence),
+        share(contradicting.count(1.0), len(contradicting), confidence),
+        len(pairs) - len(decided),
+        usage,
+    )
+
+
+def _winner(one: float, other: float) -> str:
+    """Return which reply wins: each number is what the one that was read first won."""
+    return "first" if one > other else "second" if one < other else "neither"
+
+
+def _readable(candidate: Candidate) -> tuple[bool, str]:
+    try:
+        read_comparison(candidate.text)
+    except ValueError as exc:
+        return False, str(exc)
+    return True, ""

@@ -1,0 +1,126 @@
+"""A judge's scores beside people's labels: how well they rank, and where to put the bar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mellea_like.agreement.statistics import Decisions, best_threshold, decisions_of, ranking
+from mellea_like.checking import check
+from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.generation import Usage
+from mellea_like.core.requirement import Requirement
+from mellea_like.core.validation import ValidationResult
+from mellea_like.runtime.gather import gather
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mellea_like.agreement.verdicts import Labelled
+    from mellea_like.core.validation import Candidate
+    from mellea_like.limits.budget import Budget
+
+__all__ = ["ScoreReport", "score_agreement"]
+
+FOLDS = 10
+"""How many parts of the rows take turns in testing the bar that the others set."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreReport:
+    """What `score_agreement` measured.
+
+    Args:
+        scores: the score of each row, None if the judge gave none.
+        ranking: how likely a row that people passed has a higher score than one that they failed,
+            ties counting half (the area under the ROC curve). 0.5 is chance; None if all labels are
+            the same.
+        threshold: the lowest score to pass with the best trade-off: the sum of the shares of wrong
+            passes and wrong failures is least (Youden 1950). None if all labels are the same.
+        decisions: the decisions with such a threshold on rows that had no part in setting it
+            (10-fold cross-validation), so they aren't flattered by the choice.
+        usage: the cost of the scores.
+    """
+
+    scores: tuple[float | None, ...]
+    ranking: float | None
+    threshold: float | None
+    decisions: Decisions
+    usage: Usage
+
+    @property
+    def undecided(self) -> int:
+        """The number of rows without a score. They are in none of the numbers."""
+        return self.scores.count(None)
+
+
+async def score_agreement(
+    labelled: Sequence[Labelled],
+    score: Callable[[Candidate], Awaitable[tuple[float, str]]],
+    *,
+    confidence: float = 0.95,
+    budget: Budget | None = None,
+    concurrency: int = 16,
+    on_row: Callable[[], None] | None = None,
+) -> ScoreReport:
+    """Measure how a judge's scores agree with people's labels, and find the best threshold.
+
+    Args:
+        labelled: the replies with their labels.
+        score: the scorer, such as `judge_score` makes; an async function of a `Candidate` that
+            returns the score and a reason.
+        confidence: the probability that an interval contains the true number, between 0 and 1.
+        budget: the limit on what all scores may cost.
+        concurrency: how many replies are scored at a time.
+        on_row: called without arguments after each reply, for progress.
+
+    Returns:
+        The report.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: there are no rows, or an argument is out of its range.
+        LimitExceeded: the budget is spent.
+    """
+    whole_number("concurrency", concurrency)
+    real_number("confidence", confidence, over=0, under=1)
+    if not labelled:
+        msg = "score_agreement needs rows with labels"
+        raise ValueError(msg)
+
+    async def score_one(row: Labelled) -> tuple[float | None, Usage]:
+        given: list[float] = []
+
+        async def take(candidate: Candidate) -> ValidationResult:
+            points, why = await score(candidate)
+            given.append(points)
+            return ValidationResult(True, why)
+
+        result = await check(
+            row.reply, Requirement("has a score", take), action=row.task, budget=budget
+        )
+        if on_row is not None:
+            on_row()
+        return (given[0] if given else None), result.usage
+
+    found = await gather(labelled, concurrency, score_one)
+    scores = tuple(points for points, _ in found)
+    known = [
+        (points, row.label)
+        for points, row in zip(scores, labelled, strict=True)
+        if points is not None
+    ]
+    numbers, labels = [points for points, _ in known], [label for _, label in known]
+    decided: list[tuple[bool, bool]] = []
+    for fold in range(FOLDS):
+        others = [pair for i, pair in enumerate(known) if i % FOLDS != fold]
+        bar = best_threshold([p for p, _ in others], [label for _, label in others])
+        if bar is not None:
+            decided += [(points >= bar, label) for points, label in known[fold::FOLDS]]
+    return ScoreReport(
+        scores,
+        ranking(numbers, labels),
+        best_threshold(numbers, labels),
+        decisions_of(decided, confidence),
+        sum((usage for _, usage in found), Usage()),
+    )

@@ -1,0 +1,227 @@
+"""A judge's verdicts beside people's labels, and beside its own of another draw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.agreement.statistics import Decisions, Estimate, decisions_of, share
+from mellea_like.checking import GivenReply, ReplyLike, strategy_for_checks
+from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.backend import is_backend
+from mellea_like.core.generation import Usage
+from mellea_like.core.requirement import Requirement
+from mellea_like.core.validation import ValidationStatus
+from mellea_like.errors import AuthenticationFailed, HookError, LimitExceeded
+from mellea_like.runtime.gather import gather
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mellea_like.core.backend import Backend, Options
+    from mellea_like.core.conversation import Asked
+    from mellea_like.core.slice import Slice
+    from mellea_like.limits.budget import Budget
+
+__all__ = ["AgreementReport", "JudgeReport", "Labelled", "agreement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A reply that a person has decided on.
+
+    Args:
+        reply: the reply, as for `check`.
+        label: whether it meets the requirement.
+        task: the task that it answers; None if that is unknown. The judge sees it.
+    """
+
+    reply: ReplyLike
+    label: bool
+    task: Asked | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeReport:
+    """How a judge, or a panel, agrees with people, and with itself.
+
+    Args:
+        decisions: its decisions beside people's, of the first draw for each row.
+        undecided: how many rows it gave no readable verdict on, in the first draw. They are in none
+            of the shares.
+        self_agreement: how likely two draws for the same row agree; None if each was drawn once.
+            The interval is Wilson's for as many rows, and so rather too wide.
+        wrong: the places of the rows on which it differs from people.
+    """
+
+    decisions: Decisions
+    undecided: int
+    self_agreement: Estimate | None
+    wrong: tuple[int, ...]
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """The share of rows on which it decided as people did."""
+        return self.decisions.accuracy
+
+    @property
+    def kappa(self) -> Estimate | None:
+        """Cohen's kappa: its agreement with people beyond chance."""
+        return self.decisions.kappa
+
+    @property
+    def wrong_passes(self) -> Estimate | None:
+        """The share of the rows that people failed which it passed."""
+        return self.decisions.wrong_passes
+
+    @property
+    def wrong_failures(self) -> Estimate | None:
+        """The share of the rows that people passed which it failed."""
+        return self.decisions.wrong_failures
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementReport:
+    """What `agreement` measured.
+
+    Args:
+        judges: the report on each judge, by its name.
+        panel: the report on the majority of the judges' votes; None of a single judge. A row is
+            undecided if a tie, or a missing vote, leaves no majority.
+        usage: the cost of all verdicts.
+    """
+
+    judges: Mapping[str, JudgeReport]
+    panel: JudgeReport | None
+    usage: Usage
+
+
+async def agreement(
+    labelled: Sequence[Labelled],
+    requirement: str,
+    *,
+    judges: Backend | Mapping[str, Backend],
+    repeats: int = 1,
+    confidence: float = 0.95,
+    judge_options: Options | Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
+    concurrency: int = 16,
+    on_row: Callable[[], None] | None = None,
+) -> AgreementReport:
+    """Measure how judges agree with people's labels.
+
+    Each judge is asked about each reply as in a draw, in the same words. With ``repeats``, it is
+    asked so often: the first answer counts beside the label, and all of them tell how often it
+    agrees with itself. Backends that cache replies agree always.
+
+    The numbers hold for replies like these: label some of those that the judge will see, among them
+    enough that fail. Intervals take the rows as independent, so don't label several drafts of one
+    reply. People aren't always right: two of them rarely have a kappa of 1.
+
+    Args:
+        labelled: the replies with their labels.
+        requirement: the requirement in words, as the judge is asked.
+        judges: the judge, or several by name; several are measured as a panel, too.
+        repeats: how often each judge is asked about each reply, at least 1.
+        confidence: the probability that an interval contains the true number, between 0 and 1.
+        judge_options: how the judges generate, as for a strategy; by default at temperature 0.
+        budget: the limit on what all verdicts may cost.
+        concurrency: how many replies are judged at a time.
+        on_row: called without arguments after each reply that was judged, for progress.
+
+    Returns:
+        The report.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: there are no rows, or an argument is out of its range.
+        LimitExceeded: the budget is spent.
+        AuthenticationFailed: a judge's server refuses the key.
+    """
+    whole_number("repeats", repeats)
+    whole_number("concurrency", concurrency)
+    real_number("confidence", confidence, over=0, under=1)
+    named = _named(judges)
+    rows = list(labelled)
+    if not rows or not named:
+        msg = "agreement needs rows with labels, and at least one judge"
+        raise ValueError(msg)
+    wanted = [Requirement(requirement, judge=judge, name=name) for name, judge in named.items()]
+    strategy = strategy_for_checks(validate_all=True, judge_options=judge_options)
+
+    async def judge_once(row: Labelled) -> Slice:
+        heard: list[Slice] = []
+        call = strategy.begin(GivenReply(row.reply, row.task), wanted, budget=budget)
+        try:
+            await call.run(heard=heard.append)
+        except (HookError, LimitExceeded):
+            raise
+        except Exception:
+            if not heard:
+                raise
+        refused = None if heard[0].error is None else heard[0].error.__cause__
+        if isinstance(refused, AuthenticationFailed):
+            raise refused  # Each further row would be refused, too.
+        if on_row is not None:
+            on_row()
+        return heard[0]
+
+    records = await gather(rows * repeats, concurrency, judge_once)
+    usage = sum((record.usage for record in records), Usage())
+    draws = [records[i :: len(rows)] for i in range(len(rows))]
+    labels = [row.label for row in rows]
+    votes = [[[_vote(d, i) for d in of_row] for of_row in draws] for i in range(len(wanted))]
+    reported = partial(_report, labels=labels, confidence=confidence)
+    panel = None
+    if len(wanted) > 1:
+        panel = reported(
+            [
+                [_majority([of_judge[row][draw] for of_judge in votes]) for draw in range(repeats)]
+                for row in range(len(rows))
+            ]
+        )
+    by_name = {name: reported(of_judge) for name, of_judge in zip(named, votes, strict=True)}
+    return AgreementReport(by_name, panel, usage)
+
+
+def _named(judges: Backend | Mapping[str, Backend]) -> Mapping[str, Backend]:
+    if is_backend(judges):
+        return {"judge": judges}
+    for judge in judges.values():
+        if not is_backend(judge):
+            msg = f"judges are backends, not {judge!r}"
+            raise TypeError(msg)
+    return judges
+
+
+def _vote(record: Slice, judge: int) -> bool | None:
+    """Return a judge's verdict in one check; None if it gave none."""
+    if not record.verdicts:  # No judge was asked: the reply is empty, or something went wrong.
+        return False if record.error is None else None
+    verdict = record.verdicts[judge]
+    decided = verdict.status in (ValidationStatus.PASSED, ValidationStatus.FAILED)
+    return bool(verdict) if decided else None
+
+
+def _majority(votes: Sequence[bool | None]) -> bool | None:
+    needed = len(votes) // 2 + 1
+    return next((vote for vote in (True, False) if votes.count(vote) >= needed), None)
+
+
+def _report(
+    votes: Sequence[Sequence[bool | None]], labels: Sequence[bool], confidence: float
+) -> JudgeReport:
+    first = [of_row[0] for of_row in votes]
+    decided = [(v, label) for v, label in zip(first, labels, strict=True) if v is not None]
+    wrong = (i for i, (v, label) in enumerate(zip(first, labels, strict=True)) if v is (not label))
+    alike: list[float] = []
+    for of_row in votes:
+        pairs = list(combinations([vote for vote in of_row if vote is not None], 2))
+        if pairs:
+            alike.append(sum(one == other for one, other in pairs) / len(pairs))
+    itself = None
+    if alike:
+        itself = share(sum(alike), len(alike), confidence)
+    return JudgeReport(decisions_of(decided, confidence), first.count(None), itself, tuple(wrong))

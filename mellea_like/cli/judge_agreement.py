@@ -1,0 +1,344 @@
+"""``mellea-like judge-agreement``: measure a judge against people's labels."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from mellea_like import judge_score
+from mellea_like.agreement import (
+    AgreementReport,
+    Decisions,
+    Labelled,
+    LabelledPair,
+    ScoreReport,
+    agreement,
+    comparison_agreement,
+    score_agreement,
+)
+from mellea_like.cli.backends import openai_upstream
+from mellea_like.cli.console import live_view
+from mellea_like.cli.draw_options import JUDGING, parse_judge_options
+from mellea_like.cli.errors import code_of, logs, report
+from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names, read_section
+from mellea_like.cli.reply_rows import REPLIES, field_of, opened, rows_of
+from mellea_like.cli.standard_streams import printable
+from mellea_like.core.display import plural
+from mellea_like.specification.strategy import StrategySpec
+from mellea_like.specification.upstream import open_upstream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rich.console import Console, RenderableType
+
+    from mellea_like.agreement import ComparisonReport, Estimate, JudgeReport
+    from mellea_like.cli.signals import SignalHandler
+    from mellea_like.core.backend import Backend
+
+    Report = AgreementReport | ScoreReport | ComparisonReport
+
+HELP = """Measure how a judge agrees with people's labels, and with itself.
+
+FILE has one JSON object per line, or is a CSV, TSV or Parquet file. One field of each row is the\
+ reply, another a person's label: true or false, pass or fail, yes or no, 1 or 0. With --compare, a\
+ row has two replies, and the label is "first", "second" or "neither".
+
+[bold]Examples[/bold]
+
+\b
+mellea-like judge-agreement labels.jsonl --require "It apologises." --judge gpt-4.1-mini
+mellea-like judge-agreement labels.jsonl --require "It apologises." --repeats 3 \\
+    --judge small --judge big --judge other --judge-base-url http://localhost:8000/v1
+mellea-like judge-agreement labels.jsonl --score "How polite is it?" --judge gpt-4.1-mini
+mellea-like judge-agreement pairs.jsonl --compare "is more polite" --judge gpt-4.1-mini
+"""
+
+EPILOG = (
+    "Exit codes: 0 measured, 2 bad usage, 3 an error of the judge, the configuration or a file,"
+    " 130 interrupted, 143 terminated (SIGTERM)."
+)
+
+QUESTION, JUDGE, OUTPUT = "What is asked", "Who judges", "What is shown"
+YES = {"true", "pass", "passed", "yes", "1"}
+NO = {"false", "fail", "failed", "no", "0"}
+BETTER: dict[str, Literal["first", "second", "neither"]] = {
+    "first": "first",
+    "a": "first",
+    "second": "second",
+    "b": "second",
+    "neither": "neither",
+    "tie": "neither",
+}
+SHOWN = 20
+"""How many rows on which a judge differs are named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeAgreementOptions:
+    """The options of ``mellea-like judge-agreement``."""
+
+    source: str = argument("FILE", "The labelled rows: a file, or - for JSONL on standard input.")
+    require: str | None = option(
+        None, "--require TEXT", "A requirement in words, as the judge is to decide it.", QUESTION
+    )
+    score: str | None = option(
+        None, "--score RUBRIC", "Ask for a score instead, and find the best threshold.", QUESTION
+    )
+    scale: str = option("1..10", "--scale LOW..HIGH", "The scale of --score.", QUESTION)
+    compare: str | None = option(
+        None,
+        "--compare CRITERION",
+        "Compare two replies instead, in both orders: which one CRITERION?",
+        QUESTION,
+    )
+    judge: list[str] = option(
+        REQUIRED, "--judge MODEL", "The model that judges. Repeat it for a panel.", JUDGE
+    )
+    judge_base_url: str | None = option(
+        None, "--judge-base-url URL", "The judges' OpenAI-compatible server.", JUDGE
+    )
+    judge_option: list[str] = option(
+        list,
+        "--judge-option NAME=VALUE",
+        f"An option of the judges' requests: {', '.join(JUDGING)}, or extra.FIELD. Repeatable.",
+        JUDGE,
+    )
+    repeats: int = option(
+        1, "--repeats N", "Ask each judge so often, to see if it agrees with itself.", JUDGE, min=1
+    )
+    parallel: int = option(16, "--parallel N", "How many rows are judged at a time.", JUDGE, min=1)
+    label: str = option("label", "--label FIELD", "The field that holds the label.")
+    reply: str | None = option(
+        None,
+        "--reply FIELD",
+        f"The field that holds the reply. Default: the first of {', '.join(REPLIES)}.",
+    )
+    first: str = option("first", "--first FIELD", "The first reply, for --compare.")
+    second: str = option("second", "--second FIELD", "The second reply, for --compare.")
+    prompt: str | None = option(
+        None, "--prompt FIELD", "The field that holds the task, for the judge. Default: none."
+    )
+    confidence: float = option(
+        0.95, "--confidence C", "The probability that an interval contains the truth.", OUTPUT
+    )
+    as_json: bool = option(False, "--json", "Print the numbers as JSON.", OUTPUT)
+    quiet: bool = option(False, "--quiet -q", "Don't show progress.", OUTPUT)
+    debug: bool = option(False, "--debug", "Show log records and tracebacks.", OUTPUT)
+
+
+def run(options: JudgeAgreementOptions, signals: SignalHandler) -> int:
+    """Run the command."""
+    with logs(debug=options.debug):
+        try:
+            return _Measurement(options).run(signals)
+        except Exception as error:  # noqa: BLE001 (told in a sentence; shown with --debug)
+            report(error, debug=options.debug)
+            return code_of(error)
+
+
+class _Measurement:
+    """One run of the command. Making it checks the options; it reads nothing."""
+
+    def __init__(self, options: JudgeAgreementOptions) -> None:
+        self._options = options
+        asked = [one for one in (options.require, options.score, options.compare) if one]
+        if len(asked) != 1:
+            msg = "name one question: --require TEXT, --score RUBRIC or --compare CRITERION"
+            raise Problem(msg, Exit.USAGE)
+        if len(set(options.judge)) < len(options.judge):
+            msg = "--judge: each model once; --repeats N asks it several times"
+            raise Problem(msg, Exit.USAGE)
+        if not options.require:
+            if len(options.judge) > 1 or options.repeats > 1:
+                msg = "a panel of judges and --repeats are for --require"
+                raise Problem(msg, Exit.USAGE)
+            if options.score and options.judge_option:
+                msg = "--judge-option is for --require and --compare"
+                raise Problem(msg, Exit.USAGE)
+        if not 0 < options.confidence < 1:
+            msg = f"--confidence lies between 0 and 1, not {options.confidence:g}"
+            raise Problem(msg, Exit.USAGE)
+        self._scale = _scale(options.scale)
+        given = {"judge_options": parse_judge_options(options.judge_option)}
+        spec = read_section(StrategySpec, given, option_names(type(options)))
+        self._judge_options = spec.judge_options.model_dump(exclude_unset=True)
+        names = {"model": "--judge", "base_url": "--judge-base-url"}
+        self._upstreams = {
+            model: openai_upstream(model, options.judge_base_url, names) for model in options.judge
+        }
+        self._done = 0
+
+    def run(self, signals: SignalHandler) -> int:
+        """Measure, and print the numbers."""
+        signals.last_words = lambda: f"Interrupted after {plural(self._done, 'row')}."
+        options = self._options
+        with opened(options.source) as file:
+            rows = list(rows_of(options.source, file))
+        if not rows:
+            msg = f"{options.source} has no rows"
+            raise Problem(msg)
+        labelled = [self._read(number, row) for number, row in enumerate(rows, 1)]
+        found: list[Report] = []
+
+        async def measure() -> None:
+            found.append(await self._measure(labelled))
+
+        signals.run(measure)
+        if options.as_json:
+            sys.stdout.write(json.dumps(_as_json(found[0]), indent=2) + "\n")
+        else:
+            sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(found[0])))
+        return Exit.PASSED
+
+    def _read(self, number: int, row: dict[str, Any]) -> Any:
+        options = self._options
+        try:
+            task = None if options.prompt is None else field_of(row, options.prompt, "--prompt")
+            if options.compare:
+                one, other = (
+                    str(field_of(row, name, flag))
+                    for name, flag in ((options.first, "--first"), (options.second, "--second"))
+                )
+                return LabelledPair(one, other, _better(row.get(options.label)), task)
+            name = options.reply or next((name for name in REPLIES if name in row), "reply")
+            reply = field_of(row, name, "--reply")
+            return Labelled(reply, _label(field_of(row, options.label, "--label")), task)
+        except (Problem, ValueError) as exc:
+            msg = f"{options.source}, row {number}: {exc}"
+            raise Problem(msg) from exc
+
+    async def _measure(self, labelled: list[Any]) -> Report:
+        options = self._options
+        async with AsyncExitStack() as stack:
+            judges: dict[str, Backend] = {}
+            for model, upstream in self._upstreams.items():
+                opening = open_upstream(upstream, follow_redirects=True)
+                judges[model] = await stack.enter_async_context(opening)
+            judge = judges[options.judge[0]]
+            total = len(labelled) * options.repeats
+            view = None if options.quiet else live_view(lambda _: self._progress(_, total))
+            if view is not None:
+                stack.enter_context(view)
+            shared: dict[str, Any] = {
+                "confidence": options.confidence,
+                "concurrency": options.parallel,
+                "on_row": self._count,
+            }
+            if options.compare:
+                return await comparison_agreement(
+                    labelled,
+                    options.compare,
+                    judge=judge,
+                    judge_options=self._judge_options,
+                    **shared,
+                )
+            if options.score:
+                scorer: Callable[..., Any] = judge_score(
+                    options.score, judge=judge, scale=self._scale
+                )
+                return await score_agreement(labelled, scorer, **shared)
+            return await agreement(
+                labelled,
+                str(options.require),
+                judges=judges,
+                repeats=options.repeats,
+                judge_options=self._judge_options,
+                **shared,
+            )
+
+    def _count(self) -> None:
+        self._done += 1
+
+    def _progress(self, _: Console, total: int) -> RenderableType:
+        return f"{self._done:,} of {total:,} rows judged"
+
+
+def _scale(text: str) -> tuple[float, float]:
+    low, _, high = text.partition("..")
+    try:
+        return float(low), float(high)
+    except ValueError:
+        msg = f"--scale takes LOW..HIGH, such as 1..10, not {text!r}"
+        raise Problem(msg, Exit.USAGE) from None
+
+
+def _label(value: Any) -> bool:
+    known = str(value).strip().lower() if isinstance(value, str | bool | int) else ""
+    if known in YES | NO:
+        return known in YES
+    msg = f"the label is {value!r}, and should be true or false, pass or fail, yes or no, 1 or 0"
+    raise ValueError(msg)
+
+
+def _better(value: Any) -> Literal["first", "second", "neither"] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value.strip().lower() in BETTER:
+        return BETTER[value.strip().lower()]
+    msg = f"the label is {value!r}, and should be first, second or neither"
+    raise ValueError(msg)
+
+
+def _lines(found: Report) -> Iterable[str]:
+    """Return the report as lines."""
+    if isinstance(found, AgreementReport):
+        for name, judge in found.judges.items():
+            yield from _lines_of_judge(name, judge)
+        if found.panel is not None:
+            yield from _lines_of_judge("the majority of them", found.panel)
+    elif isinstance(found, ScoreReport):
+        count = len(found.scores) - found.undecided
+        yield f"{plural(count, 'row')} scored, {found.undecided} without a score"
+        yield _line("passed rows rank higher", found.ranking)
+        yield _line("best threshold", found.threshold)
+        yield "With a threshold that was set on other rows:"
+        yield from _lines_of_decisions(found.decisions)
+    else:
+        pairs = found.consistent.count if found.consistent else 0
+        yield f"{plural(pairs, 'pair')} compared, {found.undecided} undecided"
+        yield _line("agrees with people", found.accuracy)
+        yield _line("same answer in both orders", found.consistent)
+        yield _line("else prefers the first", found.prefers_first)
+    yield str(found.usage)
+
+
+def _lines_of_judge(name: str, judge: JudgeReport) -> Iterable[str]:
+    yield f"{name}: {plural(judge.decisions.count, 'row')} decided, {judge.undecided} undecided"
+    yield from _lines_of_decisions(judge.decisions)
+    if judge.self_agreement is not None:
+        yield _line("agrees with itself", judge.self_agreement)
+    if judge.wrong:
+        more = f" and {len(judge.wrong) - SHOWN} more" if len(judge.wrong) > SHOWN else ""
+        yield f"  differs on rows {', '.join(str(i + 1) for i in judge.wrong[:SHOWN])}{more}"
+
+
+def _lines_of_decisions(decisions: Decisions) -> Iterable[str]:
+    yield _line("agrees with people", decisions.accuracy)
+    yield _line("Cohen's kappa", decisions.kappa)
+    yield _line("passes what people fail", decisions.wrong_passes)
+    yield _line("fails what people pass", decisions.wrong_failures)
+
+
+def _line(name: str, number: Estimate | float | None) -> str:
+    shown = "-" if number is None else f"{number:g}" if isinstance(number, float) else str(number)
+    return f"  {name:<27} {shown}"
+
+
+def _as_json(thing: Any) -> Any:
+    """Return a report as plain data."""
+    if isinstance(thing, dict):
+        return {key: _as_json(value) for key, value in cast("dict[str, Any]", thing).items()}
+    if isinstance(thing, tuple):
+        return [_as_json(value) for value in thing]  # pyright: ignore[reportUnknownVariableType]
+    if not is_dataclass(thing):
+        return thing
+    found = {field.name: _as_json(getattr(thing, field.name)) for field in fields(thing)}
+    if isinstance(thing, Decisions):
+        for name in ("accuracy", "kappa", "wrong_passes", "wrong_failures"):
+            found[name] = _as_json(getattr(thing, name))
+    return found

@@ -1,0 +1,55 @@
+"""Rows that have replies in them, for commands that check these."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from mellea_like.batch.rows.files import read_rows
+from mellea_like.batch.rows.formats import RowFormat, format_of
+from mellea_like.cli.exit_codes import Problem
+from mellea_like.cli.standard_streams import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+__all__ = ["REPLIES", "STANDARD", "field_of", "opened", "rows_of"]
+
+STANDARD = "-"
+REPLIES = ("reply", "output", "response", "completion", "answer", "text")
+"""Fields that hold the reply unless ``--reply`` names another: the first of them that is there."""
+
+
+@contextlib.contextmanager
+def opened(source: str) -> Generator[BinaryIO]:
+    """Open the file of replies, or standard input."""
+    if source == STANDARD:
+        yield sys.stdin.buffer
+        return
+    try:
+        file = Path(source).open("rb")  # noqa: SIM115 (errors while it is read are others)
+    except OSError as exc:
+        msg = f"{source} can't be read: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+    with file:
+        yield file
+
+
+def rows_of(source: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
+    """Read the rows of a file."""
+    try:
+        format = RowFormat.JSONL if source == STANDARD else format_of(source)
+        yield from read_rows(file, format)
+    except ValueError as exc:
+        msg = f"{source}: {one_line(str(exc))}"
+        raise Problem(msg) from exc
+
+
+def field_of(row: dict[str, Any], name: str, flag: str) -> Any:
+    """Return the field of a row that an option names."""
+    if name not in row:
+        msg = f"it has no field {name!r}, only {', '.join(row)}: name it with {flag} FIELD"
+        raise Problem(msg)
+    return row[name]

@@ -1,0 +1,244 @@
+"""Agreement: a judge measured against people's labels, and against itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+
+from mellea_like import Budget, FunctionBackend, Generation, LimitExceeded, judge_score
+from mellea_like.agreement import (
+    Decisions,
+    Labelled,
+    LabelledPair,
+    agreement,
+    comparison_agreement,
+    score_agreement,
+)
+from mellea_like.agreement.statistics import best_threshold, decisions_of, ranking
+from mellea_like.core import Usage
+
+pytestmark = pytest.mark.anyio
+
+
+UNREADABLE = ["I can't say.", "Both are fine.", "?"]
+
+
+def judge_that(decide, *, key="passed") -> FunctionBackend:
+    """A judge that decides on the text of the question."""
+
+    async def answer(request):
+        said = decide(request.messages[-1].text)
+        if said in UNREADABLE:
+            return said
+        reply = json.dumps({"reason": "as it says", key: said} if key != "better" else {key: said})
+        return Generation(reply, usage=Usage(1, 10, 5))
+
+    return FunctionBackend(answer, can_judge=True)
+
+
+def text_of(question, tag="text"):
+    return question.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+
+
+ROWS = [
+    Labelled("Sorry, it is on its way.", True, "Where is my parcel?"),
+    Labelled("I am sorry.", True, "Where is my parcel?"),
+    Labelled("We apologise.", True, "Where is my parcel?"),
+    Labelled("Not our fault.", False, "Where is my parcel?"),
+    Labelled("Sorry is for others.", False, "Where is my parcel?"),
+]
+says_sorry = judge_that(lambda q: "orry" in text_of(q))
+
+
+async def test_a_judge_is_measured_against_labels():
+    seen = []
+    judge = judge_that(lambda q: seen.append(q) or "orry" in text_of(q))
+    report = await agreement(ROWS, "It apologises.", judges=judge)
+    [(name, found)] = report.judges.items()
+    assert (name, report.panel) == ("judge", None)
+    assert found.decisions == Decisions(2, 1, 1, 1)
+    assert found.accuracy.value == 3 / 5
+    assert found.wrong_passes.value == 1 / 2
+    assert found.wrong_failures.value == 1 / 3
+    assert found.wrong == (2, 4)
+    assert found.kappa.value == pytest.approx((3 / 5 - 13 / 25) / (1 - 13 / 25))
+    assert found.self_agreement is None
+    assert report.usage.requests == 5
+    assert all("Where is my parcel?" in question for question in seen)
+    assert "It apologises." in seen[0]
+
+
+async def test_a_panel_is_the_majority_of_its_votes():
+    judges = {
+        "yes": judge_that(lambda q: True),
+        "no": judge_that(lambda q: False),
+        "sorry": says_sorry,
+    }
+    report = await agreement(ROWS, "It apologises.", judges=judges)
+    assert report.panel.decisions == report.judges["sorry"].decisions
+    assert report.judges["yes"].decisions == Decisions(3, 2, 0, 0)
+    assert report.judges["yes"].kappa.value == 0
+    assert report.usage.requests == 15
+
+    tied = await agreement(ROWS, "It apologises.", judges={k: judges[k] for k in ("yes", "no")})
+    assert (tied.panel.undecided, tied.panel.accuracy) == (5, None)
+
+
+async def test_a_judge_without_a_verdict_is_undecided_and_the_others_count():
+    silent = judge_that(lambda q: "I can't say." if "fault" in text_of(q) else True)
+    report = await agreement(ROWS, "It apologises.", judges={"silent": silent, "sorry": says_sorry})
+    assert report.judges["silent"].undecided == 1
+    assert report.judges["silent"].decisions.count == 4
+    assert report.judges["sorry"].decisions.count == 5
+
+
+async def test_an_empty_reply_fails_without_a_question():
+    report = await agreement([Labelled("", False), *ROWS[:1]], "x", judges=says_sorry)
+    assert report.judges["judge"].decisions == Decisions(1, 0, 0, 1)
+    assert report.usage.requests == 1
+
+
+async def test_a_judge_is_measured_against_itself():
+    asked = {}
+
+    def fickle(question):
+        text = text_of(question)
+        asked[text] = asked.get(text, 0) + 1
+        return "fault" not in text or asked[text] % 2 == 1
+
+    report = await agreement(ROWS, "x", judges=judge_that(fickle), repeats=3, concurrency=1)
+    itself = report.judges["judge"].self_agreement
+    assert itself.value == pytest.approx((4 + 1 / 3) / 5)
+    assert itself.count == 5
+    assert report.judges["judge"].decisions.count == 5  # The first draws alone.
+    assert report.usage.requests == 15
+
+
+async def test_progress_and_a_budget():
+    done = []
+    await agreement(ROWS, "x", judges=says_sorry, on_row=lambda: done.append(1))
+    assert len(done) == 5
+    with pytest.raises(LimitExceeded):
+        await agreement(ROWS, "x", judges=says_sorry, budget=Budget(requests=3), concurrency=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"labelled": []}, ValueError, "rows with labels"),
+        ({"judges": {}}, ValueError, "at least one judge"),
+        ({"judges": {"a": "gpt"}}, TypeError, "judges are backends"),
+        ({"repeats": 0}, ValueError, "repeats"),
+        ({"confidence": 1}, ValueError, "confidence"),
+    ],
+)
+async def test_wrong_arguments(change, error, words):
+    given = {"labelled": ROWS, "requirement": "x", "judges": says_sorry, **change}
+    with pytest.raises(error, match=words):
+        await agreement(given.pop("labelled"), given.pop("requirement"), **given)
+
+
+# --- comparisons
+
+PAIRS = [
+    LabelledPair("good", "bad", "first", "Where?"),
+    LabelledPair("bad", "good", "second"),
+    LabelledPair("good", "good too", "neither"),
+]
+
+
+async def test_a_fair_judge_has_no_preference_for_a_position():
+    def fair(question):
+        a, b = ("good" in text_of(question, tag) for tag in "ab")
+        return "neither" if a == b else "a" if a else "b"
+
+    report = await comparison_agreement(PAIRS, judge=judge_that(fair, key="better"))
+    assert report.accuracy.value == report.consistent.value == 1
+    assert report.prefers_first is None
+    assert report.usage.requests == 6
+
+
+@pytest.mark.parametrize(("always", "share"), [("a", 1.0), ("b", 0.0)])
+async def test_a_judge_that_prefers_a_position_is_found_out(always, share):
+    judge = judge_that(lambda q: always, key="better")
+    report = await comparison_agreement(PAIRS, judge=judge)
+    assert report.consistent.value == 0
+    assert report.prefers_first.value == share
+    assert report.accuracy.value == 1 / 3  # Contradictions count as "neither".
+
+
+async def test_an_unreadable_comparison_is_asked_once_more_and_then_left_out():
+    asked = []
+    judge = judge_that(lambda q: asked.append(q) or "Both are fine.", key="better")
+    report = await comparison_agreement(PAIRS[:1], judge=judge)
+    assert (report.undecided, report.accuracy, report.consistent) == (1, None, None)
+    assert len(asked) == 4
+    with pytest.raises(ValueError, match="pairs"):
+        await comparison_agreement([], judge=judge)
+
+
+# --- scores
+
+
+async def test_scores_have_a_threshold_tested_on_other_rows():
+    rows = [Labelled(f"reply {i}", i >= 12, "Where?") for i in range(20)]
+    judge = judge_that(lambda q: int(text_of(q, "answer").split()[1]) / 2, key="score")
+    report = await score_agreement(rows, judge_score("Is it late?", judge=judge, scale=(0, 10)))
+    assert report.scores[:3] == (0, 0.5, 1)
+    assert report.ranking == 1
+    assert report.threshold == (11 / 2 + 12 / 2) / 2
+    # Without row 11, the bar is between rows 10 and 12: on row 11, it decides wrongly.
+    assert report.decisions == Decisions(8, 1, 0, 11)
+    assert (report.undecided, report.usage.requests) == (0, 20)
+
+
+async def test_a_row_without_a_score_is_left_out():
+    rows = [Labelled(f"reply {i}", i >= 2) for i in range(4)]
+    judge = judge_that(lambda q: "?" if "reply 3" in q else 5, key="score")
+    report = await score_agreement(rows, judge_score("x", judge=judge))
+    assert report.scores == (5, 5, 5, None)
+    assert report.undecided == 1
+    assert report.ranking == 0.5
+
+
+# --- statistics
+
+
+def test_kappa_of_perfect_agreement_has_a_width():
+    few, many = (Decisions(n, 0, 0, n).kappa for n in (5, 500))
+    assert few.value == many.value == few.high == 1
+    assert few.low < 0.75
+    assert many.low > 0.98
+
+
+@pytest.mark.parametrize("cells", [(9, 0, 0, 0), (0, 0, 0, 9), (0, 0, 0, 0)])
+def test_kappa_is_unknown_if_all_have_one_label(cells):
+    assert Decisions(*cells).kappa is None
+
+
+def test_one_label_has_no_ranking_and_no_threshold():
+    assert ranking([1, 2], [True, True]) is None
+    assert best_threshold([1, 2], [True, True]) is None
+
+
+def test_scores_that_are_the_wrong_way_round_pass_nothing():
+    assert best_threshold([1, 2, 3, 4], [True, True, False, False]) == math.inf
+
+
+@pytest.mark.parametrize("rows", [50, 200])
+@pytest.mark.parametrize("accuracy", [0.6, 0.85, 0.97])
+def test_the_interval_of_kappa_has_the_true_one_as_often_as_it_says(rows, accuracy):
+    share, rng = 0.7, random.Random(5)
+    passes = share * accuracy + (1 - share) * (1 - accuracy)
+    chance = passes * share + (1 - passes) * (1 - share)
+    true = (accuracy - chance) / (1 - chance)
+    inside = 0
+    for _ in range(300):
+        labels = [rng.random() < share for _ in range(rows)]
+        pairs = [(label == (rng.random() < accuracy), label) for label in labels]
+        found = decisions_of(pairs, 0.95).kappa
+        inside += found is None or found.low <= true <= found.high
+    assert inside / 300 >= 0.92  # 0.95, less two standard errors.
