@@ -33,7 +33,7 @@ class Labelled:
     """A reply that a person has decided on.
 
     Args:
-        reply: the reply, as for `check`.
+        reply: the reply, as for `mellea_like.checking.check`.
         label: whether it meets the requirement.
         task: the task that it answers; None if that is unknown. The judge sees it.
     """
