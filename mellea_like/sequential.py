@@ -10,11 +10,18 @@ Smith and Ramdas (JRSS B 86, 2024).
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from mellea_like.core.argument_checks import real_number
+import anyio
 
-__all__ = ["Comparison", "PairedTest", "PassRateTest"]
+from mellea_like.core.argument_checks import real_number, whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+__all__ = ["Comparison", "PairedTest", "PassRateTest", "compare"]
+
+T = TypeVar("T")
 
 RATES = 48
 """How many alternatives on each side a bet is spread over."""
@@ -188,6 +195,78 @@ class PairedTest:
         """The comparison so far."""
         p_value = min(1.0, math.exp(-self._most))
         return Comparison(self._better, self._first, self._second, self._examples, p_value)
+
+
+async def compare(
+    first: Callable[[T], Awaitable[bool]],
+    second: Callable[[T], Awaitable[bool]],
+    examples: Iterable[T],
+    *,
+    confidence: float = 0.95,
+    concurrency: int = 8,
+) -> Comparison:
+    """Try two variants on the same examples until it is clear which one passes more often.
+
+    Both variants are tried side by side on each example. Examples count in the order in which they
+    started, so a slow one holds back those after it, and quick passes have no advantage. What is
+    still running when the answer is clear is cancelled.
+
+    Args:
+        first: the first variant (a model, a prompt, a strategy): an async function of an example
+            that returns whether it passed.
+        second: the second variant.
+        examples: the examples, independent of each other and in random order. If they end before
+            the answer is clear, ``better`` is None.
+        confidence: 1 minus the chance to call one better if neither is, between 0 and 1.
+        concurrency: how many examples are tried at a time.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range.
+        Exception: what a variant raised.
+    """
+    whole_number("concurrency", concurrency)
+    test = PairedTest(confidence)
+    waiting = enumerate(examples)
+    ended: dict[int, tuple[bool, bool]] = {}
+    raised: list[Exception] = []
+
+    async def work() -> None:
+        for number, example in waiting:
+            passed: dict[str, bool] = {}
+
+            async def one(
+                name: str,
+                variant: Callable[[T], Awaitable[bool]],
+                example: T = example,
+                passed: dict[str, bool] = passed,
+            ) -> None:
+                try:
+                    passed[name] = bool(await variant(example))
+                except Exception as exc:  # noqa: BLE001 (raised below, outside of the task groups)
+                    raised.append(exc)
+                    tasks.cancel_scope.cancel("a variant raised")
+
+            async with anyio.create_task_group() as both:
+                both.start_soon(one, "first", first)
+                both.start_soon(one, "second", second)
+            if raised or test.result.better is not None:
+                return
+            ended[number] = passed["first"], passed["second"]
+            while test.result.examples in ended and test.result.better is None:
+                test.add(*ended.pop(test.result.examples))
+            if test.result.better is not None:
+                tasks.cancel_scope.cancel("it is clear which one is better")
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(concurrency):
+            tasks.start_soon(work)
+    if raised:
+        raise raised[0]
+    return test.result
 
 
 def _log_likelihood(passes: int, failures: int, rate: float) -> float:

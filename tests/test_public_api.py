@@ -126,6 +126,7 @@ FUNCTIONS = {
     ".hooks": "hook register unregister",
     ".limits": "gate_of",
     ".rewards": "reward",
+    ".telemetry": "session",
     ".report": (
         "call_report call_text compare comparison_report comparison_text figures_of run_report"
         " run_text"

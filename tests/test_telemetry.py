@@ -36,7 +36,7 @@ from mellea_like.core import Options, ToolCall, Usage
 from mellea_like.errors import BackendUnavailable, RequirementError
 from mellea_like.requirements.checks import word_count
 from mellea_like.runtime.logs import IterationFilter
-from mellea_like.telemetry import Telemetry
+from mellea_like.telemetry import Telemetry, session
 
 pytestmark = pytest.mark.anyio
 
@@ -475,3 +475,22 @@ async def test_log_records_carry_the_ids_of_their_iteration(
         ("a.users.validator", result.sampling_id, 3, 0),
         ("mellea_like", result.sampling_id, 1, 0),
     ]
+
+
+async def test_calls_of_a_session_carry_its_id():
+    recorder = Recorder()
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend(["one", "two", "three"]), loop_budget=1, telemetry=recorder.telemetry
+    )
+    with session("conversation 7"):
+        await strategy.sample("Hello.")
+        await strategy.sample("And again.")
+    await strategy.sample("Alone.")
+    for start in ("sampling", "chat"):
+        ids = [
+            (s.attributes.get("session.id"), s.attributes.get("gen_ai.conversation.id"))
+            for s in recorder.named(start)
+        ]
+        assert ids == [("conversation 7",) * 2] * 2 + [(None, None)]
+    with pytest.raises(TypeError, match="session's id"), session(7):
+        pass

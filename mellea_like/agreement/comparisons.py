@@ -49,7 +49,7 @@ class LabelledPair:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonReport:
-    """What `comparison_agreement` measured.
+    """The result of `comparison_agreement`.
 
     Args:
         accuracy: the share of labelled pairs on which the judge finds better what people do. A pair

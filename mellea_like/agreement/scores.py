@@ -28,7 +28,7 @@ FOLDS = 10
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """What `score_agreement` measured.
+    """The result of `score_agreement`.
 
     Args:
         scores: the score of each row, None if the judge gave none.

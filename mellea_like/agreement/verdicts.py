@@ -84,7 +84,7 @@ class JudgeReport:
 
 @dataclass(frozen=True, slots=True)
 class AgreementReport:
-    """What `agreement` measured.
+    """The result of `agreement`.
 
     Args:
         judges: the report on each judge, by its name.

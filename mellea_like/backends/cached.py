@@ -112,6 +112,19 @@ class CachedBackend(BackendWrapper):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.inner!r} in {self.path}>"
 
+    def apart(self, name: str) -> CachedBackend:
+        """Return the same cache for requests whose replies should differ from those kept so far.
+
+        Args:
+            name: tells them from others, such as the number of an evaluation's sample.
+
+        Returns:
+            A backend with the same file. Its statistics begin at 0.
+        """
+        other = CachedBackend(self.inner, self.path, name=f"{self._name} {name}")
+        other._file, other._under_way = self._file, self._under_way
+        return other
+
     def statistics(self) -> CacheStatistics:
         """Return how many requests were answered from the file, and how many were not."""
         return CacheStatistics(self._hits, self._misses, self._kept)
@@ -185,6 +198,10 @@ class CachedBackend(BackendWrapper):
         """
         whole_number("CachedBackend.prune: keep", keep, least=0)
         return await run_in_thread(self._file.prune, keep)
+
+    async def close_file(self) -> None:
+        """Close the file, and leave the inner backend as it is; both may be used again."""
+        await run_in_thread(self._file.close)
 
     async def aclose(self) -> None:
         """Close the file and the inner backend's idle connections; both may be used again."""

@@ -15,6 +15,8 @@ import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from mellea_like.telemetry.sessions import session
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from mellea_like.telemetry.call import CallTelemetry, Instruments
     from mellea_like.telemetry.spans import SpanScope
 
-__all__ = ["Telemetry"]
+__all__ = ["Telemetry", "session"]
 
 BY_NAME = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER")
 """Environment variables that name a provider, which OpenTelemetry loads."""

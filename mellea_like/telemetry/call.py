@@ -12,6 +12,7 @@ from opentelemetry.trace import SpanKind, Tracer
 from mellea_like.core.conversation import joined_text, reply_message
 from mellea_like.core.slice import Outcome
 from mellea_like.telemetry import names
+from mellea_like.telemetry.sessions import SESSION_ID
 from mellea_like.telemetry.spans import SpanScope, type_name
 
 if TYPE_CHECKING:
@@ -46,12 +47,22 @@ class CallTelemetry:
         self._strategy = strategy
         self._sampling_id = sampling_id
         self._capture = capture_content
+        session_id = SESSION_ID.get()
+        self._session: dict[str, AttributeValue] = (
+            {}
+            if session_id is None
+            else {names.SESSION_ID: session_id, names.CONVERSATION_ID: session_id}
+        )
         self._passed: list[tuple[int, SpanScope, int]] = []
         """The spans of draws that passed, and when they ended: one of them will be the winner's."""
 
     def call(self) -> SpanScope:
         """Return the span around the whole call."""
-        attributes = {names.SAMPLING_ID: self._sampling_id, names.STRATEGY: self._strategy}
+        attributes: dict[str, AttributeValue] = {
+            names.SAMPLING_ID: self._sampling_id,
+            names.STRATEGY: self._strategy,
+            **self._session,
+        }
         return SpanScope(self._tracer, f"sampling {self._strategy}", attributes, self._capture)
 
     def iteration(self, iteration: int, subsample: int, depth: int) -> SpanScope:
@@ -72,7 +83,7 @@ class CallTelemetry:
 
     def chat(self, backend: Backend, request: Request) -> SpanScope:
         """Return the span around one request to a backend."""
-        attributes = _request_attributes(backend, request)
+        attributes = _request_attributes(backend, request) | self._session
         if self._capture:
             attributes[names.INPUT_MESSAGES] = _as_json(request.messages)
         model = attributes.get(names.REQUEST_MODEL)

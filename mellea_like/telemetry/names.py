@@ -62,6 +62,8 @@ STRATEGY: Final = "mellea_like.strategy"
 REQUIREMENT: Final = "mellea_like.requirement"
 FAILED_REQUIREMENTS: Final = "mellea_like.failed_requirements"
 SESSION: Final = "mellea_like.session"
+SESSION_ID: Final = "session.id"
+CONVERSATION_ID: Final = "gen_ai.conversation.id"
 RUN_ID: Final = "mellea_like.run_id"
 MESSAGES: Final = "mellea_like.messages"
 

@@ -25,7 +25,7 @@ import math
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 try:
     import pytest
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from mellea_like.sequential import PassRateTest
 
 __all__ = ["Draw", "draw"]
+
+T = TypeVar("T")
 
 PROPERTY = "pass_rate"
 LONGEST = 500
@@ -58,6 +60,20 @@ class Draw:
     number: int = 0
     reply: object = None
     cost: float = 0.0
+    _cache: Callable[[Any], Any] | None = None
+
+    def cached(self, backend: T) -> T:
+        """Return the backend; with ``--cached FILE``, one that replays its replies from the file.
+
+        Each run has its own replies: the same ones again the next time.
+
+        Args:
+            backend: a backend of this library.
+
+        Returns:
+            A backend for this run of the body.
+        """
+        return backend if self._cache is None else cast("T", self._cache(backend))
 
 
 @dataclass(frozen=True)
@@ -102,6 +118,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         " shared out evenly to the processes of pytest-xdist",
     )
     group.addoption(
+        "--draws-price",
+        metavar="IN,OUT",
+        default=None,
+        help="the price of a million tokens of prompts and of replies, such as 0.15,0.60: counts"
+        " the tokens of mellea_like's backends as the draws' cost",
+    )
+    group.addoption(
+        "--cached",
+        metavar="FILE",
+        default=None,
+        help="keep the replies of draw.cached(backend) in this file, and replay those that are"
+        " there",
+    )
+    group.addoption(
         "--pass-rates",
         metavar="FILE",
         default=None,
@@ -110,7 +140,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark."""
+    """Declare the mark, and read the price."""
+    price = config.getoption("--draws-price")
+    if price is not None:
+        from mellea_like.specification.upstream import read_price  # noqa: PLC0415
+
+        try:
+            config.stash[_PRICE] = read_price(price)
+        except ValueError as exc:
+            msg = f"--draws-price {exc}"
+            raise pytest.UsageError(msg) from None
     config.addinivalue_line(
         "markers",
         "pass_rate(at_least, confidence=0.95, most=100, concurrency=8, errors='fail'): run the"
@@ -131,7 +170,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
     def tried(**fixtures: Any) -> None:
         # A plain function, so that no other plugin takes it for an async test.
-        trial = _Trial(body, fixtures, rule, _purse_of(pyfuncitem.config))
+        config = pyfuncitem.config
+        cache = _cache_of(config, pyfuncitem.nodeid)
+        price = config.stash.get(_PRICE, None)
+        trial = _Trial(body, fixtures, rule, _purse_of(config), price, cache)
         try:
             trial.run()
         finally:
@@ -165,6 +207,34 @@ class _Purse:
 
 
 _PURSE = pytest.StashKey[_Purse]()
+_PRICE = pytest.StashKey[Any]()
+_CACHES = pytest.StashKey[dict[int, Any]]()
+
+
+def _cache_of(config: pytest.Config, test: str) -> Callable[[int, Any], Any] | None:
+    """Return the function that gives a run of a test its cached backend; None without a cache."""
+    path = config.getoption("--cached")
+    if path is None:
+        return None
+    caches = config.stash.setdefault(_CACHES, dict[int, Any]())
+
+    def cached(number: int, backend: Any) -> Any:
+        from mellea_like.backends import CachedBackend  # noqa: PLC0415
+
+        if id(backend) not in caches:
+            caches[id(backend)] = CachedBackend(backend, path)
+        return caches[id(backend)].apart(f"{test} {number}")
+
+    return cached
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Close the file of replies."""
+    import anyio  # noqa: PLC0415
+
+    caches: dict[int, Any] = config.stash.get(_CACHES, dict[int, Any]())
+    for cache in caches.values():
+        anyio.run(cache.close_file)
 
 
 def _purse_of(config: pytest.Config) -> _Purse:
@@ -184,6 +254,8 @@ class _Trial:
     fixtures: Mapping[str, Any]
     rule: _Rule
     purse: _Purse
+    price: Any = None
+    cache: Callable[[int, Any], Any] | None = None
     failures: dict[int, tuple[str, object]] = field(default_factory=dict[int, tuple[str, object]])
     """Why runs failed, and their replies, by their numbers."""
     raised: BaseException | None = None
@@ -194,7 +266,7 @@ class _Trial:
 
         self.test: PassRateTest = PassRateTest(self.rule.at_least, self.rule.confidence)
         self.meter = Meter()
-        self.cost = 0.0
+        self.cost = self.tokens_cost = 0.0
 
     @property
     def verdict(self) -> Literal["passed", "failed", "undecided"]:
@@ -245,7 +317,8 @@ class _Trial:
         from mellea_like.core.backend import SPENDS_ON  # noqa: PLC0415
         from mellea_like.runtime.threads import run_in_thread  # noqa: PLC0415
 
-        mine = Draw(number)
+        cache = self.cache
+        mine = Draw(number, _cache=None if cache is None else partial(cache, number))
         given = {**self.fixtures}
         if "draw" in given:
             given["draw"] = mine
@@ -264,9 +337,17 @@ class _Trial:
             self.failures[number] = f"{type(exc).__name__}: {exc}", mine.reply
             return False
         finally:
-            self.cost += mine.cost
-            self.purse.spent += mine.cost
+            self._spend(mine.cost)
         return True
+
+    def _spend(self, cost: float) -> None:
+        """Count the cost that a run names, and that of all tokens since the last one ended."""
+        if self.price is not None:
+            tokens = self.price.cost(self.meter.usage)
+            cost += tokens - self.tokens_cost
+            self.tokens_cost = tokens
+        self.cost += cost
+        self.purse.spent += cost
 
     def record(self) -> dict[str, Any]:
         """Return the outcome as plain data."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import random
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.sequential import PairedTest, PassRateTest
+from mellea_like.sequential import PairedTest, PassRateTest, compare
 
 RUNS, MOST = 200, 300
 
@@ -163,3 +164,66 @@ def test_two_equal_variants_are_rarely_told_apart():
             result = test.add(chance.random() < 0.5, chance.random() < 0.5)
         wrong += result.better is not None
     assert wrong / RUNS <= ALLOWED
+
+
+# --- compare
+
+
+@pytest.mark.anyio
+async def test_two_variants_are_compared_until_it_is_clear():
+    asked = []
+
+    async def bad(example):
+        asked.append(example)
+        return example % 4 == 0
+
+    async def good(example):
+        return example % 4 != 3
+
+    found = await compare(bad, good, range(1000), concurrency=4)
+    assert found.better == "second"
+    assert found.examples < 40
+    assert len(asked) <= found.examples + 8
+    assert (found.first, found.second) == (
+        sum(i % 4 == 0 for i in range(found.examples)),
+        sum(i % 4 != 3 for i in range(found.examples)),
+    )
+
+
+@pytest.mark.anyio
+async def test_examples_may_end_before_it_is_clear():
+    async def always(example):
+        return True
+
+    found = await compare(always, always, range(20))
+    assert (found.better, found.examples, found.first) == (None, 20, 20)
+
+
+@pytest.mark.anyio
+async def test_a_quick_pass_does_not_count_before_a_slow_failure(virtual_clock):
+    """The first examples take long, and the first variant fails on them."""
+
+    async def slow_to_fail(example):
+        await anyio.sleep(100 if example < 20 else 1)
+        return example >= 20
+
+    async def fails_later(example):
+        return example < 20
+
+    found = await compare(slow_to_fail, fails_later, range(200), concurrency=40)
+    assert found.better == "second"
+    assert found.examples <= 20
+
+
+@pytest.mark.anyio
+async def test_an_error_of_a_variant_is_raised_as_it_is():
+    async def broken(example):
+        raise ZeroDivisionError
+
+    async def waits(example):
+        await anyio.sleep_forever()
+
+    with pytest.raises(ZeroDivisionError):
+        await compare(waits, broken, range(5))
+    with pytest.raises(ValueError, match="concurrency"):
+        await compare(waits, broken, range(5), concurrency=0)

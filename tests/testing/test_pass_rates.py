@@ -206,6 +206,54 @@ def test_it(draw, which):
     run(body, "--draws-budget", "200").assert_outcomes(passed=2)
 
 
+CACHED = """
+from mellea_like import FunctionBackend, RejectionSamplingStrategy
+from mellea_like.core import Usage
+from mellea_like import Generation
+
+asked = itertools.count()
+
+async def model(request):
+    return Generation(str(next(asked)), usage=Usage(1, 1_000_000, 100_000))
+
+backend = FunctionBackend(model, model="tiny")
+
+@pytest.mark.pass_rate(at_least=0.5, concurrency=4)
+async def test_it(draw):
+    strategy = RejectionSamplingStrategy(draw.cached(backend), loop_budget=1)
+    result = await strategy.sample("Count.")
+    with open("seen.txt", "a") as file:
+        file.write(f"{draw.number} {result.value}\\n")
+"""
+
+
+def test_tokens_have_a_price(run):
+    done = run(CACHED, "--draws-price", "0.15,0.50", "--draws-budget", "0.60")
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["undecided 1.000 (*), * draws, * requests, * spent: *test_it"])
+    assert "budget of 0.6 is spent" in done.stdout.str()
+    wrong = run(CACHED, "--draws-price", "cheap")
+    wrong.stderr.fnmatch_lines(["ERROR: --draws-price takes two amounts*"])
+
+
+def test_replies_are_replayed_and_cost_nothing(run, pytester):
+    arguments = ("--cached", "replies.db", "--draws-price", "0.15,0.50", "--pass-rates", "r.json")
+    seen = pytester.path / "seen.txt"
+    run(CACHED, *arguments).assert_outcomes(passed=1)
+    first = set(seen.read_text().splitlines())
+    [paid] = json.loads((pytester.path / "r.json").read_text())
+    assert paid["cost"] == pytest.approx(0.2 * paid["requests"])
+    assert len({line.split()[1] for line in first}) == len(first)  # Each draw had its own reply.
+
+    seen.unlink()
+    run(CACHED, *arguments).assert_outcomes(passed=1)
+    replayed = set(seen.read_text().splitlines())
+    [free] = json.loads((pytester.path / "r.json").read_text())
+    assert len(replayed & first) >= paid["draws"] - 4  # Some were cancelled in flight.
+    assert free["draws"] == paid["draws"]
+    assert free["cost"] <= 4 * 0.2
+
+
 def test_without_marked_tests_nothing_is_shown_or_imported(run):
     done = run(
         """

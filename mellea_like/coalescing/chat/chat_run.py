@@ -12,6 +12,7 @@ import anyio
 from mellea_like.runtime.event_loops import scope_cancelled
 from mellea_like.runtime.logs import logger
 from mellea_like.runtime.task_stack import stack_of
+from mellea_like.telemetry import session
 from mellea_like.telemetry.names import MESSAGES, OUTCOME, RUN_ID, SESSION
 from mellea_like.telemetry.spans import shared_span
 
@@ -78,7 +79,7 @@ class ChatRun(Generic[M, R]):
         spans = [each.span for each in self.members]
         try:
             with shared_span("chat run", attributes, spans) as span:
-                with self.scope:
+                with self.scope, session(str(self.key)):
                     self._result = await self._answer()
                     self.answered = True
                 if not self.answered:

@@ -1,0 +1,41 @@
+"""Sessions: calls that belong to one conversation, as viewers of traces show them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["SESSION_ID", "session"]
+
+SESSION_ID: ContextVar[str | None] = ContextVar("mellea_like_session", default=None)
+
+
+@contextmanager
+def session(session_id: str) -> Generator[None]:
+    """Record the calls of a block as parts of one session, such as the turns of a conversation.
+
+    Their spans and those of their requests get the attributes ``session.id`` (OpenTelemetry's
+    conventions for sessions, which Phoenix and Langfuse group by) and ``gen_ai.conversation.id``.
+
+    Args:
+        session_id: tells the session from others, such as a conversation's number. It isn't
+            secret: viewers show it.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        TypeError: it isn't a str.
+    """
+    if not isinstance(session_id, str):
+        msg = f"a session's id is a str, not {session_id!r}"
+        raise TypeError(msg)
+    token = SESSION_ID.set(session_id)
+    try:
+        yield
+    finally:
+        SESSION_ID.reset(token)
