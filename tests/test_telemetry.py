@@ -339,6 +339,8 @@ async def test_the_calls_span_has_tokens_cost_input_and_output() -> None:
     (said,) = json.loads(about["gen_ai.output.messages"])
     assert said["parts"] == [{"type": "text", "content": "yes"}]
     assert said["finish_reason"] == "stop"
+    assert about["openinference.span.kind"] == "CHAIN"
+    assert (about["input.value"][:6], about["output.value"]) == ("Agree.", "yes")
 
 
 async def test_calls_of_tools_and_their_results_are_recorded_as_the_conventions_say() -> None:

@@ -61,6 +61,7 @@ class CallTelemetry:
         attributes: dict[str, AttributeValue] = {
             names.SAMPLING_ID: self._sampling_id,
             names.STRATEGY: self._strategy,
+            names.SPAN_KIND: "CHAIN",
             **self._session,
         }
         return SpanScope(self._tracer, f"sampling {self._strategy}", attributes, self._capture)
@@ -198,8 +199,11 @@ class CallTelemetry:
             found[names.COST], found[names.CURRENCY] = money
         if self._capture:
             found[names.INPUT_MESSAGES] = _as_json(asked)
+            if asked:
+                found[names.INPUT_VALUE] = asked[-1].text
             if best is not None and (reply := slices[best].generation) is not None:
                 found[names.OUTPUT_MESSAGES] = _output(reply)
+                found[names.OUTPUT_VALUE] = reply_message(reply).text
         span.set(found)
 
 

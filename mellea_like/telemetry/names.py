@@ -40,6 +40,11 @@ TOOL_RESULT: Final = "gen_ai.tool.call.result"
 TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105 (no password)
 ERROR_TYPE: Final = "error.type"
 
+# OpenInference's (https://github.com/Arize-ai/openinference/tree/main/spec), for lists of calls.
+SPAN_KIND: Final = "openinference.span.kind"
+INPUT_VALUE: Final = "input.value"
+OUTPUT_VALUE: Final = "output.value"
+
 SAMPLING_ID: Final = "mellea_like.sampling_id"
 ITERATION: Final = "mellea_like.iteration"
 SUBSAMPLE: Final = "mellea_like.subsample"
