@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import ValidationResult
     from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.rounds import CallInRounds
 
     class Arguments(TypedDict, total=False):
         """Further arguments of `check`; see there."""
@@ -251,22 +252,15 @@ async def check(
         HookError: a plugin failed, or stopped the check.
         Exception: what a validator raised whose ``on_error`` is ``"raise"``.
     """
-    call = strategy_for_checks(judge, validate_all=validate_all).begin(
+    strategy = strategy_for_checks(judge, validate_all=validate_all)
+    call = strategy.begin(
         GivenReply(reply, action),
         _several(requirements),
         context=context,
         format=format,
         budget=budget,
     )
-    heard: list[Slice] = []
-    try:
-        await call.run(heard=heard.append)
-    except (HookError, LimitExceeded):
-        raise
-    except Exception:
-        if not heard or not heard[0].verdicts:
-            raise
-    return CheckResult(heard[0])
+    return CheckResult(await record_of(call))
 
 
 @overload
@@ -318,6 +312,19 @@ def check_sync(
     backends = [arguments.get("judge"), *judges_of(asked)]
     call: Any = partial(check, reply, asked, format=format, **arguments)
     return cast("CheckResult[Any]", run_once(call, [b for b in backends if b is not None]))
+
+
+async def record_of(call: CallInRounds[Any]) -> Slice:
+    """Run a call that checks; return its record, also if a requirement could not be decided."""
+    heard: list[Slice] = []
+    try:
+        await call.run(heard=heard.append)
+    except (HookError, LimitExceeded):
+        raise
+    except Exception:
+        if not heard or not heard[0].verdicts:
+            raise
+    return heard[0]
 
 
 def _several(

@@ -8,13 +8,13 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.agreement.statistics import Decisions, Estimate, decisions_of, share
-from mellea_like.checking import GivenReply, ReplyLike, strategy_for_checks
+from mellea_like.checking import GivenReply, ReplyLike, record_of, strategy_for_checks
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import is_backend
 from mellea_like.core.generation import Usage
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationStatus
-from mellea_like.errors import AuthenticationFailed, HookError, LimitExceeded
+from mellea_like.errors import AuthenticationFailed
 from mellea_like.runtime.gather import gather
 
 if TYPE_CHECKING:
@@ -152,21 +152,14 @@ async def agreement(
     strategy = strategy_for_checks(validate_all=True, judge_options=judge_options)
 
     async def judge_once(row: Labelled) -> Slice:
-        heard: list[Slice] = []
-        call = strategy.begin(GivenReply(row.reply, row.task), wanted, budget=budget)
-        try:
-            await call.run(heard=heard.append)
-        except (HookError, LimitExceeded):
-            raise
-        except Exception:
-            if not heard:
-                raise
-        refused = None if heard[0].error is None else heard[0].error.__cause__
+        given: GivenReply[Any] = GivenReply(row.reply, row.task)
+        record = await record_of(strategy.begin(given, wanted, budget=budget))
+        refused = None if record.error is None else record.error.__cause__
         if isinstance(refused, AuthenticationFailed):
             raise refused  # Each further row would be refused, too.
         if on_row is not None:
             on_row()
-        return heard[0]
+        return record
 
     records = await gather(rows * repeats, concurrency, judge_once)
     usage = sum((record.usage for record in records), Usage())
