@@ -11,7 +11,7 @@ from mellea_like.core.backend import JUDGE_DEFAULTS, Options
 from mellea_like.core.conversation import Context, as_action
 from mellea_like.core.generation import Usage
 from mellea_like.core.requirement import Requirement
-from mellea_like.errors import LimitExceeded, SamplingFailed
+from mellea_like.errors import AuthenticationFailed, LimitExceeded, MelleaError
 from mellea_like.requirements.judge import comparison_messages, read_comparison
 from mellea_like.runtime.gather import gather
 from mellea_like.sampling.strategies import RejectionSamplingStrategy
@@ -59,6 +59,7 @@ class ComparisonReport:
             the reply that it reads first. Without a bias it is 0.5; None if there is no such pair.
         undecided: how many pairs lack a readable answer. They are in none of the shares.
         usage: the cost of all comparisons.
+        why_undecided: why the first of the undecided pairs has no answer; None without such.
     """
 
     accuracy: Estimate | None
@@ -66,6 +67,7 @@ class ComparisonReport:
     prefers_first: Estimate | None
     undecided: int
     usage: Usage
+    why_undecided: str | None = None
 
 
 async def comparison_agreement(
@@ -100,6 +102,7 @@ async def comparison_agreement(
         TypeError: an argument is of the wrong type.
         ValueError: there are no pairs, or an argument is out of its range.
         LimitExceeded: the budget is spent.
+        AuthenticationFailed: the judge's server refuses the key.
     """
     whole_number("concurrency", concurrency)
     real_number("confidence", confidence, over=0, under=1)
@@ -113,18 +116,23 @@ async def comparison_agreement(
         options=Options.of(judge_options, JUDGE_DEFAULTS),
     )
     costs: list[Usage] = []
+    failures: list[str] = []
 
     async def better(asked: Context, first: str, second: str) -> float | None:
         system, question = comparison_messages(criterion, asked.messages, first, second)
         context = Context([system])
         try:
             result = await strategy.sample(question, context=context, budget=budget)
-        except LimitExceeded:
+        except (AuthenticationFailed, LimitExceeded):
             raise
-        except SamplingFailed:
+        except MelleaError as exc:
+            failures.append(str(exc))
             return None
         costs.append(result.usage)
-        return read_comparison(result.best.text) if result.success else None
+        if not result.success:
+            failures.append("; ".join(result.best.problems))
+            return None
+        return read_comparison(result.best.text)
 
     async def both_orders(pair: LabelledPair) -> tuple[float | None, float | None]:
         none = Context()
@@ -138,7 +146,8 @@ async def comparison_agreement(
         return answers
 
     answers = await gather(pairs, concurrency, both_orders)
-    return _report(pairs, answers, confidence, sum(costs, Usage()))
+    why = failures[0] if failures else None
+    return _report(pairs, answers, confidence, sum(costs, Usage()), why)
 
 
 def _report(
@@ -146,6 +155,7 @@ def _report(
     answers: Sequence[tuple[float | None, float | None]],
     confidence: float,
     usage: Usage,
+    why_undecided: str | None,
 ) -> ComparisonReport:
     """Compare the answers of both orders, and with people's."""
     decided = [
@@ -162,6 +172,7 @@ def _report(
         share(contradicting.count(1.0), len(contradicting), confidence),
         len(pairs) - len(decided),
         usage,
+        why_undecided,
     )
 
 

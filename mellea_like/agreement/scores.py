@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.agreement.statistics import Decisions, best_threshold, decisions_of, ranking
-from mellea_like.checking import check
+from mellea_like.checking import CheckResult, check
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.generation import Usage
 from mellea_like.core.requirement import Requirement
@@ -40,6 +40,7 @@ class ScoreReport:
         decisions: the decisions with such a threshold on rows that had no part in setting it
             (10-fold cross-validation), so they aren't flattered by the choice.
         usage: the cost of the scores.
+        why_undecided: why the first row without a score has none; None without such.
     """
 
     scores: tuple[float | None, ...]
@@ -47,6 +48,7 @@ class ScoreReport:
     threshold: float | None
     decisions: Decisions
     usage: Usage
+    why_undecided: str | None = None
 
     @property
     def undecided(self) -> int:
@@ -88,7 +90,7 @@ async def score_agreement(
         msg = "score_agreement needs rows with labels"
         raise ValueError(msg)
 
-    async def score_one(row: Labelled) -> tuple[float | None, Usage]:
+    async def score_one(row: Labelled) -> tuple[float | None, CheckResult[Any]]:
         given: list[float] = []
 
         async def take(candidate: Candidate) -> ValidationResult:
@@ -101,7 +103,7 @@ async def score_agreement(
         )
         if on_row is not None:
             on_row()
-        return (given[0] if given else None), result.usage
+        return (given[0] if given else None), result
 
     found = await gather(labelled, concurrency, score_one)
     scores = tuple(points for points, _ in found)
@@ -122,5 +124,6 @@ async def score_agreement(
         ranking(numbers, labels),
         best_threshold(numbers, labels),
         decisions_of(decided, confidence),
-        sum((usage for _, usage in found), Usage()),
+        sum((result.usage for _, result in found), Usage()),
+        next(("; ".join(result.problems) for points, result in found if points is None), None),
     )

@@ -54,12 +54,14 @@ class JudgeReport:
         self_agreement: how likely two draws for the same row agree; None if each was drawn once.
             The interval is Wilson's for as many rows, and so rather too wide.
         wrong: the places of the rows on which it differs from people.
+        why_undecided: why the first of the undecided rows got no verdict; None without such.
     """
 
     decisions: Decisions
     undecided: int
     self_agreement: Estimate | None
     wrong: tuple[int, ...]
+    why_undecided: str | None = None
 
     @property
     def accuracy(self) -> Estimate | None:
@@ -175,7 +177,10 @@ async def agreement(
                 for row in range(len(rows))
             ]
         )
-    by_name = {name: reported(of_judge) for name, of_judge in zip(named, votes, strict=True)}
+    by_name = {
+        name: reported(votes[i], why_undecided=_why(records[: len(rows)], i))
+        for i, name in enumerate(named)
+    }
     return AgreementReport(by_name, panel, usage)
 
 
@@ -198,13 +203,24 @@ def _vote(record: Slice, judge: int) -> bool | None:
     return bool(verdict) if decided else None
 
 
+def _why(records: Sequence[Slice], judge: int) -> str | None:
+    """Return why the first of a judge's missing verdicts is missing."""
+    for record in records:
+        if _vote(record, judge) is None:
+            return record.verdicts[judge].reason if record.verdicts else str(record.error)
+    return None
+
+
 def _majority(votes: Sequence[bool | None]) -> bool | None:
     needed = len(votes) // 2 + 1
     return next((vote for vote in (True, False) if votes.count(vote) >= needed), None)
 
 
 def _report(
-    votes: Sequence[Sequence[bool | None]], labels: Sequence[bool], confidence: float
+    votes: Sequence[Sequence[bool | None]],
+    labels: Sequence[bool],
+    confidence: float,
+    why_undecided: str | None = None,
 ) -> JudgeReport:
     first = [of_row[0] for of_row in votes]
     decided = [(v, label) for v, label in zip(first, labels, strict=True) if v is not None]
@@ -217,4 +233,5 @@ def _report(
     itself = None
     if alike:
         itself = share(sum(alike), len(alike), confidence)
-    return JudgeReport(decisions_of(decided, confidence), first.count(None), itself, tuple(wrong))
+    decisions = decisions_of(decided, confidence)
+    return JudgeReport(decisions, first.count(None), itself, tuple(wrong), why_undecided)

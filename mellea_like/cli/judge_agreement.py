@@ -26,7 +26,7 @@ from mellea_like.cli.errors import code_of, logs, report
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names, read_section
 from mellea_like.cli.reply_rows import REPLIES, field_of, opened, rows_of
-from mellea_like.cli.standard_streams import printable
+from mellea_like.cli.standard_streams import one_line, printable
 from mellea_like.core.display import plural
 from mellea_like.specification.strategy import StrategySpec
 from mellea_like.specification.upstream import open_upstream
@@ -193,6 +193,10 @@ class _Measurement:
             sys.stdout.write(json.dumps(_as_json(found[0]), indent=2) + "\n")
         else:
             sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(found[0])))
+        reasons = _without_any(found[0])
+        if reasons:
+            msg = f"nothing was decided: {one_line(reasons)}"
+            raise Problem(msg)
         return Exit.PASSED
 
     def _read(self, number: int, row: dict[str, Any]) -> Any:
@@ -284,6 +288,19 @@ def _better(value: Any) -> Literal["first", "second", "neither"] | None:
     raise ValueError(msg)
 
 
+def _without_any(found: Report) -> str | None:
+    """Return why nothing was decided; None if something was."""
+    if isinstance(found, AgreementReport):
+        if any(judge.decisions.count for judge in found.judges.values()):
+            return None
+        return next(str(judge.why_undecided) for judge in found.judges.values())
+    if isinstance(found, ScoreReport):
+        decided = len(found.scores) - found.undecided
+    else:
+        decided = 0 if found.consistent is None else found.consistent.count
+    return None if decided else str(found.why_undecided)
+
+
 def _lines(found: Report) -> Iterable[str]:
     """Return the report as lines."""
     if isinstance(found, AgreementReport):
@@ -294,6 +311,8 @@ def _lines(found: Report) -> Iterable[str]:
     elif isinstance(found, ScoreReport):
         count = len(found.scores) - found.undecided
         yield f"{plural(count, 'row')} scored, {found.undecided} without a score"
+        if found.why_undecided is not None:
+            yield f"  the first without: {found.why_undecided}"
         yield _line("passed rows rank higher", found.ranking)
         yield _line("best threshold", found.threshold)
         yield "With a threshold that was set on other rows:"
@@ -301,6 +320,8 @@ def _lines(found: Report) -> Iterable[str]:
     else:
         pairs = found.consistent.count if found.consistent else 0
         yield f"{plural(pairs, 'pair')} compared, {found.undecided} undecided"
+        if found.why_undecided is not None:
+            yield f"  the first undecided: {found.why_undecided}"
         yield _line("agrees with people", found.accuracy)
         yield _line("same answer in both orders", found.consistent)
         yield _line("else prefers the first", found.prefers_first)
@@ -309,6 +330,8 @@ def _lines(found: Report) -> Iterable[str]:
 
 def _lines_of_judge(name: str, judge: JudgeReport) -> Iterable[str]:
     yield f"{name}: {plural(judge.decisions.count, 'row')} decided, {judge.undecided} undecided"
+    if judge.why_undecided is not None:
+        yield f"  the first undecided: {judge.why_undecided}"
     yield from _lines_of_decisions(judge.decisions)
     if judge.self_agreement is not None:
         yield _line("agrees with itself", judge.self_agreement)

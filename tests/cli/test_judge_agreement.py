@@ -137,3 +137,27 @@ def test_a_refused_key_ends_it(file):
         done = measure(server, file(ROWS), "--require", "x")
     assert done.returncode == 3
     assert "this key is unknown" in done.stderr
+
+
+@pytest.mark.parametrize("question", ["--require", "--score", "--compare"])
+def test_if_nothing_is_decided_it_says_why(question, file):
+    with OpenAIServer(Answer.error(400, "no such parameter")) as server:
+        rows = PAIRS if question == "--compare" else ROWS
+        done = measure(server, file(rows), question, "x", "--json")
+    assert done.returncode == 3
+    assert "nothing was decided" in done.stderr
+    assert "no such parameter" in done.stderr
+
+
+def test_a_row_without_a_verdict_is_told(file):
+    def choose(number, body):
+        apologises = "apologise" in body["messages"][1]["content"]
+        return Answer("Hm." if apologises else json.dumps({"passed": True, "reason": "so"}))
+
+    with OpenAIServer(choose=choose) as server:
+        done = measure(server, file(ROWS), "--require", "x")
+    assert done.returncode == 0
+    lines = words(done.stdout)
+    assert lines[0] == "small: 3 rows decided, 1 undecided"
+    assert lines[1].startswith("the first undecided: ")
+    assert "Hm." in lines[1]

@@ -7,6 +7,7 @@ import math
 import random
 
 import pytest
+import sklearn.metrics  # noqa: F401 (not to be imported first while an event loop runs)
 
 from mellea_like import Budget, FunctionBackend, Generation, LimitExceeded, judge_score
 from mellea_like.agreement import (
@@ -91,6 +92,8 @@ async def test_a_judge_without_a_verdict_is_undecided_and_the_others_count():
     silent = judge_that(lambda q: "I can't say." if "fault" in text_of(q) else True)
     report = await agreement(ROWS, "It apologises.", judges={"silent": silent, "sorry": says_sorry})
     assert report.judges["silent"].undecided == 1
+    assert "I can't say." in report.judges["silent"].why_undecided
+    assert report.judges["sorry"].why_undecided is None
     assert report.judges["silent"].decisions.count == 4
     assert report.judges["sorry"].decisions.count == 5
 
@@ -176,6 +179,7 @@ async def test_an_unreadable_comparison_is_asked_once_more_and_then_left_out():
     report = await comparison_agreement(PAIRS[:1], judge=judge)
     assert (report.undecided, report.accuracy, report.consistent) == (1, None, None)
     assert len(asked) == 4
+    assert "Both are fine." in report.why_undecided
     with pytest.raises(ValueError, match="pairs"):
         await comparison_agreement([], judge=judge)
 
@@ -201,6 +205,7 @@ async def test_a_row_without_a_score_is_left_out():
     report = await score_agreement(rows, judge_score("x", judge=judge))
     assert report.scores == (5, 5, 5, None)
     assert report.undecided == 1
+    assert "JSON" in report.why_undecided
     assert report.ranking == 0.5
 
 
