@@ -12,6 +12,7 @@ from mellea_like.core.generation import Usage
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationResult
 from mellea_like.runtime.gather import gather
+from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -106,10 +107,20 @@ async def score_agreement(
         return (given[0] if given else None), result
 
     found = await gather(labelled, concurrency, score_one)
+    # scikit-learn takes a second to import.
+    return await run_in_thread(_report, found, [row.label for row in labelled], confidence)
+
+
+def _report(
+    found: Sequence[tuple[float | None, CheckResult[Any]]],
+    labelled: Sequence[bool],
+    confidence: float,
+) -> ScoreReport:
+    """Compare the scores with the labels."""
     scores = tuple(points for points, _ in found)
     known = [
-        (points, row.label)
-        for points, row in zip(scores, labelled, strict=True)
+        (points, label)
+        for points, label in zip(scores, labelled, strict=True)
         if points is not None
     ]
     numbers, labels = [points for points, _ in known], [label for _, label in known]

@@ -7,7 +7,6 @@ import math
 import random
 
 import pytest
-import sklearn.metrics  # noqa: F401 (not to be imported first while an event loop runs)
 
 from mellea_like import Budget, FunctionBackend, Generation, LimitExceeded, judge_score
 from mellea_like.agreement import (
@@ -54,6 +53,7 @@ ROWS = [
 says_sorry = judge_that(lambda q: "orry" in text_of(q))
 
 
+@pytest.mark.allow_blocking  # scikit-learn imports much.
 async def test_a_judge_is_measured_against_labels():
     seen = []
     judge = judge_that(lambda q: seen.append(q) or "orry" in text_of(q))
@@ -72,6 +72,7 @@ async def test_a_judge_is_measured_against_labels():
     assert "It apologises." in seen[0]
 
 
+@pytest.mark.allow_blocking  # scikit-learn imports much.
 async def test_a_panel_is_the_majority_of_its_votes():
     judges = {
         "yes": judge_that(lambda q: True),
