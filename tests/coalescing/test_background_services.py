@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from mellea_like.coalescing import ChatDispatcher, RerunGate, SamplingCoordinato
 from mellea_like.coalescing.background_service import BackgroundService
 from mellea_like.core.backend import ITERATION, RequestMeta, current_iteration
 from mellea_like.core.generation import Generation
-from mellea_like.errors import Expired, ShutdownError, Stopped
+from mellea_like.errors import Expired, ShutdownError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -298,20 +297,3 @@ async def test_a_request_that_expires_before_its_turn_is_not_sent(made, deadline
         await callers("late", deadline=deadline)
     assert callers.got == {"first": ("done", 1), "late": (Expired, max(0.5, deadline))}
     assert made.work.began == [0]
-
-
-async def test_requests_leave_nothing_settled_twice_whatever_their_callers_do(made):
-    callers = Callers(made)
-
-    async def impatient(name: str, at: float, seconds: float) -> None:
-        with anyio.move_on_after(at + seconds), suppress(Stopped):
-            await callers(name, at)
-
-    async with anyio.create_task_group() as outside, made.component:
-        for number in range(40):
-            outside.start_soon(callers, f"stays {number}", number / 10)
-            outside.start_soon(impatient, f"leaves {number}", number / 10, number / 20)
-        await anyio.sleep(5)
-        await made.component.abort()
-    stayed = [callers.answers[f"stays {number}"] for number in range(40)]
-    assert set(stayed) == {"done", ShutdownError} or set(stayed) == {"done"}

@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 from chat_kit import Bot, chat, outcome, outcomes, say, until
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -16,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mellea_like.coalescing import ChatDispatcher, ChatPhase, StopReport, joined
-from mellea_like.errors import QueueFull, Refused, ShutdownError, Stopped
+from mellea_like.errors import QueueFull, Refused, Stopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -55,22 +54,6 @@ async def test_a_stop_during_a_run_with_one_pending_makes_no_second_run(caplog):
 
 
 # --- the window -------------------------------------------------------------------------------
-
-
-async def test_sessions_are_independent():
-    bots = {key: Bot(1.0) for key in "ab"}
-    async with chat(Bot()) as dispatcher:
-        dispatcher.submit("a", 1, run=bots["a"].reply)
-        dispatcher.submit("b", 2, run=bots["b"].reply)
-        await until(0.5)
-        assert {key: dispatcher.phase(key) for key in "abc"} == {
-            "a": ChatPhase.RUNNING,
-            "b": ChatPhase.RUNNING,
-            "c": ChatPhase.IDLE,
-        }
-        await dispatcher.stop("a")
-    assert bots["a"].ends == ["cancelled"]
-    assert bots["b"].ends == ["answered"]
 
 
 async def test_no_more_runs_are_active_than_may_and_sessions_wait_in_line():
@@ -150,45 +133,6 @@ async def test_a_run_function_that_is_not_async_fails_its_messages_and_says_so()
 # --- stops ------------------------------------------------------------------------------------
 
 
-async def test_a_stop_in_the_window_starts_no_run():
-    bot = Bot()
-    async with chat(bot, quiet=0.5) as dispatcher:
-        tickets = await say(dispatcher, (0, 1), (0.2, 2))
-        assert await dispatcher.stop("a") == StopReport(known=True, cancelled=False, discarded=2)
-        assert await outcomes(*tickets) == ["Stopped", "Stopped"]
-        assert dispatcher.phase("a") is ChatPhase.IDLE
-        await anyio.sleep(10)
-    assert bot.runs == []
-
-
-async def test_a_stop_in_the_moment_before_a_run_begins_starts_no_run():
-    bot = Bot()
-    async with chat(bot, quiet=0) as dispatcher:
-        ticket = dispatcher.submit("a", 1)
-        assert await dispatcher.stop("a") == StopReport(known=True, cancelled=False, discarded=1)
-        assert await outcome(ticket) == "Stopped"
-    assert bot.runs == []
-
-
-async def test_without_a_window_what_comes_in_one_step_goes_together():
-    bot = Bot(1)
-    async with chat(bot, quiet=0) as dispatcher:
-        tickets = [dispatcher.submit("a", number) for number in range(3)]
-        assert await outcomes(*tickets) == [(0, 1, 2)] * 3
-    assert bot.starts == [0.0]
-
-
-async def test_messages_after_a_stop_start_afresh():
-    bot = Bot(1)
-    async with chat(bot, quiet=0.5) as dispatcher:
-        await say(dispatcher, (0, 1))
-        await until(1)
-        await dispatcher.stop("a")
-        tickets = await say(dispatcher, (1, 2), (1.3, 3))
-        assert await outcomes(*tickets) == [(2, 3), (2, 3)]
-    assert bot.starts == [0.5, 1.8]
-
-
 async def test_a_report_is_true_if_something_was_stopped():
     async with chat(Bot()) as dispatcher:
         assert await dispatcher.stop("a") == StopReport(known=False, cancelled=False, discarded=0)
@@ -211,36 +155,6 @@ async def test_a_stop_waits_for_the_end_of_the_run_and_its_tickets_do_not():
             assert dispatcher.phase("a") is ChatPhase.STOPPING
         assert anyio.current_time() == pytest.approx(2.5)
         assert dispatcher.phase("a") is ChatPhase.IDLE
-
-
-async def test_what_comes_while_a_run_is_being_stopped_waits_for_its_end():
-    bot = Bot(1, cleanup=2)
-    async with chat(bot) as dispatcher:
-        dispatcher.submit("a", 1)
-        await until(0.5)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(dispatcher.stop, "a")
-            await until(1)
-            ticket = dispatcher.submit("a", 2)
-            assert await ticket == (2,)
-    assert bot.starts == [0.05, 2.5]
-
-
-async def test_two_stops_at_a_time_both_wait_and_the_second_finds_nothing_to_discard():
-    bot = Bot(1, cleanup=2)
-    reports = []
-
-    async def stop(dispatcher: Any) -> None:
-        reports.append(await dispatcher.stop("a"))
-
-    async with chat(bot) as dispatcher:
-        await say(dispatcher, (0, 1), (0.1, 2))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stop, dispatcher)
-            await until(0.5)
-            tasks.start_soon(stop, dispatcher)
-    # Both return in one moment, in any order.
-    assert sorted(reports) == [(True, True, 0), (True, True, 1)]
 
 
 async def test_a_run_that_will_not_be_cancelled_makes_its_session_stuck_until_it_ends(caplog):
@@ -268,21 +182,6 @@ async def test_a_run_that_will_not_be_cancelled_makes_its_session_stuck_until_it
     assert "Bot.reply" in record.message
     assert (record.session, record.iteration) == ("a", None)  # type: ignore[attr-defined]
     assert len(record.run_id) == 16  # type: ignore[attr-defined]
-
-
-async def test_what_waits_for_a_run_that_will_not_be_cancelled_is_refused(caplog):
-    bot = Bot(1, cleanup=20)
-    async with chat(bot, stop_grace=5) as dispatcher:
-        await say(dispatcher, (0, 1))
-        await until(0.5)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(dispatcher.stop, "a")
-            await until(1)
-            ticket = dispatcher.submit("a", 2)
-            with pytest.raises(Refused, match="stuck"):
-                await ticket
-            assert anyio.current_time() == pytest.approx(5.5)
-    assert bot.batches == [[1]]
 
 
 async def test_a_run_that_answers_although_it_was_stopped_is_not_heard():
@@ -327,23 +226,6 @@ async def test_with_interrupt_a_message_cancels_the_run_and_both_are_answered_to
     assert bot.batches == [[1], [1, 2]]
     assert bot.ends == ["cancelled", "answered"]
     assert bot.starts == [0.2, 0.7]
-
-
-async def test_with_interrupt_a_run_that_comes_to_its_end_all_the_same_is_heard():
-    bot = Bot(1, stubborn=True)
-    async with chat(bot, on_busy="interrupt") as dispatcher:
-        tickets = await say(dispatcher, (0, 1), (0.5, 2))
-        assert await outcomes(*tickets) == [(1,), (2,)]
-    assert bot.starts == [0.05, 0.5]
-
-
-async def test_with_interrupt_a_run_that_will_not_be_cancelled_makes_the_session_stuck():
-    bot = Bot(1, cleanup=8, stubborn=True)
-    async with chat(bot, on_busy="interrupt", stop_grace=5) as dispatcher:
-        tickets = await say(dispatcher, (0, 1), (0.5, 2))
-        assert await outcome(tickets[1]) == "Refused"
-        assert anyio.current_time() == pytest.approx(5.5)
-        assert await tickets[0] == (1,), "its run has not been given up"
 
 
 # --- room -------------------------------------------------------------------------------------
@@ -405,24 +287,6 @@ async def test_the_error_of_a_run_that_no_one_waits_for_is_logged(caplog):
     assert record.exc_info[1] is bot.error
     assert record.session == "a"
     assert record.run_id
-
-
-async def test_an_error_that_someone_waits_for_is_not_logged(caplog):
-    bot = Bot(1, error=OSError("the model is down"))
-    async with chat(bot) as dispatcher:
-        dispatcher.submit("a", 1)
-        assert await outcome(dispatcher.submit("a", 2)) == "OSError"
-    assert not caplog.records
-
-
-async def test_the_error_of_a_run_that_was_stopped_is_logged(caplog):
-    bot = Bot(1, stubborn=True, error=OSError("the cleanup failed"))
-    async with chat(bot) as dispatcher:
-        ticket = dispatcher.submit("a", 1)
-        await until(0.5)
-        await dispatcher.stop("a")
-        assert await outcome(ticket) == "Stopped"
-    assert "the cleanup failed" in caplog.text
 
 
 @pytest.mark.parametrize("watched", [False, True])
@@ -504,17 +368,6 @@ async def test_a_key_that_can_not_be_shown_is_refused():
         assert await dispatcher.submit("a", "hi") == ("hi",)
 
 
-# --- S1: every accepted submission settles exactly once ---------------------------------------
-
-
-async def test_s1_a_ticket_gives_the_same_each_time_it_is_awaited():
-    async with chat(Bot(1)) as dispatcher:
-        ticket = dispatcher.submit("a", 1)
-        assert not ticket.done
-        assert await outcomes(ticket, ticket) == [(1,), (1,)]
-        assert ticket.done
-
-
 # --- S3: cancelling one waiter affects that one only ------------------------------------------
 
 
@@ -527,17 +380,6 @@ async def test_s3_a_waiter_that_is_cancelled_takes_its_message_back_and_no_other
         with pytest.raises(Stopped, match="its caller was cancelled"):
             await second
         assert await outcomes(first, third) == [(1, 3), (1, 3)]
-
-
-async def test_s3_the_message_of_a_waiter_that_is_cancelled_during_the_run_is_sent_already():
-    bot = Bot(1)
-    async with chat(bot) as dispatcher:
-        ticket = dispatcher.submit("a", 1)
-        with anyio.move_on_after(0.5):
-            await ticket
-        assert dispatcher.phase("a") is ChatPhase.RUNNING, "no one need wait for it"
-        assert await ticket == (1,)
-    assert bot.ends == ["answered"]
 
 
 async def test_s3_a_message_with_another_waiter_stays():
@@ -575,26 +417,6 @@ async def test_s4_what_fails_beside_a_cancellation_is_logged_and_the_loop_goes_o
         assert await outcome(ticket) == "Stopped"
         assert await dispatcher.submit("a", 2) == "fine"
     assert "the cleanup failed" in str(caplog.records[0].exc_info) or "sub-exc" in caplog.text
-
-
-@pytest.mark.parametrize("at", [0.02, 0.5], ids=["in the window", "during a run"])
-async def test_s4_on_cancellation_everyone_is_settled_first(at):
-    """Also where the block itself does not notice: its tasks are cancelled with it."""
-    bot = Bot(1)
-    found: list[Any] = []
-    with anyio.CancelScope() as scope:
-        async with chat(bot) as dispatcher:
-            tickets = await say(dispatcher, (0, 1), (at, 2))
-            with anyio.CancelScope(shield=True):
-                scope.cancel()
-                await anyio.sleep(0.1)
-                found = await outcomes(*tickets)
-                with pytest.raises(ShutdownError):
-                    dispatcher.submit("a", 3)
-            await checkpoint()
-            raise AssertionError("it was cancelled")
-    assert found == ["ShutdownError", "ShutdownError"]
-    assert bot.ends == (["cancelled"] if at == 0.5 else [])
 
 
 # --- S5: closing ------------------------------------------------------------------------------
@@ -638,15 +460,6 @@ async def test_s8_a_deadline_includes_the_time_in_the_queue(deadline, runs, sett
         assert result == ((2,) if deadline == 9 else "Expired")
     assert bot.batches == [[1], [2]][:runs], "what has expired is not sent"
     assert bot.ends == ["answered"] * runs, "a run goes on"
-
-
-async def test_s8_what_expires_in_the_window_is_not_sent_and_the_others_are():
-    bot = Bot(1)
-    async with chat(bot, quiet=0.5) as dispatcher:
-        late = dispatcher.submit("a", 1, deadline=0.4)
-        ticket = dispatcher.submit("a", 2, deadline=0.6)
-        third = dispatcher.submit("a", 3)
-        assert await outcomes(late, ticket, third) == ["Expired", "Expired", (2, 3)]
 
 
 # --- what can be seen -------------------------------------------------------------------------

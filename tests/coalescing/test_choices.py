@@ -14,7 +14,6 @@ from engine_kit import yes
 from http_server import Answer, OpenAIServer
 
 from mellea_like import (
-    BestOf,
     Budget,
     Generation,
     Message,
@@ -312,15 +311,6 @@ async def test_leaving_the_block_closes_what_runs():
         await backend.generate(ASKED)
 
 
-@pytest.mark.usefixtures("virtual_clock")
-async def test_all_choices_are_scored_by_a_selection():
-    server = Server("yes a", "yes a b", "yes", "yes c")
-    async with ChoicesBackend(server) as backend:
-        best = BestOf(lambda c: float(len(c.text)), n=4, inline=True)
-        result = await strategy(backend, selection=best).sample("do", [yes])
-    assert (result.best.iteration, server.sent) == (2, [4])
-
-
 def test_a_backend_of_one_choice_is_refused():
     with pytest.raises(TypeError, match="takes a backend with stream_choices, such as OpenAI"):
         ChoicesBackend(FunctionBackend(lambda request: "x"))
@@ -396,22 +386,6 @@ async def test_interleaved_choices_of_a_real_server():
         assert result.success
         assert result.usage == Usage(1, 40, 7, 1)
         assert [body["n"] for body in server.requests] == [3, 3]
-        await inner.aclose()
-
-
-async def test_a_win_closes_the_connection_of_all_choices():
-    async def write(send):
-        send.head(200, "text/event-stream", {})
-        for event in (chunk(0, "no"), chunk(1, "yes"), chunk(1, None, "stop")):
-            send.event(event)
-        await anyio.sleep(30)
-
-    with OpenAIServer(Answer(write=write)) as server:
-        inner = OpenAIBackend("m", base_url=server.url)
-        async with ChoicesBackend(inner, 2) as backend:
-            result = await strategy(backend, 2).sample("do", [yes])
-            assert result.best.iteration == 2
-            await server.wait_until(lambda: server.disconnected == 1)
         await inner.aclose()
 
 

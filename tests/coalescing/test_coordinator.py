@@ -12,19 +12,12 @@ import pytest
 from joint_kit import Person, ask, echo, entry, gather, tasks_of, text_of
 
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.coalescing.coordinator.coordinator import (
-    SamplingCoordinator,
-)
+from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
 from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
 from mellea_like.core.backend import Options, Request
-from mellea_like.core.generation import Generation, Meter, Usage
+from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.token_estimate import estimate_input_tokens
-from mellea_like.errors import (
-    AuthenticationFailed,
-    BackendUnavailable,
-    Expired,
-    MissingAnswer,
-)
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable, Expired, MissingAnswer
 from mellea_like.limits import Budget, LimitedBackend
 from mellea_like.limits.backoff_gate import gate_before
 from mellea_like.limits.retry import Retry, RetryBackend
@@ -61,26 +54,6 @@ async def test_n_concurrent_requests_become_n_over_max_batch_calls(count, most, 
     assert sum(person.sizes) == count
 
 
-async def test_the_window_runs_from_the_first_request():
-    person = Person()
-    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
-        for seconds in (0, 1, 4.9, 5.1):
-            tasks.start_soon(later, seconds, coordinator.generate, ask(f"at {seconds}"))
-    assert person.texts == [["at 0", "at 1", "at 4.9"], ["at 5.1"]]
-    assert person.times == pytest.approx([5.0, 10.1])
-
-
-async def test_a_full_batch_goes_at_once_and_the_rest_waits_for_its_own_window():
-    person = Person()
-    async with (
-        SamplingCoordinator(person, max_batch=3) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        for seconds in (0, 1, 2, 3):
-            tasks.start_soon(later, seconds, coordinator.generate, ask(f"at {seconds}"))
-    assert person.times == pytest.approx([2.0, 8.0])
-
-
 async def test_idle_ends_the_wait_when_nobody_comes_any_more():
     person = Person()
     async with (
@@ -91,15 +64,6 @@ async def test_idle_ends_the_wait_when_nobody_comes_any_more():
             tasks.start_soon(later, seconds, coordinator.generate, ask(f"at {seconds}"))
     assert person.sizes == [3, 1]
     assert person.times == pytest.approx([0.028, 0.06])
-
-
-async def test_incompatible_requests_wait_in_windows_of_their_own():
-    person = Person()
-    async with SamplingCoordinator(person) as coordinator:
-        await gather(coordinator, *asks(2), *asks(2, temperature=0.5), ask("f", format=str))
-        assert person.times == pytest.approx([0.0, 5.0, 5.0])
-        assert person.sizes == [1, 2, 2]
-        assert person.texts[0] == ["f"]
 
 
 # --- one alone ------------------------------------------------------------------------------------
@@ -131,23 +95,6 @@ async def test_isolated_requests_share_with_nobody_and_wait_for_nobody():
 # --- together -------------------------------------------------------------------------------------
 
 
-async def test_the_sum_of_the_lengths_is_asked_for_and_a_cap_splits_the_batch():
-    person = Person()
-    cap = BATCH_OVERHEAD + 2 * (100 + TASK_OVERHEAD)
-    async with SamplingCoordinator(person, max_joint_tokens=cap) as coordinator:
-        await gather(coordinator, *asks(5, max_tokens=100), ask("long", max_tokens=1000))
-    assert sorted(person.sizes) == [1, 1, 2, 2]
-    for request, size in zip(person.requests, person.sizes, strict=True):
-        assert request.options.max_tokens == (cap if size == 2 else request.options.max_tokens)
-    alone = [texts[0] for texts in person.texts if len(texts) == 1]
-    assert "long" in alone
-    assert (
-        person.requests[[t == ["long"] for t in person.texts].index(True)].options.max_tokens
-        == 1000
-    )
-    assert person.times[0] == 0.0  # It is too long to share, so it waits for nobody.
-
-
 async def test_what_the_backend_takes_for_what_a_request_leaves_open_counts_as_said():
     person = Person()
     person.defaults = Options(max_tokens=100)
@@ -158,19 +105,6 @@ async def test_what_the_backend_takes_for_what_a_request_leaves_open_counts_as_s
     assert person.sizes == [2, 1, 1]
     assert person.requests[0].options.max_tokens == 107 + 2 * TASK_OVERHEAD + BATCH_OVERHEAD
     assert person.requests[1].options == Options()  # What goes alone goes as it is.
-
-
-async def test_callers_take_turns_and_each_keeps_his_order():
-    person = Person(delay=1)
-    async with (
-        SamplingCoordinator(person, max_batch=4, concurrency=1) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        for caller in "aaaaaabbc":
-            number = coordinator.statistics().asked
-            tasks.start_soon(coordinator.generate, ask(f"{caller}{number}", call=caller))
-            await anyio.wait_all_tasks_blocked()
-    assert person.texts == [["a0", "a1", "a2", "a3"], ["a4", "b6", "c8", "a5"], ["b7"]]
 
 
 async def test_who_a_caller_is_can_be_said():
@@ -214,27 +148,6 @@ async def test_what_a_scope_raises_or_returns_in_error_is_the_callers():
         assert coordinator.statistics().asked == 0
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
-async def test_no_more_batches_are_under_way_than_concurrency(most):
-    person = Person(delay=1)
-    async with SamplingCoordinator(person, max_batch=1, concurrency=most) as coordinator:
-        await gather(coordinator, *asks(7))
-    assert person.max_in_flight == most
-    assert anyio.current_time() == pytest.approx(math.ceil(7 / most))
-
-
-async def test_what_waits_for_a_batch_to_end_goes_on_gathering():
-    person = Person(delay=10)
-    async with (
-        SamplingCoordinator(person, window=1, concurrency=1) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        for seconds in (0, 2, 4, 8):
-            tasks.start_soon(later, seconds, coordinator.generate, ask(f"at {seconds}"))
-    assert person.sizes == [1, 3]
-    assert person.times == pytest.approx([1, 11])
-
-
 async def test_each_key_is_random_and_of_one_batch_only():
     person = Person()
     async with SamplingCoordinator(person) as coordinator:
@@ -270,26 +183,6 @@ async def test_what_is_missing_is_asked_for_once_more_together():
     assert told(results) == ["T0", "T1", "T2", "T3", "T4"]
     assert sorted(person.texts[1]) == ["t1", "t3"]
     assert [request.meta.retry for request in person.requests] == [0, 1]
-
-
-async def test_what_is_there_does_not_wait_for_what_is_missing():
-    async def slowly(tasks):
-        await anyio.sleep(50)
-        return echo(tasks)
-
-    done = {}
-
-    async def call(coordinator, request):
-        await coordinator.generate(request)
-        done[request.messages[-1].content] = anyio.current_time()
-
-    async with (
-        SamplingCoordinator(Person(lacking("t1", "t2"), slowly)) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        for request in asks(3):
-            tasks.start_soon(call, coordinator, request)
-    assert done == pytest.approx({"t0": 5, "t1": 55, "t2": 55})
 
 
 async def test_one_that_is_missing_is_asked_for_as_it_is():
@@ -355,18 +248,6 @@ async def test_what_has_expired_by_then_is_not_asked_for_again():
         results = await gather(coordinator, *requests)
     assert isinstance(results[0], Expired)
     assert told(results[1:]) == ["T1", "T2"]
-    assert person.sizes == [3, 1]
-
-
-async def test_a_reply_that_is_cut_keeps_its_complete_entries():
-    def cut(tasks):
-        return Generation(json.dumps(echo(tasks))[:-20], finish_reason="length")
-
-    person = Person(cut)
-    async with SamplingCoordinator(person) as coordinator:
-        results = await gather(coordinator, *asks(3))
-    assert sorted(told(results)) == ["T0", "T1", "T2"]
-    assert {result.finish_reason for result in results} == {"stop"}
     assert person.sizes == [3, 1]
 
 
@@ -499,28 +380,6 @@ async def test_both_rounds_are_split_among_those_who_took_part():
     assert requests[0].meter.usage.input_tokens < 50 < requests[1].meter.usage.input_tokens
 
 
-async def test_an_unmetered_backend_that_fails_when_asked_again_has_sent_one_request_more():
-    class Bare:
-        async def generate(self, request):
-            if tasks := tasks_of(request):
-                text = json.dumps(echo(tasks)[1:])
-                return Generation(text, usage=Usage(1, 7, 3))
-            raise BackendUnavailable("gone")
-
-    requests = asks(2)
-    async with SamplingCoordinator(Bare()) as coordinator:
-        await gather(coordinator, *requests)
-    assert sum((request.meter.usage for request in requests), Usage()) == Usage(2, 7, 3, 1)
-
-
-async def test_a_failed_batch_costs_what_is_known_of_it():
-    person = Person(BackendUnavailable("gone"))
-    requests = asks(3)
-    async with SamplingCoordinator(person) as coordinator:
-        await gather(coordinator, *requests)
-    assert sum((r.meter.usage for r in requests), Usage()) == Usage(1, 100, 0, 1)
-
-
 async def test_a_member_that_left_bears_its_part_of_what_was_known():
     person = Person(delay=2)
     requests = asks(3)
@@ -532,45 +391,6 @@ async def test_a_member_that_left_bears_its_part_of_what_was_known():
         assert left.input_tokens in {33, 34}
     assert requests[0].meter.usage == left
     assert sum((r.meter.usage for r in requests), Usage()) == Usage(1, 100, 50)
-
-
-async def test_leaving_while_one_is_asked_again_leaves_the_parts_of_the_first_round_as_they_were():
-    class Single(Person):
-        async def generate(self, request):
-            if not tasks_of(request):
-                self.delay = 10
-            return await super().generate(request)
-
-    person = Single(lacking("t0"))
-    requests = asks(2)
-    results = []
-    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
-
-        async def stay():
-            results.append(await coordinator.generate(requests[1]))
-
-        with anyio.move_on_after(8):
-            tasks.start_soon(stay)
-            await coordinator.generate(requests[0])
-    assert results[0].usage == requests[1].meter.usage
-    assert requests[0].meter.usage + requests[1].meter.usage == Usage(2, 200, 50, 1)
-
-
-async def test_what_was_never_sent_costs_nothing():
-    requests = [ask("a"), ask("b", deadline=1.0)]
-    async with SamplingCoordinator(Person()) as coordinator:
-        with anyio.move_on_after(2):
-            await gather(coordinator, *requests)
-    assert all(request.meter.started for request in requests)
-    assert [request.meter.usage for request in requests] == [Usage(), Usage()]
-
-
-async def test_two_requests_may_share_a_meter():
-    meter = Meter()
-    requests = [replace(request, meter=meter) for request in asks(2)]
-    async with SamplingCoordinator(Person()) as coordinator:
-        one, two = await gather(coordinator, *requests)
-    assert one.usage + two.usage == meter.usage == Usage(1, 100, 50)
 
 
 # --- what it is -----------------------------------------------------------------------------------

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 from joint_kit import Person, ask, entry, gather, text_of
 
 from mellea_like.coalescing import AuditRecord, RequestStatus, SamplingCoordinator
 from mellea_like.coalescing.coordinator.audit import status_of
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.errors import (
-    BackendUnavailable,
-    Expired,
-    MissingAnswer,
-    ShutdownError,
-    Stopped,
-)
+from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError, Stopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -82,49 +75,6 @@ async def test_each_request_is_told_of_twice_and_no_batch_is():
     assert isinstance(missing.error, MissingAnswer)
 
 
-async def test_every_way_to_end_is_told():
-    written = Written()
-    person = Person(BackendUnavailable("gone"), delay=10)
-    async with (
-        SamplingCoordinator(person, audit=written, max_batch=2, concurrency=1) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(gather, coordinator, *asks(2))
-        await anyio.sleep(1)
-        tasks.start_soon(gather, coordinator, ask("late", deadline=3.0))
-        with anyio.move_on_after(1):
-            await coordinator.generate(ask("gone"))
-        tasks.start_soon(gather, coordinator, ask("at the end"))
-        await anyio.sleep(1.5)
-        await coordinator.abort()
-    assert sorted(written.stories()) == [
-        ["asked", "cancelled"],
-        ["asked", "cancelled"],
-        ["asked", "cancelled"],
-        ["asked", "cancelled"],
-        ["asked", "expired"],
-    ]
-    errors = [type(record.error) for record in written.records if record.status != "asked"]
-    assert sorted(error.__name__ for error in errors) == [
-        "Expired",
-        "ShutdownError",
-        "ShutdownError",
-        "ShutdownError",
-        "Stopped",
-    ]
-
-
-async def test_errors_and_refusals_are_told_for_each_member():
-    written = Written()
-    refusal = Generation("no", finish_reason="refusal")
-    async with SamplingCoordinator(
-        Person(BackendUnavailable("gone"), refusal), audit=written, max_batch=2
-    ) as coordinator:
-        await gather(coordinator, *asks(2))
-        await gather(coordinator, *asks(2))
-    assert written.stories() == [["asked", "error"]] * 2 + [["asked", "refused"]] * 2
-
-
 async def test_a_callback_that_fails_is_logged_and_changes_nothing(caplog):
     def broken(record):
         raise LookupError("disk full")
@@ -145,14 +95,3 @@ async def test_what_comes_too_late_is_on_record_too():
         with pytest.raises(ShutdownError):
             await coordinator.generate(ask("late"))
     assert written.stories() == [["asked", "cancelled"]] * 2
-
-
-async def test_the_cost_of_a_backend_without_a_meter_is_on_record():
-    class Bare:
-        async def generate(self, request):
-            return Generation("x", usage=Usage(1, 7, 3))
-
-    written = Written()
-    async with SamplingCoordinator(Bare(), window=0, audit=written) as coordinator:
-        await coordinator.generate(ask("x"))
-    assert [record.usage for record in written.records] == [Usage(), Usage(1, 7, 3)]

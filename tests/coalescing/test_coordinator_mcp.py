@@ -79,36 +79,6 @@ async def test_what_nobody_approves_goes_to_the_fallback_one_by_one_and_at_once(
     assert sorted(asked) == [["one"], ["two"]]
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_an_answer_that_is_missing_fails_its_request_alone(mode):
-    books, person = Books(), Person(all_but_the_second)
-    async with Client(make_server(books), mode=mode, sampling_callback=person) as client:
-        answers = answers_of(await client.call_tool("three"))
-    assert answers == {**ALL, "two": "MissingAnswer"}
-    assert len(person.prompts) == 1
-    assert sorted(books.statuses) == ["missing", "ok", "ok"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_missing_answer_that_is_asked_for_again_makes_a_second_prompt(mode):
-    books, person = Books(), Person(all_but_the_second)
-    server = make_server(books, again=True)
-    async with Client(server, mode=mode, sampling_callback=person) as client:
-        answers = answers_of(await client.call_tool("three"))
-    assert answers == {**ALL, "two": "two, alone (stop)"}
-    assert len(person.prompts) == 2
-    assert books.statuses == ["ok"] * 3
-
-
-async def test_a_refusal_is_told_to_each_and_nobody_is_asked_again():
-    books, person = Books(), Person(refuse)
-    async with Client(make_server(books), mode="legacy", sampling_callback=person) as client:
-        answers = answers_of(await client.call_tool("three"))
-    assert set(answers.values()) == {"User rejected sampling request (refusal)"}
-    assert len(person.prompts) == 1
-    assert books.statuses == ["refused"] * 3
-
-
 async def test_where_tools_return_their_requests_a_refusal_ends_the_call_and_the_work_after_it():
     books, person = Books(), Person(refuse)
     server = make_server(books, patience=0.2)

@@ -8,11 +8,7 @@ import gc
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from joint_kit import Person, ask, entry, gather, text_of
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from joint_kit import Person, ask, gather
 
 from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
 from mellea_like.coalescing.coordinator.request_batch import PendingRequest, RequestBatch
@@ -26,67 +22,7 @@ def asks(count: int, **more):
     return [ask(f"t{number}", **more) for number in range(count)]
 
 
-class Settlements:
-    """Counts how often each request's caller heard, and what."""
-
-    def __init__(self) -> None:
-        self.heard: dict[str, list[object]] = {}
-
-    async def call(self, coordinator, request) -> None:
-        mine = self.heard.setdefault(request.messages[-1].content, [])
-        try:
-            mine.append((await coordinator.generate(request)).text)
-        except Exception as exc:  # noqa: BLE001 (noted, whatever it is)
-            mine.append(type(exc))
-        except BaseException:
-            mine.append("cancelled")
-            raise
-
-
-# --- S1: every accepted submission settles exactly once -------------------------------------------
-
-
-# --- S2: work runs in the component's task group --------------------------------------------------
-
-
-async def test_s2_the_span_of_a_batch_links_to_its_members_and_has_no_parent(monkeypatch):
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracer = provider.get_tracer("test")
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
-
-    async def call(coordinator, request):
-        with tracer.start_as_current_span(request.messages[-1].content):
-            await coordinator.generate(request)
-
-    async with SamplingCoordinator(Person()) as coordinator, anyio.create_task_group() as tasks:
-        for request in asks(3):
-            tasks.start_soon(call, coordinator, request)
-    spans = {span.name: span for span in exporter.get_finished_spans()}
-    joint = spans["coalesced request"]
-    assert joint.parent is None
-    members = {link.context.span_id for link in joint.links}
-    assert members == {spans[f"t{n}"].context.span_id for n in range(3)}
-    assert joint.attributes["mellea_like.batch_size"] == 3
-    assert joint.attributes["mellea_like.batch_id"].endswith("-b1")
-
-
 # --- S3: cancelling a waiter ----------------------------------------------------------------------
-
-
-async def test_s3_a_waiter_that_is_cancelled_in_mid_batch_affects_that_one_only():
-    person = Person(delay=10)
-    told = Settlements()
-    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
-        for request in asks(2):
-            tasks.start_soon(told.call, coordinator, request)
-        with anyio.move_on_after(8) as scope:
-            await coordinator.generate(ask("gone"))
-        assert scope.cancelled_caught
-        assert anyio.current_time() == pytest.approx(8)
-    assert person.cancelled == 0
-    assert told.heard == {"t0": ["T0"], "t1": ["T1"]}
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -122,32 +58,6 @@ async def test_s3_the_last_waiter_waits_for_a_request_that_takes_time_to_close()
                 tasks.start_soon(leave_after, seconds)
             left = []
         assert left == pytest.approx([6, 10])
-
-
-async def test_s3_one_who_was_answered_does_not_keep_the_second_round_going():
-    async def endless(tasks):
-        await anyio.sleep_forever()
-
-    person = Person(
-        lambda tasks: [entry(task, "ok") for task in tasks if text_of(task) == "t0"], endless
-    )
-    async with SamplingCoordinator(person) as coordinator:
-        with anyio.move_on_after(20):
-            await gather(coordinator, *asks(3))
-        assert person.cancelled == 1
-        assert coordinator.statistics().cancelled == 2
-
-
-async def test_s3_a_batch_whose_waiters_leave_before_it_runs_is_not_sent():
-    person = Person()
-    async with SamplingCoordinator(person, max_batch=2) as coordinator:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(gather, coordinator, *asks(2))
-            while not coordinator.statistics().in_flight:
-                await checkpoint()
-            tasks.cancel_scope.cancel()
-        assert len(person.requests) <= 1
-        assert coordinator.statistics().in_flight == 0
 
 
 async def test_s3_all_promises_of_a_backend():
@@ -222,28 +132,6 @@ async def test_s4_what_is_no_exception_is_never_lost():
             with anyio.move_on_after(1):
                 await coordinator.generate(ask("x"))
     assert caught.value.subgroup(Harsh) is not None
-
-
-# --- S5: closing ----------------------------------------------------------------------------------
-
-
-# --- S6: no starvation ----------------------------------------------------------------------------
-
-
-async def test_s6_a_steady_stream_does_not_keep_a_window_open():
-    person = Person()
-    async with (
-        SamplingCoordinator(person, idle=1.0, window=5.0, max_batch=1000) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        for number in range(100):
-            tasks.start_soon(coordinator.generate, ask(f"t{number}"))
-            await anyio.sleep(0.1)
-    assert person.times[0] == pytest.approx(5.0)
-    assert len(person.times) == 2
-
-
-# --- S8: deadlines --------------------------------------------------------------------------------
 
 
 # --- and besides ----------------------------------------------------------------------------------

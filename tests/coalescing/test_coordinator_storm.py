@@ -25,12 +25,7 @@ from mellea_like.coalescing import AuditRecord, SamplingCoordinator
 from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
 from mellea_like.core.backend import ITERATION, Request, current_iteration
 from mellea_like.core.generation import Generation, Meter, Usage
-from mellea_like.errors import (
-    BackendUnavailable,
-    Expired,
-    MissingAnswer,
-    ShutdownError,
-)
+from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.timeout(900)

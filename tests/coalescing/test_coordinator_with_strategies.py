@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from joint_kit import Person, entry, tasks_of, text_of
+from joint_kit import Person, entry, text_of
 
 from mellea_like import (
     MultiTurnStrategy,
@@ -15,9 +15,8 @@ from mellea_like import (
 )
 from mellea_like.coalescing import SamplingCoordinator
 from mellea_like.core import Usage
-from mellea_like.core.validation import Verdict
-from mellea_like.errors import AuthenticationFailed, BackendUnavailable, MissingAnswer
-from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend
+from mellea_like.errors import MissingAnswer
+from mellea_like.limits import Budget
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -103,17 +102,6 @@ async def test_a_missing_answer_costs_its_turn_only():
     assert [type(error) for error in result.errors] == [MissingAnswer, MissingAnswer]
 
 
-@pytest.mark.parametrize(("error", "rounds"), [(BackendUnavailable, 3), (AuthenticationFailed, 1)])
-async def test_what_fails_is_not_tried_again_inside_an_iteration(error, rounds):
-    person = Person(error("no"))
-    async with SamplingCoordinator(person, idle=0.01) as coordinator:
-        strategy = RejectionSamplingStrategy(coordinator, loop_budget=3, concurrency_budget=3)
-        with pytest.raises(error, match="no") as caught:
-            await strategy.sample("x", [good])
-    assert person.sizes == [3] * rounds  # A permanent one ends all that shared it.
-    assert len(caught.value.__notes__) == 1
-
-
 async def test_judges_share_among_themselves():
     def reply(tasks):
         judged = ["requirement" in str(task.get("system")) for task in tasks]
@@ -133,19 +121,6 @@ async def test_judges_share_among_themselves():
     assert person.sizes == [3, 3]
 
 
-async def test_incremental_checks_wait_for_the_whole_reply():
-    check = Requirement(
-        "no bad", lambda c: "bad" not in c.text, inline=True,
-        stream=lambda text, piece: Verdict.FAIL if "bad" in text else Verdict.UNKNOWN,
-    )  # fmt: skip
-    person = Person(answers(lambda n: "bad" if n == 1 else "fine"))
-    async with SamplingCoordinator(person, idle=0.01) as coordinator:
-        strategy = RejectionSamplingStrategy(coordinator, concurrency_budget=2)
-        result = await strategy.sample("x", [check])
-    assert result.value == "fine"
-    assert all(tasks_of(request) for request in person.requests)
-
-
 async def test_budgets_count_the_parts():
     budget = Budget(requests=10, input_tokens=10_000)
     person = Person(answers(lambda n: "bad"), tokens=(100, 50))
@@ -156,12 +131,3 @@ async def test_budgets_count_the_parts():
         result = await strategy.sample("x", [good])
     assert result.usage == Usage(2, 200, 100)
     assert budget.spent[:3] == (2, 200, 100)
-
-
-async def test_limits_belong_inside():
-    person = Person(lambda tasks: [entry(task, "good") for task in tasks])
-    limited = LimitedBackend(person, ConcurrencyLimiter(1))
-    async with SamplingCoordinator(limited, idle=0.01) as coordinator:
-        strategy = RejectionSamplingStrategy(coordinator, concurrency_budget=3)
-        assert (await strategy.sample("x", [good])).success
-    assert person.sizes == [3]

@@ -10,7 +10,6 @@ import sys
 import time
 from datetime import UTC, datetime
 
-import anyio
 import pytest
 
 from mellea_like.coalescing import RerunGate
@@ -126,18 +125,6 @@ async def test_a_gate_goes_on_from_a_state(file):
     assert (state.last_trigger, state.failed) == ("b.txt", 2)
 
 
-async def test_a_tick_is_on_record_before_it_begins(file):
-    async def tick():
-        return await anyio.to_thread.run_sync(GateState.load, file)
-
-    for number in (1, 2):
-        async with RerunGate(tick, state=file) as gate:
-            # A file's name need not be Unicode; it is kept as far as that goes.
-            saved = await gate.request("\udcff.txt")
-        assert (saved.ticks, saved.submissions) == (number, number)
-        assert saved.last_trigger == "\\udcff.txt"
-
-
 DEADLY = """
 import os, signal, sys
 import anyio
@@ -168,27 +155,6 @@ def test_a_tick_that_kills_its_process_counts_for_the_interval_of_the_next(file)
     ]
     assert [run.stdout for run in runs] == ["tick\n", "not yet True\n"]
     assert [run.returncode for run in runs] == [-signal.SIGKILL, 0]
-
-
-async def test_the_state_is_written_when_a_tick_fails_or_is_cancelled(file):
-    began = anyio.Event()
-
-    async def tick(tick):
-        if tick.number == 1:
-            raise ValueError("broken")
-        began.set()
-        await anyio.sleep_forever()
-
-    async with RerunGate(tick, state=file) as gate:
-        with pytest.raises(ValueError, match="broken"):
-            await gate.request()
-        gate.poke()
-        await began.wait()
-        saved = await anyio.to_thread.run_sync(GateState.load, file)
-        assert (saved.ticks, saved.failed) == (2, 1)
-        await gate.abort()
-    saved = await anyio.to_thread.run_sync(GateState.load, file)
-    assert (saved.ticks, saved.failed) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mellea_like.coalescing.coordinator.joint_prompt import (
-    MAX_CHARACTERS,
-    read_answers,
-    until_stop,
-)
+from mellea_like.coalescing.coordinator.joint_prompt import MAX_CHARACTERS, read_answers, until_stop
 
 KEYS = ["k0", "k1", "k2"]
 

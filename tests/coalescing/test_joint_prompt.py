@@ -7,9 +7,7 @@ import json
 import pytest
 from joint_kit import ask
 
-from mellea_like.coalescing.coordinator.joint_prompt import (
-    joint_request,
-)
+from mellea_like.coalescing.coordinator.joint_prompt import joint_request
 from mellea_like.core.backend import Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
 

@@ -113,21 +113,6 @@ async def test_a_poke_does_not_wait(virtual_clock):
     assert tick.began == [(0, ("now",)), (1, ("again", "and again"))]
 
 
-async def test_pending_is_cleared_before_the_tick_begins(virtual_clock):
-    pending = []
-
-    async def tick():
-        pending.append(gate.status().pending)
-        if len(pending) == 1:
-            gate.poke("once more")
-            pending.append(gate.status().pending)
-
-    async with RerunGate(tick) as gate:
-        gate.poke()
-        await anyio.sleep(1)
-    assert pending == [0, 1, 0]
-
-
 async def test_ticks_that_never_wait_keep_nobody_waiting(virtual_clock):
     async def tick(tick):
         if tick.number < 1000:
@@ -182,16 +167,6 @@ async def test_restart_cancels_the_tick_and_the_next_one_answers_all(virtual_clo
     assert gate.status().coalesced == 1
 
 
-async def test_a_poke_restarts_too_and_keeps_the_reasons_of_the_old_ones(virtual_clock):
-    tick = Ticks()
-    async with RerunGate(tick, on_busy="restart") as gate:
-        gate.poke("a")
-        await anyio.sleep(0.4)
-        gate.poke("b")
-        gate.poke("a")
-    assert tick.began == [(0, ("a",)), (0.4, ("a", "b"))]
-
-
 async def test_a_steady_stream_of_restarts_cannot_starve_the_gate(virtual_clock):
     tick = Ticks(seconds=1)
     async with RerunGate(tick, on_busy="restart", max_wait=3) as gate:
@@ -237,16 +212,6 @@ async def test_ticks_begin_at_least_the_interval_apart(virtual_clock):
         asked = Requests(gate)
         await asked.all((0, "a"), (2, "b"), (3, "c"), (20, "d"))
     assert tick.began == [(0, ("a",)), (5, ("b", "c")), (20, ("d",))]
-
-
-async def test_the_interval_is_not_waited_for_where_nothing_is_pending_any_more(virtual_clock):
-    tick = Ticks(seconds=1)
-    async with RerunGate(tick, min_interval=100) as gate:
-        await gate.request()
-        with anyio.move_on_after(2):
-            await gate.request("gone before its tick began")
-    assert virtual_clock.now == 3
-    assert len(tick.began) == 1
 
 
 # --- errors -----------------------------------------------------------------------------------
@@ -428,21 +393,6 @@ def test_wrong_arguments_are_told(wrong, error, says):
 # --- those who leave, and the end ---------------------------------------------------------------
 
 
-async def test_s3_a_tick_under_way_goes_on_without_anybody_and_its_error_is_logged(
-    virtual_clock, caplog
-):
-    tick = Ticks()
-    tick.fail = [ValueError("broken")]
-    async with RerunGate(tick) as gate:
-        with anyio.move_on_after(0.5):
-            await gate.request()
-        await anyio.sleep(1)
-    assert virtual_clock.now == 1.5
-    assert [record.getMessage() for record in caplog.records] == [
-        "tick 1 of rerun (no reason given) failed: ValueError: broken"
-    ]
-
-
 async def test_s4_nobody_waits_for_a_block_that_takes_its_time_to_end(virtual_clock):
     gate = RerunGate(Ticks(seconds=10))
     asked = Requests(gate)
@@ -456,58 +406,6 @@ async def test_s4_nobody_waits_for_a_block_that_takes_its_time_to_end(virtual_cl
                     with anyio.CancelScope(shield=True):
                         await anyio.sleep(5)
     assert [(at, type(got)) for at, got in asked.back.values()] == [(2, ShutdownError)] * 2
-
-
-async def test_s5_a_restart_while_draining_still_answers_everyone(virtual_clock):
-    gate = RerunGate(Ticks(), on_busy="restart")
-    asked = Requests(gate)
-    async with anyio.create_task_group() as outside, gate:
-        outside.start_soon(asked.all, (0, "old"), (0.5, "new"))
-        await anyio.sleep_until(0.5)
-        await anyio.wait_all_tasks_blocked()
-    assert asked.back == {"old": (1.5, 2), "new": (1.5, 2)}
-
-
-async def test_s5_abort_while_the_interval_is_waited_for(virtual_clock):
-    gate = RerunGate(Ticks(), min_interval=100)
-    asked = Requests(gate)
-    async with anyio.create_task_group() as outside, gate:
-        await gate.request()
-        outside.start_soon(asked.ask, 2, "queued")
-        await anyio.sleep(5)
-        await gate.abort()
-    at, got = asked.back["queued"]
-    assert (at, type(got)) == (6, ShutdownError)
-
-
-async def test_s5_what_a_tick_raises_after_the_abort_is_logged(virtual_clock, caplog):
-    async def tick():
-        try:
-            await anyio.sleep(10)
-        finally:
-            raise OSError("while it was cleaning up")
-
-    asked = Requests(gate := RerunGate(tick))
-    async with anyio.create_task_group() as outside, gate:
-        outside.start_soon(asked.ask, 0, "in flight")
-        await anyio.sleep(1)
-        await gate.abort()
-    at, got = asked.back["in flight"]
-    assert (at, type(got)) == (1, ShutdownError)
-    assert "while it was cleaning up" in caplog.text
-
-
-async def test_s8_one_that_expires_as_the_tick_would_begin_is_not_sent(virtual_clock):
-    tick = Ticks()
-    gate = RerunGate(tick, min_interval=5)
-    asked = Requests(gate)
-    async with gate, anyio.create_task_group() as tasks:
-        tasks.start_soon(asked.ask, 0, "first")
-        await anyio.sleep(2)
-        tasks.start_soon(lambda: asked.ask(0, "just not", deadline=5))
-    at, got = asked.back["just not"]
-    assert (at, type(got)) == (5, Expired)
-    assert tick.times == [0]
 
 
 async def test_s8_a_deadline_holds_for_the_tick_too_which_goes_on(virtual_clock):

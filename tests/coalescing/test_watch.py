@@ -202,23 +202,6 @@ async def test_the_last_change_before_the_stop_is_dealt_with(tmp_path, seconds):
     assert [set(names(changes)) for changes in tick.changes] == [set(), {"last.txt"}]
 
 
-async def test_changes_while_it_begins_to_watch_are_seen(tmp_path):
-    tick = Ticks()
-
-    async def change_at_once(changes: Changes) -> None:
-        if not tick.changes:
-            write(tmp_path / "early.txt")
-        await tick(changes)
-
-    stop = anyio.Event()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(
-            lambda: watch(tmp_path, change_at_once, quiet=QUIET, at_start=True, stop=stop)
-        )
-        assert set(names(await tick.until(2))) == {"early.txt"}
-        stop.set()
-
-
 async def test_what_a_failed_tick_was_for_is_handed_to_the_next_one_too(tmp_path, caplog):
     tick = Ticks()
     tick.fail = 2
@@ -229,18 +212,6 @@ async def test_what_a_failed_tick_was_for_is_handed_to_the_next_one_too(tmp_path
         assert set(names(await tick.until(3))) == {"first.txt", "second.txt"}
         assert tick.changes[2].rescan  # As the first tick was told, which failed as well.
     assert "failed: ValueError: broken" in caplog.text
-
-
-async def test_restart_begins_anew_with_all_changes(tmp_path):
-    tick = Ticks()
-    async with watching(tmp_path, tick, on_busy="restart", max_wait=0.3):
-        tick.seconds = 5
-        write(tmp_path / "first.txt")
-        await tick.until(2, began=True)
-        await anyio.sleep(0.5)  # However long it has run: longer than max_wait.
-        tick.seconds = 0
-        write(tmp_path / "second.txt")
-        assert set(names(await tick.until(3, began=True))) == {"first.txt", "second.txt"}
 
 
 async def test_ignore_forgets_what_changes_during_a_tick(tmp_path):
@@ -254,26 +225,6 @@ async def test_ignore_forgets_what_changes_during_a_tick(tmp_path):
         tick.seconds = 0
         write(tmp_path / "later.txt")
         assert set(names(await tick.until(3))) == {"later.txt"}
-
-
-async def test_a_cancellation_ends_it_quickly_and_cancels_the_tick(tmp_path):
-    tick = Ticks(seconds=60)
-    with anyio.fail_after(20):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: watch(tmp_path, tick, at_start=True))
-            await tick.until(1, began=True)
-            tasks.cancel_scope.cancel()
-    assert tick.ended == 1
-    assert not tick.running
-
-
-async def test_without_a_quiet_time_a_change_is_told_at_once(tmp_path):
-    tick = Ticks()
-    async with watching(tmp_path, tick, quiet=0, max_wait=60):
-        while len(tick.changes) == 1:  # It is never quiet for long before it is told.
-            write(tmp_path / "a.txt")
-            await anyio.sleep(0.02)
-        assert "a.txt" in names(await tick.until(2))
 
 
 async def test_it_keeps_its_state_beside_the_files_and_tells_its_status(tmp_path):
