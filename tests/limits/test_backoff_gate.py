@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import weakref
 
 import anyio
@@ -15,13 +14,8 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendUnavailable, RateLimited
 from mellea_like.limits import backoff_gate as module
-from mellea_like.limits.backoff_gate import (
-    JITTER,
-    BackoffGate,
-    gate_of,
-)
+from mellea_like.limits.backoff_gate import JITTER, BackoffGate, gate_of
 from mellea_like.limits.retry import Retry, RetryBackend
-from mellea_like.testing import run_virtual
 
 
 def ask(
@@ -99,13 +93,6 @@ async def test_a_wait_beyond_the_deadline_is_not_begun(virtual_clock):
     assert request.meter.usage == Usage()
 
 
-async def test_a_request_that_may_wait_longer_obeys_the_server(virtual_clock):
-    gate = BackoffGate()
-    gate.close(120, told=3600)
-    await gate.wait(ask(), Retry(max_retry_after=math.inf))
-    assert 3600 <= virtual_clock.now <= 3601
-
-
 async def test_a_waiter_gives_up_when_the_wait_becomes_too_long(virtual_clock):
     gate = BackoffGate()
     gate.close(10)
@@ -120,37 +107,6 @@ async def test_a_waiter_gives_up_when_the_wait_becomes_too_long(virtual_clock):
         group.start_soon(wait)
         await anyio.sleep(5)
         gate.close(120, told=1000)
-
-
-async def test_a_waiter_that_is_cancelled_has_sent_nothing(virtual_clock):
-    gate = BackoffGate()
-    gate.close(10)
-    request = ask()
-    with anyio.move_on_after(5) as scope:
-        await gate.wait(request, POLICY)
-    assert scope.cancelled_caught
-    assert (request.meter.started, request.meter.usage) == (True, Usage())
-    assert gate.statistics().waiting == 0
-
-
-@pytest.mark.parametrize("second", ["asyncio", "trio"])
-@pytest.mark.parametrize("first", ["asyncio", "trio"])
-def test_a_gate_serves_one_event_loop_after_another(first, second):
-    gate = BackoffGate()
-
-    async def close() -> None:
-        await anyio.sleep(1000)
-        gate.close(10)
-        await anyio.sleep(4)
-        assert gate.closed
-
-    async def wait() -> None:
-        begun = anyio.current_time()
-        await gate.wait(ask(), POLICY)
-        assert 5.9 <= anyio.current_time() - begun <= 7.1
-
-    run_virtual(close, backend=first)
-    run_virtual(wait, backend=second)
 
 
 # --- the gate and the retries together ------------------------------------------------------------
@@ -222,23 +178,6 @@ async def test_a_retry_waits_for_a_gate_that_others_closed_meanwhile(virtual_clo
         gate_of(server).close(50)
     assert len(server.came) == 2
     assert 50 <= server.came[1] <= 51.1
-
-
-async def test_a_retry_that_may_not_wait_at_the_gate_says_when_to_come_back(virtual_clock):
-    server = Server(0.05, tell=False, kind=BackendUnavailable)
-    request = ask(deadline=20)
-
-    async def one() -> None:
-        with pytest.raises(RateLimited, match="come back in") as caught:
-            await RetryBackend(server).generate(request)
-        assert caught.value.retryable is False
-        assert request.meter.usage.requests == 1
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(one)
-        await anyio.sleep(0.1)
-        gate_of(server).close(50)
-    assert len(server.came) == 1
 
 
 async def test_beyond_the_cap_all_fail_now_and_after_the_cap_the_server_is_asked_again(

@@ -7,7 +7,6 @@ import math
 import random
 import re
 import socket
-import time
 from itertools import count, pairwise
 
 import anyio
@@ -206,25 +205,6 @@ async def test_a_server_that_answers_nothing_but_5xx_gets_eight_requests_and_the
         await backend.aclose()
 
 
-@pytest.mark.parametrize(("calls", "lanes"), [(1, 8), (60, 1)])
-async def test_a_server_that_answers_503_for_a_moment_fails_nobody(calls, lanes):
-    with OpenAIServer() as server:
-        up = math.inf
-
-        def choose(number, body):
-            nonlocal up
-            up = min(up, time.monotonic() + 0.3)
-            return Answer("good") if time.monotonic() >= up else Answer.error(503)
-
-        server._choose = choose
-        backend = OpenAIBackend("m", base_url=server.url)
-        strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=lanes)
-        await passes_all(strategy, calls)
-        # At first some at once, then the probes, then each again.
-        assert server.started <= 2 * calls * lanes + 2
-        await backend.aclose()
-
-
 async def test_a_closed_port_is_tried_eight_times_at_most_by_a_call_and_not_by_the_next(caplog):
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -304,17 +284,6 @@ async def test_a_reply_that_takes_long_is_waited_for_by_those_with_little_time_f
     assert [round(b - a, 3) for a, b in pairwise(probes)][2:] == [1.0] * (len(probes) - 3)
 
 
-async def test_a_dead_server_costs_a_call_eight_requests_and_no_more_time_than_its_retries(
-    virtual_clock,
-):
-    server = Outage(math.inf)
-    strategy = RejectionSamplingStrategy(server, loop_budget=5, concurrency_budget=4)
-    with pytest.raises(BackendUnavailable):
-        await strategy.sample("Say good.", [GOOD])
-    assert len(server.came) <= 8
-    assert anyio.current_time() <= 5 * Retry().longest_wait
-
-
 async def test_the_requests_to_a_dead_server_do_not_grow_with_those_that_want_to_send_some(
     virtual_clock,
 ):
@@ -368,18 +337,6 @@ async def test_who_waits_in_vain_is_refused_when_its_own_time_is_too_short_and_o
         assert ends[attempts][1] == "good"
 
 
-async def test_its_waits_and_backoffs_together_are_no_longer_than_the_retries_might_be(
-    virtual_clock,
-):
-    server = Outage(math.inf, fails=0)
-    for _ in range(20):
-        began = anyio.current_time()
-        with pytest.raises(BackendUnavailable):
-            await RetryBackend(server, Retry(5)).generate(ask())
-        assert anyio.current_time() - began <= 2 * Retry(5).longest_wait
-        await anyio.sleep(random.Random(began).uniform(0, 40))
-
-
 async def test_half_open_the_answer_to_the_probe_lets_all_others_go_but_not_in_one_instant(
     virtual_clock,
 ):
@@ -420,17 +377,6 @@ async def test_a_probe_that_is_cancelled_leaves_its_place_to_another(virtual_clo
         probe.cancel()
     assert backend.statistics().started == 6
     assert virtual_clock.now == pytest.approx(0.6)
-
-
-async def test_whoever_leaves_while_waiting_does_so_at_once_and_holds_up_nobody(virtual_clock):
-    server = Outage(0.1)
-    for _ in range(4):
-        gate_of(server).heard(DOWN, Retry())
-    with anyio.move_on_after(0.15) as scope:
-        await RetryBackend(server).generate(ask())
-    assert (scope.cancelled_caught, virtual_clock.now, server.came) == (True, 0.15, [])
-    await RetryBackend(server).generate(ask())
-    assert server.came == pytest.approx([0.2])
 
 
 @pytest.mark.parametrize(

@@ -68,26 +68,6 @@ class Asking:
 
 # --- arguments --------------------------------------------------------------------------------
 
-WHOLE = ["requests", "input_tokens", "output_tokens", "assume_output_tokens"]
-NUMBERS = ["money", "seconds"]
-
-
-@pytest.mark.parametrize(
-    ("names", "bad", "error", "says"),
-    [
-        (WHOLE, [True, "5", 2.5, math.nan, math.inf], TypeError, "is a whole number"),
-        (NUMBERS, [True, "5", 1j], TypeError, "is a number"),
-        (WHOLE + NUMBERS, [0, -1], ValueError, ""),
-        (["requests", "input_tokens", "output_tokens", "seconds"], [10**400], ValueError, "is "),
-        (NUMBERS, [math.nan, math.inf, -math.inf], ValueError, "is over 0 and finite"),
-    ],
-)
-def test_a_limit_is_a_number_above_zero(names, bad, error, says):
-    for name in names:
-        for value in bad:
-            with pytest.raises(error, match=f"{name} {says}"):
-                Budget(**{"requests": 1, "prices": PRICES, name: value})
-
 
 def test_a_budget_without_a_limit_is_refused_unless_it_is_within_another():
     with pytest.raises(ValueError, match="needs a limit"):
@@ -102,17 +82,6 @@ def test_limits_are_for_good_and_a_copy_has_them_too():
     again = pickle.loads(pickle.dumps(Budget(money=2, within=budget)))
     assert (again.limits.money, [b.name for b in again.chain]) == (2, ["budget", "mine"])
     assert again.chain[1].limits == budget.limits
-
-
-def test_money_needs_prices():
-    with pytest.raises(ValueError, match="prices="):
-        Budget(money=1)
-
-
-@pytest.mark.parametrize("fields", [{"within": "x"}, {"name": 5}, {"prices": {"m": 1}}])
-def test_other_arguments_of_the_wrong_type_are_refused(fields):
-    with pytest.raises(TypeError):
-        Budget(requests=1, **fields)
 
 
 def test_a_child_has_its_parents_prices_and_assumption():
@@ -217,22 +186,6 @@ async def test_what_does_not_fit_is_denied_in_words(fields, message, virtual_clo
 
 
 @pytest.mark.anyio
-async def test_siblings_together_make_no_more_requests_than_there_are(virtual_clock):
-    budget = Budget(requests=3)
-    inner = backend()
-    asking = Asking()
-    async with anyio.create_task_group() as tasks:
-        for number in range(8):
-            tasks.start_soon(asking.send, number, LimitedBackend(inner, budget))
-    # Each request under way might have ended unsent.
-    assert (
-        sorted((end, at) for _, at, end in asking.ends)
-        == [("answered", 1)] * 3 + [("denied", 1)] * 5
-    )
-    assert budget.statistics().denied == 5
-
-
-@pytest.mark.anyio
 async def test_money_adds_up_exactly():
     prices = {"scripted": Price(0.1, 0.2)}
     budget = Budget(money=1000 * 0.3e-6, prices=prices, assume_output_tokens=1)
@@ -248,51 +201,7 @@ async def test_money_adds_up_exactly():
     assert budget.spent.requests == 998
 
 
-@pytest.mark.anyio
-async def test_the_model_that_is_asked_for_sets_the_price(virtual_clock):
-    budget = Budget(money=1000, prices=PRICES, assume_output_tokens=5)
-    target = LimitedBackend(backend(words(3)), budget)
-    await target.generate(asked(model="m-20260131"))
-    assert budget.spent.money == pytest.approx(40e-6)
-
-
-@pytest.mark.anyio
-async def test_a_backend_that_counts_nothing_is_charged_estimates():
-    class Plain:
-        async def generate(self, request):
-            return Generation("eight by")
-
-    budget = Budget(output_tokens=9, assume_output_tokens=5)
-    await LimitedBackend(Plain(), budget).generate(asked())
-    assert budget.spent == (1, PROMPT, 2, 0)
-    assert budget.statistics().unknown == 1
-
-
 # --- faults -----------------------------------------------------------------------------------
-
-
-@pytest.mark.anyio
-async def test_a_stream_that_is_left_early_is_charged_what_arrived(virtual_clock):
-    budget = Budget(output_tokens=50, assume_output_tokens=20)
-    target = LimitedBackend(backend(words(10)), budget)
-    async with target.stream(asked()) as pieces, aclosing(pieces):
-        seen = [await anext(pieces) for _ in range(4)]
-    assert len(seen) == 4
-    assert budget.spent == (1, 1, 4, 0)
-    assert budget.statistics().unknown == 1
-    assert idle(budget)
-
-
-@pytest.mark.anyio
-async def test_what_another_limit_keeps_from_being_sent_costs_nothing():
-    budget, none_left = Budget(requests=2, name="outer"), Budget(requests=1)
-    target = LimitedBackend(backend(delay=0), budget, none_left)
-    await target.generate(asked())
-    for _ in range(3):
-        with pytest.raises(LimitExceeded, match="'budget'"):
-            await target.generate(asked())
-    assert budget.spent.requests == 1
-    assert idle(budget)
 
 
 @pytest.mark.anyio
@@ -307,49 +216,6 @@ async def test_a_permit_is_given_back_once():
 
 
 # --- waiting ----------------------------------------------------------------------------------
-
-
-@pytest.mark.anyio
-async def test_what_fits_only_when_others_turn_out_cheaper_waits_for_them(virtual_clock):
-    budget = Budget(output_tokens=10, assume_output_tokens=6)
-    target = LimitedBackend(backend(words(2)), budget)
-    asking = Asking()
-    async with anyio.create_task_group() as tasks:
-        for number in range(5):
-            tasks.start_soon(asking.send, number, target)
-        await anyio.sleep(0.5)
-        assert budget.statistics().waiting == 4
-    # 2, 4 and 6 tokens spent: after the third request, 6 more can't be had.
-    assert sorted((at, end) for _, at, end in asking.ends) == [
-        (1, "answered"),
-        (2, "answered"),
-        (3, "answered"),
-        (3, "denied"),
-        (3, "denied"),
-    ]
-    assert budget.spent.output_tokens == 6
-    assert idle(budget)
-
-
-@pytest.mark.anyio
-async def test_who_is_cancelled_while_waiting_leaves_and_lets_the_next_one_on(virtual_clock):
-    budget = Budget(output_tokens=100, assume_output_tokens=60)
-    target = LimitedBackend(backend(), budget)
-    asking = Asking()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(asking.send, "first", target)
-        await anyio.sleep(0.1)
-        request = asked()
-        with anyio.move_on_after(0.2) as scope:
-            async with anyio.create_task_group() as doomed:
-                doomed.start_soon(asking.send, "doomed", target, request)
-                await anyio.sleep(0.1)
-                tasks.start_soon(asking.send, "small", target, asked(max_tokens=30))
-        assert scope.cancelled_caught
-        assert request.meter.usage == Usage()
-    # The small one fits beside the first as soon as the large one before it has left.
-    assert asking.by_name == {"first": (1, "answered"), "small": (1.3, "answered")}
-    assert idle(budget)
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
@@ -431,21 +297,6 @@ async def test_who_waits_is_denied_when_the_time_is_up(virtual_clock):
 
 
 # --- event loops ------------------------------------------------------------------------------
-
-
-def test_a_budget_serves_one_event_loop_after_another():
-    budget = Budget(requests=4, seconds=1000, output_tokens=100, assume_output_tokens=60)
-    target = LimitedBackend(backend(), budget)
-
-    async def pair() -> None:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(2):
-                tasks.start_soon(target.generate, asked())
-
-    run_virtual(pair, backend="trio")
-    run_virtual(pair, backend="asyncio")
-    assert budget.spent.requests == 4
-    assert idle(budget)
 
 
 @pytest.mark.parametrize("library", ["asyncio", "trio"])

@@ -125,15 +125,6 @@ def test_what_one_ends_serves_those_who_wait_in_an_account_beside_it():
     assert (sums(a), sums(b), sums(outer)) == ((20, 0, 0), (0, 80, 0), (20, 80, 0))
 
 
-def test_who_waits_for_an_inner_account_holds_up_nobody_else():
-    outer = tokens(100)
-    a, b = tokens(30), tokens(inf)
-    ask(30, a, outer)
-    waits = ask(30, a, outer)
-    other = ask(30, b, outer)
-    assert (standing(waits), standing(other)) == ("queued", "granted")
-
-
 def test_who_waited_for_an_inner_account_goes_before_those_who_came_later():
     outer = tokens(100)
     a, b = tokens(30), tokens(inf)

@@ -42,8 +42,7 @@ class Thinker:
         call.append(length := self.random.randint(20, 180))
         place = len(call) - 1
         return Answer(
-            until=lambda: len(call) == 4 and call.index(min(call)) == place,
-            usage=(10, length),
+            until=lambda: len(call) == 4 and call.index(min(call)) == place, usage=(10, length)
         )
 
     @property

@@ -7,14 +7,11 @@ import threading
 
 import anyio
 import pytest
-import trio
 from anyio.lowlevel import checkpoint
 from limiter_kit import GOOD, Slow, hold, request
 
-from mellea_like.errors import BackendUnavailable
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.concurrency import ConcurrencyLimiter
-from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio
 
@@ -76,25 +73,6 @@ def test_a_limit_is_a_whole_number_over_zero(limit, error):
 # --- how requests end -----------------------------------------------------------------------------
 
 
-async def test_an_error_inside_gives_the_permit_back(virtual_clock):
-    limiter = ConcurrencyLimiter(1)
-    limited = LimitedBackend(Slow(1.0, BackendUnavailable("503")), limiter)
-    for _ in range(2):
-        with pytest.raises(BackendUnavailable):
-            await limited.generate(request())
-    assert idle(limiter)
-
-
-async def test_a_stream_holds_its_permit_until_it_is_left(virtual_clock):
-    limiter = ConcurrencyLimiter(1)
-    limited = LimitedBackend(Slow(1.0), limiter)
-    async with limited.stream(request()) as pieces:
-        async for _ in pieces:
-            assert limiter.statistics().in_flight == 1
-            break  # Left early.
-    assert idle(limiter)
-
-
 async def test_a_permit_is_given_back_once():
     limiter = ConcurrencyLimiter(2)
     first = await limiter.acquire(request(), Slow())
@@ -107,18 +85,6 @@ async def test_a_permit_is_given_back_once():
 
 
 # --- cancellation ---------------------------------------------------------------------------------
-
-
-async def test_who_is_cancelled_while_waiting_leaves_the_line(virtual_clock):
-    limiter = ConcurrencyLimiter(1)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(hold, limiter, 2.0)
-        await anyio.sleep(0.1)
-        with anyio.move_on_after(1.0) as scope:
-            await limiter.acquire(request(), Slow())
-        assert scope.cancelled_caught
-        assert limiter.statistics()[:4] == (1, 0, 1, 1)
-    assert idle(limiter)
 
 
 @pytest.mark.parametrize("granted_first", [True, False])
@@ -142,44 +108,7 @@ async def test_granted_and_cancelled_in_one_moment_gives_the_permit_back(granted
     assert limiter.statistics().admitted == 1  # A grant that was not used is no admission.
 
 
-@pytest.mark.parametrize("cancels", [1, 2, 3])
-@pytest.mark.parametrize("granted_first", [True, False])
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_granted_and_natively_cancelled_in_one_moment(granted_first, cancels):
-    backend, limiter = Slow(0.0), ConcurrencyLimiter(1)
-    permit = await limiter.acquire(request(), backend)
-    task = asyncio.create_task(LimitedBackend(backend, limiter).generate(request()))
-    other = asyncio.create_task(LimitedBackend(backend, limiter).generate(request()))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    if granted_first:
-        permit.release(GOOD)
-    for _ in range(cancels):
-        task.cancel()
-    if not granted_first:
-        permit.release(GOOD)
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (await other).text == "good"  # It got the permit that the first could not use.
-    assert idle(limiter)
-    assert len(backend.came) == 1
-
-
 # --- event loops ----------------------------------------------------------------------------------
-
-
-def test_it_serves_one_event_loop_after_another():
-    limiter = ConcurrencyLimiter(2)
-
-    async def burst():
-        async with anyio.create_task_group() as tasks:
-            for _ in range(5):
-                tasks.start_soon(hold, limiter, 1.0)
-        return anyio.current_time()
-
-    for library in ("asyncio", "trio", "asyncio"):
-        assert run_virtual(burst, backend=library) == pytest.approx(3.0)
-    assert limiter.statistics()[:4] == (0, 0, 15, 2)
 
 
 def test_what_a_stopped_event_loop_left_behind_is_forgotten():
@@ -268,31 +197,6 @@ def test_a_change_from_another_thread_may_find_nobody_waiting_any_more(library):
 
     anyio.run(main, backend=library)
     assert limiter.statistics()[:4] == (0, 0, 2, 1)
-
-
-async def test_the_limit_may_be_changed_where_a_callback_runs(anyio_backend_name):
-    limiter = ConcurrencyLimiter(1)
-    permit = await limiter.acquire(request(), Slow())
-
-    def raise_it():
-        limiter.concurrency = 2
-
-    if anyio_backend_name == "asyncio":
-        asyncio.get_running_loop().call_later(0.01, raise_it)
-    else:
-        trio.lowlevel.current_trio_token().run_sync_soon(raise_it)
-    with anyio.fail_after(10):
-        second = await limiter.acquire(request(), Slow())
-    permit.release(GOOD)
-    second.release(GOOD)
-
-
-def test_the_limit_may_be_changed_outside_any_event_loop():
-    limiter = ConcurrencyLimiter(1)
-    limiter.concurrency = 3
-    anyio.run(hold, limiter, 0.0)
-    limiter.concurrency = 2
-    assert limiter.concurrency == 2
 
 
 @pytest.mark.parametrize("closed", [True, False])

@@ -82,30 +82,6 @@ def test_the_order(entries, order):
     assert drain(queue_of(*(Named(*entry) for entry in entries))) == order
 
 
-def test_a_judge_in_flight_counts_as_its_calls_request():
-    judge, a0 = Named("judge", "a", 0, 1.0, "judge"), Named("a0", "a", 1, 1.0)
-    queue = queue_of(judge, a0, Named("b0", "b", 0, 2.0))
-    queue.admit(judge)
-    assert queue.head().name == "b0"
-    queue.leave(judge)
-    assert queue.head() is a0
-
-
-def test_a_call_moves_up_when_its_request_ends():
-    a0, a1, b0, b1 = entries = [
-        Named("a0", "a", 0, 1.0),
-        Named("a1", "a", 1, 1.0),
-        Named("b0", "b", 0, 2.0),
-        Named("b1", "b", 1, 2.0),
-    ]
-    queue = queue_of(*entries)
-    queue.admit(a0)
-    queue.admit(b0)
-    assert queue.head() is a1
-    queue.leave(b0)
-    assert queue.head() is b1
-
-
 def test_nothing_is_kept_of_calls_that_are_over():
     queue = FairQueue()
     for number in range(1000):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import anyio
 import pytest
 from hypothesis import given
@@ -12,10 +10,9 @@ from limiter_kit import GOOD, Slow, failed, request
 
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendUnavailable, RateLimited
-from mellea_like.limits.base import LimitedBackend, RequestEnd
+from mellea_like.limits.base import RequestEnd
 from mellea_like.limits.bucket import Bucket
 from mellea_like.limits.rate import RateLimiter
-from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio
 
@@ -107,27 +104,9 @@ async def test_requests_go_at_the_rate_after_a_seconds_burst(virtual_clock):
     assert await admissions(limiter, 4) == pytest.approx([0, 0, 0.5, 1])
 
 
-async def test_a_slow_rate_still_lets_one_request_go_at_once(virtual_clock):
-    limiter = RateLimiter(requests_per_minute=6)
-    assert await admissions(limiter, 3) == pytest.approx([0, 10, 20])
-
-
 async def test_a_longer_burst_lets_more_go_at_once(virtual_clock):
     limiter = RateLimiter(requests_per_minute=60, burst_seconds=3)
     assert await admissions(limiter, 5) == pytest.approx([0, 0, 0, 1, 2])
-
-
-async def test_calls_take_turns(virtual_clock):
-    backend = Slow(0.1)
-    limited = LimitedBackend(backend, RateLimiter(requests_per_minute=60))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(limited.generate, request())
-        await anyio.sleep(0.01)
-        for call, started in (("a", 1.0), ("b", 2.0)):
-            for subsample in range(2):
-                tasks.start_soon(limited.generate, request(call, subsample, started))
-    # None is in flight when the next goes; what the first brought is thought to be checked still.
-    assert [r.meta.sampling_id for r in backend.came[1:]] == ["a", "b", "a", "b"]
 
 
 async def test_a_request_that_was_never_sent_costs_nothing(virtual_clock):
@@ -167,12 +146,6 @@ async def test_the_longest_reply_is_reserved(virtual_clock, max_tokens, tokens):
     assert left(limiter)[1] == 1000 - tokens
 
 
-async def test_what_to_assume_of_a_reply_may_be_said(virtual_clock):
-    limiter = RateLimiter(tokens_per_minute=60_000, assume_output_tokens=95)
-    await limiter.acquire(request(), Slow())
-    assert left(limiter)[1] == 900
-
-
 @pytest.mark.parametrize(
     ("end", "spent"),
     [
@@ -191,39 +164,10 @@ async def test_what_a_request_really_cost_is_charged(virtual_clock, end, spent):
     assert left(limiter)[1] == 1000 - spent
 
 
-async def test_a_debt_is_waited_for(virtual_clock):
-    limiter = RateLimiter(tokens_per_minute=60_000)
-    permit = await limiter.acquire(request(), Slow())
-    permit.release(RequestEnd(Usage(1, 2000, 0), Generation(""), None))
-    # The bucket is 1000 tokens in debt, and the next request takes 261.
-    assert await admissions(limiter, 1) == pytest.approx([1.261])
-
-
 async def test_a_request_larger_than_the_bucket_goes_when_that_is_full(virtual_clock):
     limiter = RateLimiter(tokens_per_minute=60_000)
     large = {"max_tokens": 3000 - INPUT}
     assert await admissions(limiter, 3, **large) == pytest.approx([0, 3, 6])
-
-
-async def test_a_large_request_is_not_overtaken_for_ever(virtual_clock):
-    backend = Slow(0.0)
-    limited = LimitedBackend(backend, RateLimiter(tokens_per_minute=60_000))
-    async with anyio.create_task_group() as tasks:
-        await limited.generate(request(max_tokens=900))
-        tasks.start_soon(limited.generate, request("large", 0, 1.0, max_tokens=990))
-        await anyio.sleep(0.01)
-        for number in range(50):
-            tasks.start_soon(limited.generate, request(f"small {number}", 0, 2.0, max_tokens=1))
-    assert backend.came[1].meta.sampling_id == "large"
-
-
-async def test_both_limits_hold(virtual_clock):
-    limiter = RateLimiter(requests_per_minute=60, tokens_per_minute=60_000)
-    cheap = await admissions(limiter, 3, max_tokens=10)
-    assert cheap == pytest.approx([0, 1, 2])
-    await anyio.sleep(100)
-    dear = await admissions(limiter, 3, max_tokens=2000 - INPUT)
-    assert dear == pytest.approx([0, 2, 4])
 
 
 # --- 429s -----------------------------------------------------------------------------------------
@@ -236,40 +180,3 @@ async def test_a_429_pauses_all(virtual_clock, retry_after, seconds):
     (await limiter.acquire(request(), Slow())).release(refused)
     assert await admissions(limiter, 2) == pytest.approx([seconds] * 2)
     assert limiter.statistics().refused == 1
-
-
-# --- event loops and arguments --------------------------------------------------------------------
-
-
-def test_it_serves_one_event_loop_after_another_and_none():
-    limiter = RateLimiter(requests_per_minute=2, tokens_per_minute=60_000)
-    assert limiter.statistics() == (0, 0, 0, 0, 0)
-
-    async def one():
-        return await admissions(limiter, 1)
-
-    assert run_virtual(one, backend="asyncio") == [0.0]
-    for library in ("trio", "asyncio"):
-        (waited,) = run_virtual(one, backend=library)
-        assert 25 < waited <= 30.0
-    assert limiter.statistics().admitted == 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "says"),
-    [
-        ({}, ValueError, "needs a limit: requests_per_minute, tokens_per_minute or both"),
-        ({"requests_per_minute": 0}, ValueError, "requests_per_minute is over 0 and finite, not 0"),
-        ({"tokens_per_minute": -1}, ValueError, "tokens_per_minute is over 0 and finite"),
-        ({"tokens_per_minute": math.inf}, ValueError, "tokens_per_minute is over 0 and finite"),
-        ({"tokens_per_minute": math.nan}, ValueError, "tokens_per_minute is over 0 and finite"),
-        ({"requests_per_minute": "60"}, TypeError, "requests_per_minute is a number, not '60'"),
-        ({"requests_per_minute": True}, TypeError, "requests_per_minute is a number, not True"),
-        ({"requests_per_minute": 1, "burst_seconds": 0}, ValueError, "burst_seconds is"),
-        ({"requests_per_minute": 1, "assume_output_tokens": 0}, ValueError, "assume_output"),
-        ({"requests_per_minute": 1, "assume_output_tokens": 1.5}, TypeError, "assume_output"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments, error, says):
-    with pytest.raises(error, match=f"RateLimiter.*{says}"):
-        RateLimiter(**arguments)

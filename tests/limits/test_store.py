@@ -191,29 +191,10 @@ async def test_what_a_store_denies_takes_nothing_of_a_budget_in_memory(store, vi
         assert budget.statistics()[:2] == (Amounts(1, 5, 10), ZERO)
 
 
-async def test_a_part_of_a_budget_in_a_store_may_be_in_memory(store):
-    outer = Budget(requests=2, store=store, name="a")
-    for inner in (Budget(within=outer), Budget(requests=1, within=outer)):
-        (await inner.acquire(asked(), BACKEND)).release(ANSWERED)
-        assert inner.spent.requests == 1
-    with pytest.raises(LimitExceeded, match="'a': 2 of 2"):
-        await Budget(within=outer).acquire(asked(), BACKEND)
-
-
 async def test_seconds_count_from_the_first_request_of_any_budget_of_the_name(store):
     first = Budget(seconds=100, store=store, name="a")
     (await first.acquire(asked(), BACKEND)).release(ANSWERED)
     assert 99 < (Budget(seconds=100, store=store, name="a").seconds_left() or 0) <= 100
-
-
-def test_a_budget_and_a_limiter_in_a_store_need_a_name_and_names_differ_in_a_chain():
-    store = MemoryStore()
-    with pytest.raises(ValueError, match="needs a name"):
-        Budget(requests=1, store=store)
-    with pytest.raises(ValueError, match="need a name"):
-        RateLimiter(requests_per_minute=1, store=store)
-    with pytest.raises(ValueError, match="same account: 'a'"):
-        Budget(store=store, name="a", within=Budget(requests=1, store=store, name="a"))
 
 
 # --- rates ----------------------------------------------------------------------------------------
@@ -255,22 +236,6 @@ async def test_a_large_request_is_not_overtaken_for_ever_by_small_ones_of_anothe
         await sent(large, times, max_tokens=95)
         tasks.cancel_scope.cancel()
     assert times[0] - began < 40
-
-
-async def test_the_turn_of_one_who_leaves_goes_to_those_who_wait(store, virtual_clock):
-    limiter = RateLimiter(requests_per_minute=60, store=store, name="r")
-    await sent(limiter, [])
-    began, times = anyio.current_time(), []
-    async with anyio.create_task_group() as tasks:
-        with anyio.move_on_after(0.5):
-            tasks.start_soon(sent, limiter, times)
-            await sent(limiter, [])
-    assert [at - began for at in times] == pytest.approx([1], abs=0.01)
-    with anyio.move_on_after(0.5):
-        await sent(limiter, [])
-    began, times = anyio.current_time(), []
-    await sent(limiter, times)
-    assert [at - began for at in times] == pytest.approx([0.5], abs=0.01)
 
 
 async def test_what_was_taken_after_a_turn_is_not_put_back_with_it(store, virtual_clock):

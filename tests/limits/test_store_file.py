@@ -245,11 +245,6 @@ def test_a_file_that_is_no_store_is_named_and_left_as_it_is(tmp_path, fault):
     assert before is None or path.read_bytes() == before
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(StoreError, match="can't be opened"):
-        SQLiteStore(tmp_path / "nowhere" / "store.db").check()
-
-
 def test_a_damaged_file_is_named(store):
     anyio.run(_reserved, store, Amounts(1))
     store.close()
@@ -267,18 +262,6 @@ def test_a_file_that_can_not_be_written_is_named(store):
     store.path.chmod(0o400)
     with pytest.raises(StoreError, match="it can't be written"):
         store.check()
-
-
-@pytest.mark.parametrize("path", [5, None, b"x"])
-def test_a_path_is_a_path(path):
-    with pytest.raises(TypeError):
-        SQLiteStore(path)
-
-
-@pytest.mark.parametrize("path", ["", "a\0b"])
-def test_a_path_names_a_file(path):
-    with pytest.raises(ValueError, match="names a file"):
-        SQLiteStore(path)
 
 
 def test_making_a_store_opens_nothing(tmp_path):
@@ -316,20 +299,6 @@ def test_what_can_not_be_settled_now_is_settled_later_and_told_once(store, caplo
     assert [record.message.count(str(store.path)) for record in caplog.records] == [1]
     anyio.run(_reserved, store, Amounts(7))
     assert store.account("a", FREE).look()[:3] == (Amounts(6), Amounts(7), 1)
-
-
-def test_threads_may_share_a_store(store):
-    async def worker():
-        for _ in range(50):
-            (await _reserved(store, Amounts(1))).settle([Amounts(1)])
-
-    async def main():
-        async with anyio.create_task_group() as tasks:
-            for _ in range(4):
-                tasks.start_soon(anyio.to_thread.run_sync, anyio.run, worker)
-
-    anyio.run(main)
-    assert store.account("a", FREE).look()[:2] == (Amounts(200), ZERO)
 
 
 def test_the_file_is_its_owners_only(store):

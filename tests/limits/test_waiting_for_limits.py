@@ -167,32 +167,3 @@ def test_native_cancellations_at_any_step_leak_no_permit(cancels, limit, order):
 
     asyncio.run(main())
     drained(limiter)
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_a_hundred_calls_of_four_wait_in_one_queue(library):
-    """Most of them are cancelled by a sibling's success, as in sampling."""
-    limiter = ConcurrencyLimiter(20)
-    answered = Counter()
-
-    async def call(backend, number):
-        async with anyio.create_task_group() as siblings:
-
-            async def sibling(subsample):
-                await backend.generate(request(f"call {number}", subsample, float(number)))
-                answered[number] += 1
-                siblings.cancel_scope.cancel()
-
-            for subsample in range(4):
-                siblings.start_soon(sibling, subsample)
-
-    async def main():
-        backend = LimitedBackend(Slow(1.0), limiter)
-        async with anyio.create_task_group() as tasks:
-            for number in range(100):
-                tasks.start_soon(call, backend, number)
-
-    run_virtual(main, backend=library)
-    assert len(answered) == 100
-    drained(limiter)
-    assert limiter.statistics().max_in_flight == 20
