@@ -6,16 +6,7 @@ import contextvars
 
 import pytest
 
-from mellea_like.core.backend import (
-    ITERATION,
-    Backend,
-    Options,
-    Request,
-    RequestMeta,
-    StreamingBackend,
-    can_judge,
-    current_iteration,
-)
+from mellea_like.core.backend import ITERATION, Options, Request, RequestMeta, current_iteration
 from mellea_like.core.conversation import (
     Action,
     Context,
@@ -24,7 +15,6 @@ from mellea_like.core.conversation import (
     as_action,
     is_action,
 )
-from mellea_like.core.generation import Generation
 from mellea_like.core.requirement import Requirement
 
 
@@ -79,39 +69,11 @@ def test_a_wrong_instruction_is_refused():
         Instruction("x", requirements="be brief")
 
 
-def test_requests_have_meters_of_their_own():
-    one, two = Request(()), Request(())
-    one.meter.start()
-    assert not two.meter.started
-    assert one == two
-
-
 def test_a_request_takes_options_as_a_mapping():
     request = Request([Message("user", "hi")], {"temperature": 1})
     assert request == Request((Message("user", "hi"),), Options(temperature=1))
     with pytest.raises(ValueError, match="unknown option heat"):
         Request((), {"heat": 1})
-
-
-def test_a_backend_is_whatever_generates():
-    class Generates:
-        async def generate(self, request):
-            return Generation("x")
-
-    assert isinstance(Generates(), Backend)
-    assert not isinstance(Generates(), StreamingBackend)
-    assert not isinstance(Own(), Backend)
-
-
-def test_a_backend_can_judge_unless_it_says_otherwise():
-    class Silent:
-        pass
-
-    class Unable:
-        can_judge = False
-
-    assert can_judge(Silent())
-    assert not can_judge(Unable())
 
 
 def test_inside_an_iteration_its_id_is_known():

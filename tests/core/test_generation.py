@@ -39,23 +39,6 @@ def test_a_request_is_of_unknown_cost_until_it_is_settled():
     assert meter.usage == request.usage == Usage(1, 3, 4)
 
 
-def test_an_update_keeps_what_it_does_not_name():
-    request = Meter().start()
-    request.update(input_tokens=3)
-    request.update(output_tokens=1)
-    request.update(output_tokens=2)
-    request.update()
-    assert request.usage == Usage(1, 3, 2, unknown=1)
-
-
-def test_a_meter_sums_its_requests():
-    meter = Meter()
-    meter.start().settle(input_tokens=1, output_tokens=2)
-    meter.start().update(output_tokens=5)
-    meter.start().settle(input_tokens=10, output_tokens=20)
-    assert meter.usage == Usage(3, 11, 27, unknown=1)
-
-
 def test_a_meter_adds_what_is_counted_elsewhere_and_asks_for_it_each_time():
     elsewhere = Meter()
     meter = Meter()

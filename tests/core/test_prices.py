@@ -35,12 +35,6 @@ def test_a_model_has_its_own_price_or_as_a_dated_version_that_of_the_name_before
     assert price_for(model, PRICES) is price
 
 
-def test_a_price_is_for_a_million_tokens():
-    usage = Usage(requests=2, input_tokens=1_000_000, output_tokens=200_000)
-    assert cost(usage, "m-2026-02-01", PRICES) == 6.0
-    assert cost(Usage(), "m", PRICES) == 0.0
-
-
 def test_cached_input_has_a_price_of_its_own_where_it_is_given():
     usage = Usage(1, 1_000_000, 0, cached_input_tokens=600_000)
     assert Price(2, 8, cached_input=0.5).cost(usage) == pytest.approx(0.4 * 2 + 0.6 * 0.5)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from mellea_like import Message
 from mellea_like.core.prompts import (
     Prompts,
-    messages_in,
     prompt_at,
     prompt_since,
     read_prompts,
@@ -71,12 +70,6 @@ def test_every_conversation_comes_back(conversations):
     for place in range(len(prompts)):
         moved = [[], [], *rewritten(prompts, further=2)]
         assert prompt_at(moved, place + 2) == prompt_at(prompts, place)
-
-
-def test_a_conversation_that_goes_on_and_on_is_written_once():
-    texts = [str(n) for n in range(100)]
-    _, prompts = written(*(said(*texts[:n]) for n in range(1, 101)))
-    assert [m["content"] for entry in prompts for m in messages_in(entry)] == texts
 
 
 @pytest.mark.parametrize("before", [1, 2, -1, True, "0", None])

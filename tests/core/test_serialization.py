@@ -14,7 +14,7 @@ import pytest
 from engine_kit import a_slice
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 from typed_values import replies, shown
 
 from mellea_like import (
@@ -108,13 +108,6 @@ def test_the_data_say_what_they_are():
     assert data["usage"] == {"requests": 2, "input_tokens": 5, "output_tokens": 7, "unknown": 1}
 
 
-def test_a_conversation_is_written_once():
-    data = record(cut(), cut(), cut(messages=())).to_dict()
-    assert len(data["prompts"]) == 3
-    assert [s["prompt"] for s in data["slices"]] == [1, 1, 2]
-    assert data["prompts"][0] == [{"role": "system", "content": "Be brief."}]
-
-
 def test_a_requirement_of_a_record_can_not_be_checked():
     (slice_,) = SamplingResult.from_dict(record(cut()).to_dict()).slices
     asked = slice_.requirements[0]
@@ -172,18 +165,6 @@ def test_a_value_comes_back_as_it_was_sampled_whatever_its_json_hides(reply, giv
     back = SamplingResult.from_dict(through_json(result), format_)
     assert shown(back.unwrap()) == shown(result.unwrap())
     assert back.to_dict() == result.to_dict()
-
-
-def test_what_was_read_out_of_prose_comes_back_though_its_json_hides_a_part():
-    class Login(BaseModel):
-        name: str
-        code: str = Field(exclude=True)
-
-    text = 'Here: {"name": "a", "code": "b"} Use it well.'
-    backend = FunctionBackend(lambda request: text, inline=True)
-    result = RejectionSamplingStrategy(backend).sample_sync("do", format=Login)
-    back = SamplingResult.from_dict(through_json(result), Login)
-    assert back.unwrap() == result.unwrap() == Login(name="a", code="b")
 
 
 class Odd:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from engine_kit import a_slice
 
-from mellea_like.core.conversation import Context, Instruction, Message
+from mellea_like.core.conversation import Context, Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import SamplingResult, StopReason
@@ -74,13 +74,6 @@ def test_without_an_output_the_context_stays_as_it_was():
 def test_the_context_after_is_what_was_sent_where_an_action_rewrites_the_past():
     past = Context([Message("user", "long"), Message("assistant", "story")])
     sent = (Message("system", "be brief"), ASKED)
-    after = cut(context=past, messages=sent).context_after
-    assert after.messages == (*sent, Message("assistant", "text"))
-
-
-def test_the_context_after_has_a_system_message_that_was_put_first():
-    past = Context([Message("user", "hello"), Message("assistant", "hi")])
-    sent = Instruction("do it", system="be brief").render(past)
     after = cut(context=past, messages=sent).context_after
     assert after.messages == (*sent, Message("assistant", "text"))
 
