@@ -12,7 +12,6 @@ from anyio.lowlevel import checkpoint, current_token
 
 from mellea_like.runtime.event_loops import (
     cancel_requested,
-    clock,
     foreign,
     loop_runs,
     native_cancel_requests,
@@ -20,11 +19,6 @@ from mellea_like.runtime.event_loops import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-async def test_nobody_asks_by_default():
-    assert not cancel_requested()
-    assert native_cancel_requests() == 0
 
 
 async def test_a_cancelled_scope_asks():
@@ -36,23 +30,6 @@ async def test_a_cancelled_scope_asks():
             seen.append(cancel_requested())
     assert seen == [True, False]
     assert not cancel_requested()
-
-
-async def test_an_outer_scope_asks_through_an_inner_one():
-    with anyio.CancelScope() as outer, anyio.CancelScope():  # noqa: ASYNC100
-        outer.cancel()
-        assert cancel_requested()
-
-
-async def test_a_deadline_asks_once_it_strikes(virtual_clock):
-    seen = []
-    with anyio.move_on_after(5):
-        seen.append(cancel_requested())
-        try:
-            await anyio.sleep(10)
-        finally:
-            seen.append(cancel_requested())
-    assert seen == [False, True]
 
 
 async def test_a_cancellation_that_nobody_asked_for_is_told_apart():
@@ -78,16 +55,6 @@ async def test_a_native_cancellation_asks(anyio_backend):
     with pytest.raises(asyncio.CancelledError):
         await task
     assert seen == [(1, True)]
-
-
-def test_outside_an_event_loop_nobody_asks_natively():
-    assert native_cancel_requests() == 0
-
-
-async def test_the_clock_is_anyios(virtual_clock):
-    now = clock()
-    await anyio.sleep(7)
-    assert now() == anyio.current_time() == 7
 
 
 @pytest.mark.parametrize("library", ["asyncio", "trio"])

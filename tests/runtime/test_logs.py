@@ -39,11 +39,6 @@ def inside(function, *args, **kwargs) -> None:
     contextvars.copy_context().run(run)
 
 
-def test_a_record_inside_an_iteration_carries_its_ids(records):
-    inside(logger.warning, "from a validator")
-    assert ids(records[0]) == ("call", 5, 2)
-
-
 def test_a_record_outside_an_iteration_carries_none(records):
     logger.warning("from elsewhere")
     assert ids(records[0]) == (None, None, None)
@@ -65,8 +60,3 @@ def test_a_warning_carries_the_ids_and_fields_it_is_given(records):
     inside(warn, "lost", sampling_id="other", iteration=9, plugin="audit")
     assert ids(records[0]) == ("other", 9, None)
     assert records[0].plugin == "audit"
-
-
-def test_a_warning_names_the_line_that_gave_it(records):
-    warn("here")
-    assert records[0].filename == "test_logs.py"

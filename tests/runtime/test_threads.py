@@ -89,25 +89,6 @@ async def test_a_function_sees_the_callers_context_variables_and_can_not_change_
     assert NAME.get() == "outer"
 
 
-async def test_a_thread_is_used_again():
-    first = await run_in_thread(threading.get_ident)
-    await until(lambda: thread_statistics().idle > 0)
-    before = thread_statistics().threads
-    for _ in range(5):
-        await run_in_thread(threading.get_ident)
-        await until(lambda: thread_statistics().idle > 0)
-    assert thread_statistics().threads == before
-    assert first
-
-
-async def test_functions_run_at_the_same_time():
-    together = threading.Barrier(5, timeout=10)
-    async with anyio.create_task_group() as tasks:
-        for _ in range(5):
-            tasks.start_soon(run_in_thread, together.wait)
-    assert not together.broken
-
-
 async def test_no_more_threads_than_the_cap_and_the_rest_waits():
     results = []
 
@@ -161,14 +142,6 @@ async def test_an_abandoned_function_is_counted_and_logged_until_it_ends(caplog)
     assert thread_statistics().abandoned_total == before.abandoned_total + 1
     assert [record.message.split(" ")[0] for record in caplog.records] == ["abandoned"]
     assert "goes on in its thread" in caplog.records[0].message
-
-
-async def test_a_cancelled_caller_starts_nothing_it_would_wait_for():
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await run_in_thread(int)
-    assert scope.cancelled_caught
-    await until(lambda: thread_statistics().abandoned == 0)
 
 
 async def test_nothing_is_kept_of_a_function_that_ended():

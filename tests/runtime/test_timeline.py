@@ -16,14 +16,6 @@ from mellea_like.testing import run_virtual
 
 
 @pytest.mark.anyio
-async def test_it_starts_at_zero_and_follows_the_loops_clock(virtual_clock):
-    timeline = Timeline()
-    assert timeline.now() == 0.0
-    await anyio.sleep(12.5)
-    assert timeline.now() == pytest.approx(12.5)
-
-
-@pytest.mark.anyio
 async def test_a_time_is_found_on_the_loops_own_clock(virtual_clock):
     timeline = Timeline()
     timeline.now()
