@@ -83,21 +83,6 @@ async def test_a_plain_function_runs_in_a_thread_unless_inline(inline):
     assert reply.usage == request.meter.usage == Usage(1, 0, 0)
 
 
-@pytest.mark.parametrize("function", [plain, asynchronous])
-async def test_a_cancelled_caller_gets_no_inline_reply(function):
-    called = []
-
-    def spy(request):
-        called.append(request)
-        return function(request)
-
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await FunctionBackend(spy, inline=True).generate(ask())
-    assert scope.cancelled_caught
-    assert called == []
-
-
 class Point(BaseModel):
     x: int
 
@@ -123,13 +108,6 @@ async def test_a_value_is_kept_and_written_out(value, text):
     reply = await FunctionBackend(lambda _: value).generate(ask())
     assert reply.value is value
     assert reply.text == text
-
-
-async def test_a_generation_is_passed_on_whole():
-    whole = Generation("text", value=7, usage=Usage(1, 2, 3), model="m", finish_reason="length")
-    request = ask()
-    assert await FunctionBackend(lambda _: whole).generate(request) is whole
-    assert request.meter.usage == whole.usage
 
 
 @pytest.mark.parametrize("usage", [Usage(3, 30, 6), Usage(2, 5, 5, unknown=1), Usage(1, 0, 0, 1)])

@@ -15,7 +15,6 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_kit import sampled
 
-from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.mcp import (
     MCPSamplingBackend,
@@ -253,33 +252,6 @@ async def test_a_refusal_is_a_reply():
     assert (generation.text, generation.finish_reason) == ("no", "refusal")
 
 
-async def test_an_empty_reply_costs_its_draw():
-    replies = iter([" \n", "Hello yourself."])
-
-    async def silent_at_first(context, params):
-        return sampled(next(replies))
-
-    async def work(context):
-        strategy = RejectionSamplingStrategy(MCPSamplingBackend(context))
-        return await strategy.sample("hello")
-
-    result = await in_tool(work, person=silent_at_first)
-    assert [s.reason for s in result.slices] == ["the reply is empty: answer with text", ""]
-    assert result.unwrap() == "Hello yourself."
-
-
-async def test_a_client_that_answers_with_an_error_fails_the_request():
-    async def failing(context, params):
-        return types.ErrorData(code=types.INTERNAL_ERROR, message="model is gone")
-
-    async def work(context):
-        return await MCPSamplingBackend(context).generate(ask())
-
-    with pytest.raises(BackendUnavailable, match="model is gone") as caught:
-        await in_tool(work, person=failing)
-    assert caught.value.__context__ is None
-
-
 async def test_a_reply_that_does_not_fit_the_protocol_is_malformed():
     async def odd(context, params):
         return types.CreateMessageResultWithTools(
@@ -291,17 +263,6 @@ async def test_a_reply_that_does_not_fit_the_protocol_is_malformed():
 
     with pytest.raises(MalformedResponse, match="can't be read"):
         await in_tool(work, person=odd)
-
-
-async def test_a_person_who_takes_too_long_is_a_timeout():
-    async def slow(context, params):
-        await anyio.sleep_forever()
-
-    async def work(context):
-        return await MCPSamplingBackend(context, timeout=0.05).generate(ask())
-
-    with pytest.raises(BackendTimeout):
-        await in_tool(work, person=slow)
 
 
 async def test_it_keeps_the_promises_of_a_backend():
@@ -573,24 +534,5 @@ async def test_what_is_asked_while_the_client_is_away_is_given_out_when_it_comes
             await anyio.wait_all_tasks_blocked()
             client.request_state, client.input_responses = asked.request_state, {key: answer}
         assert await rounds.run(client, client, work) == ["first", "second"]
-        await anyio.wait_all_tasks_blocked()
-        assert len(anyio.get_running_tasks()) == before
-
-
-async def test_a_result_that_came_while_the_client_was_away_is_kept_until_it_is_fetched():
-    client = ByHand()
-    ended = anyio.Event()
-
-    async def work(backend):
-        with anyio.move_on_after(0.05):
-            await backend.generate(ask())
-        ended.set()
-        return "without"
-
-    async with SamplingRounds(gather=0) as rounds:
-        before = len(anyio.get_running_tasks())
-        client.request_state = (await rounds.run(client, client, work)).request_state
-        await ended.wait()
-        assert await rounds.run(client, client, work) == "without"
         await anyio.wait_all_tasks_blocked()
         assert len(anyio.get_running_tasks()) == before

@@ -11,7 +11,6 @@ import openai
 import pytest
 from anyio.lowlevel import checkpoint
 from http_server import Answer, OpenAIServer, serving
-from pydantic import BaseModel
 
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Options, Request
@@ -45,15 +44,6 @@ async def test_generate_returns_the_whole_reply_with_the_servers_usage():
         "the quick brown fox", usage=Usage(1, 11, 5, 0), model="m-1", finish_reason="stop"
     )
     assert request.meter.usage == Usage(1, 11, 5, 0)
-
-
-async def test_the_pieces_of_a_stream_join_to_the_whole_which_comes_last():
-    async with serving(Answer("a b c")) as (_, backend), backend.stream(ask()) as reply:
-        items = [item async for item in reply]
-    *pieces, whole = items
-    assert pieces == ["a ", "b ", "c"]
-    assert isinstance(whole, Generation)
-    assert whole.text == "a b c"
 
 
 async def test_every_request_is_streamed_with_usage_and_sent_once():
@@ -101,20 +91,6 @@ async def test_extra_may_not_turn_streaming_off():
     backend = OpenAIBackend("m", base_url="http://127.0.0.1:9/v1")
     with pytest.raises(InvalidRequest, match="always streams"):
         await backend.generate(ask(options=Options(extra={"stream": False})))
-
-
-async def test_a_format_goes_as_a_json_schema():
-    class Point(BaseModel):
-        x: int
-        y: int = 0
-
-    async with serving(Answer('{"x": 1}')) as (server, backend):
-        await backend.generate(ask(format=Point))
-    (body,) = server.requests
-    sent = body["response_format"]
-    assert sent["type"] == "json_schema"
-    assert sent["json_schema"]["name"] == "Point"
-    assert sent["json_schema"]["schema"] == Point.model_json_schema()
 
 
 async def test_while_streaming_the_meter_estimates_and_without_usage_the_cost_stays_unknown():

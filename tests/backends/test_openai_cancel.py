@@ -8,7 +8,7 @@ import gc
 import anyio
 import pytest
 from http_server import Answer, OpenAIServer, serving
-from leftovers import other_threads, running
+from leftovers import running
 
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
@@ -48,15 +48,6 @@ async def test_leaving_a_stream_early_closes_it():
         with anyio.move_on_after(1):
             async with backend.stream(ask()):
                 await server.wait_until(lambda: server.in_flight == 1)
-        await server.wait_until(lambda: server.disconnected == 1)
-
-
-async def test_an_exception_in_the_block_closes_the_stream_and_goes_on():
-    async with serving(Answer("a b c", hang_after=2), keep_alive=True) as (server, backend):
-        with pytest.raises(ZeroDivisionError):
-            async with backend.stream(ask()) as reply:
-                await anext(reply)
-                raise ZeroDivisionError
         await server.wait_until(lambda: server.disconnected == 1)
 
 
@@ -108,37 +99,3 @@ async def test_a_native_cancellation_of_asyncio_closes_the_request_too():
         with pytest.raises(asyncio.CancelledError):
             await task
         await server.wait_until(lambda: server.disconnected == 1)
-
-
-@pytest.mark.alone
-async def test_of_four_two_second_replies_the_losers_are_closed_when_one_wins_early():
-    """The HTTP side of "a win at 0.3 s returns within 0.35 s", without an engine."""
-
-    def choose(number, body):
-        return Answer("won", seconds=0.3) if number == 2 else Answer(" ".join("x" * 40), seconds=2)
-
-    with OpenAIServer(choose=choose) as server:
-        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
-        warm = OpenAIServer()
-        with warm:
-            other = OpenAIBackend("m", base_url=warm.url)
-            await other.generate(ask())
-            await other.aclose()
-        threads, before = other_threads(), running()
-        begun = anyio.current_time()
-        async with anyio.create_task_group() as tasks:
-
-            async def run() -> None:
-                assert (await backend.generate(ask())).text == "won"
-                tasks.cancel_scope.cancel()
-
-            for _ in range(4):
-                tasks.start_soon(run)
-        elapsed = anyio.current_time() - begun
-        await server.wait_until(lambda: server.disconnected == 3, 0.25)
-        assert running() <= before
-        assert other_threads() <= threads
-        await backend.aclose()
-        await server.wait_until(lambda: server.connections == 0, 0.25)
-    assert elapsed < 1.0  # 0.3 s and what a busy machine takes, but not the losers' 2 s
-    assert server.finished == 1

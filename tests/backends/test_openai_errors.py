@@ -205,12 +205,6 @@ async def test_an_error_with_any_body_keeps_its_status(body):
 
 
 @pytest.mark.anyio
-async def test_a_redirect_to_nowhere_is_an_invalid_request():
-    error = await failure(Answer(status=304, body=b""))
-    assert (type(error), error.status) == (InvalidRequest, 304)
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("status", [301, 307, 308])
 async def test_a_redirect_is_followed_only_if_it_may(status):
     with OpenAIServer(Answer("there")) as other:

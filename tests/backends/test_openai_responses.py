@@ -20,12 +20,7 @@ from mellea_like.backends.openai_events import ServerError
 from mellea_like.backends.openai_responses import Response
 from mellea_like.core import Audio, File, Options, ToolCall, Usage
 from mellea_like.core.generation import Generation, Meter, TokenLogprob
-from mellea_like.errors import (
-    BackendUnavailable,
-    InvalidRequest,
-    MalformedResponse,
-    RateLimited,
-)
+from mellea_like.errors import BackendUnavailable, InvalidRequest, MalformedResponse, RateLimited
 
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 BODY: TypeAdapter[Any] = TypeAdapter(ResponseCreateParamsStreaming)
@@ -241,23 +236,11 @@ async def test_what_a_server_says_only_at_the_end_is_read_there():
     said = {"type": "output_text", "text": "Wait.", "annotations": [], "logprobs": []}
     message = {"id": "m", "type": "message", "role": "assistant", "status": "completed"}
     output = [{**message, "content": [said]}, {**CALL, "arguments": "{}"}]
-    async with (
-        responding(ended(output=output)) as (_, backend),
-        backend.stream(ask()) as reply,
-    ):
+    async with responding(ended(output=output)) as (_, backend), backend.stream(ask()) as reply:
         piece, whole = [item async for item in reply]
     assert (piece, whole.text) == ("Wait.", "Wait.")
     assert whole.tool_calls == (ToolCall("a", "f", "{}"),)
     assert whole.usage.unknown == 1
-
-
-@pytest.mark.anyio
-async def test_a_call_that_comes_only_at_the_end_is_read_beside_one_that_came_before():
-    first, second = {**CALL, "arguments": "{}"}, {**CALL, "call_id": "b", "arguments": "[]"}
-    done = event("response.output_item.done", output_index=0, item=first)
-    async with responding(done, ended(output=[first, second])) as (_, backend):
-        whole = await backend.generate(ask())
-    assert whole.tool_calls == (ToolCall("a", "f", "{}"), ToolCall("b", "f", "[]"))
 
 
 @pytest.mark.anyio

@@ -137,15 +137,6 @@ async def test_calls_are_put_together_by_their_index_beside_text_and_reasoning(r
     )
 
 
-@pytest.mark.anyio
-async def test_a_refusal_stands_in_the_reply_and_is_its_text():
-    events = (event({"refusal": "I can't "}), event({"refusal": "do that."}), event({}, "stop"))
-    async with serving(Answer(events=events, finish_reason=None)) as (_, backend):
-        whole = await backend.generate(Request(ASKED[:1]))
-    assert (whole.text, whole.refusal) == ("I can't do that.", "I can't do that.")
-    assert whole.finish_reason == "refusal"
-
-
 def read(*deltas: dict[str, Any]) -> tuple[ToolCall, ...]:
     reply = Reply(Meter().start())
     for delta in deltas:

@@ -35,8 +35,6 @@ from mellea_like.errors import (
     InvalidRequest,
     RateLimited,
 )
-from mellea_like.requirements.checks_text import contains
-from mellea_like.sampling.strategies import RejectionSamplingStrategy
 from mellea_like.testing import check_backend
 
 pytestmark = pytest.mark.anyio
@@ -177,10 +175,7 @@ class Reading(BaseModel):
 
 @pytest.mark.parametrize("mode", ["native", "tool", "prompted"])
 async def test_a_format_is_asked_for_as_the_model_can(mode):
-    profile = {
-        "supports_json_schema_output": mode == "native",
-        "supports_tools": mode == "tool",
-    }
+    profile = {"supports_json_schema_output": mode == "native", "supports_tools": mode == "tool"}
     words = '{"celsius": 21.5}'
     call = {"index": 0, "id": "1", "function": {"name": "final_result", "arguments": words}}
     by_tool = json.dumps(
@@ -347,20 +342,3 @@ async def test_a_refusal_is_a_reply():
     assert text == "I can't."
     assert isinstance(reply, Generation)
     assert (reply.text, reply.refusal, reply.finish_reason) == (text, text, "refusal")
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_samples_are_drawn_with_pydantic_ais_test_models(stream):
-    words = iter(["no", "no", "yes"])
-
-    async def whole(messages, info) -> ModelResponse:
-        return ModelResponse([TextPart(next(words))])
-
-    async def pieces(messages, info):
-        yield next(words)
-
-    model = FunctionModel(stream_function=pieces) if stream else FunctionModel(whole)
-    strategy = RejectionSamplingStrategy(PydanticAIBackend(model), loop_budget=3)
-    result = await strategy.sample("Say yes.", [contains("yes")])
-    assert [s.generation.text for s in result.slices] == ["no", "no", "yes"]
-    assert result.unwrap() == "yes"

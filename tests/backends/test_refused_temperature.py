@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from typing import Any
 
 import pytest
@@ -17,10 +16,7 @@ from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.pydantic_ai import PydanticAIBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import Usage
-from mellea_like.core.backend import JUDGE_DEFAULTS, Options, Request
-from mellea_like.core.conversation import Message
 from mellea_like.errors import InvalidRequest, RequirementError
-from mellea_like.selections import Tournament
 
 pytestmark = pytest.mark.anyio
 
@@ -179,34 +175,3 @@ async def test_a_format_and_a_temperature_may_both_be_refused():
         ).sample("do")
         await judge.aclose()
     assert result.success
-
-
-async def test_a_tournaments_judge_is_asked_without_it_too():
-    with strict(text='{"better": "a", "reason": "kinder"}') as server:
-        judge = chat(server)
-        draws = ScriptedBackend(["x", "y"])
-        strategy = RejectionSamplingStrategy(
-            draws, judge=judge, loop_budget=2, selection=Tournament(n=2)
-        )
-        result = await strategy.sample("do")
-        await judge.aclose()
-    assert result.success
-    assert None in temperatures(server)
-
-
-async def test_what_judge_options_leave_open_is_the_default():
-    with OpenAIServer(Answer(YES)) as server:
-        judge = chat(server)
-        for given in ({"max_tokens": 5}, {"temperature": None}, {"temperature": 0.5}):
-            await judged_by(judge, judge_options=given).sample("do", ["be kind"])
-        await judge.aclose()
-    assert temperatures(server) == [0, None, 0.5]
-
-
-def test_the_default_is_a_number_like_any_other():
-    copied = pickle.loads(pickle.dumps(JUDGE_DEFAULTS))
-    assert copied == Options(temperature=0.0)
-    assert (json.dumps(copied.temperature), repr(copied.temperature)) == ("0.0", "0.0")
-    assert type(copied.temperature) is type(JUDGE_DEFAULTS.temperature)
-    request = Request((Message("user", "x"),), copied.with_seed(3))
-    assert type(request.options.temperature) is type(JUDGE_DEFAULTS.temperature)

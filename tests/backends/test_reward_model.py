@@ -149,10 +149,7 @@ async def test_the_best_by_the_reranking_of_llama_cpp(reranker):
     scorer = RewardModel(f"{reranker}/v1", kind="rerank")
     replies = ["a bad one", "good", "a good one", "good good good", "none"]
     strategy = RejectionSamplingStrategy(
-        ScriptedBackend(replies),
-        concurrency_budget=1,
-        loop_budget=5,
-        selection=BestOf(scorer),
+        ScriptedBackend(replies), concurrency_budget=1, loop_budget=5, selection=BestOf(scorer)
     )
     result = await strategy.sample("Say something.")
     await scorer.aclose()
