@@ -91,17 +91,6 @@ async def test_it_is_told_at_the_start_now_and_then_and_at_the_end(virtual_clock
     ]
 
 
-async def test_the_last_call_comes_before_the_iteration_ends(virtual_clock):
-    calls: list[Progress] = []
-    async with sample_many(
-        strategy(Plan({"x": 0.25})), ["x"], concurrency=1, on_progress=calls.append
-    ) as results:
-        assert len([item async for item in results]) == 1
-        assert calls[-1].handed_on == 1
-        told = len(calls)
-    assert len(calls) == told, "and not once more when the block is left"
-
-
 async def test_the_last_call_comes_when_the_block_is_left_early_too(virtual_clock):
     calls = []
     with anyio.move_on_after(2.25):

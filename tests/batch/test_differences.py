@@ -61,11 +61,7 @@ WORDS = checks.word_count(at_most=20)
             {"give_up": PerRequirement(threshold=0.5)},
             ["give_up: PerRequirement(threshold=0.5,"],
         ),
-        (
-            {"schedule": Staggered(1)},
-            {"schedule": Staggered(2)},
-            ["schedule.delay was 1 and is 2"],
-        ),
+        ({"schedule": Staggered(1)}, {"schedule": Staggered(2)}, ["schedule.delay was 1 and is 2"]),
         (
             {"schedule": Staggered(1)},
             {"schedule": Hedged()},
@@ -96,11 +92,7 @@ WORDS = checks.word_count(at_most=20)
                 'requirements: "has at most 9 words" is new',
             ],
         ),
-        (
-            {"of": ["a", "b"]},
-            {"of": ["b", "a"]},
-            ['requirements was "a", "b" and is "b", "a"'],
-        ),
+        ({"of": ["a", "b"]}, {"of": ["b", "a"]}, ['requirements was "a", "b" and is "b", "a"']),
         (
             {},
             {"of": [WORDS & Requirement("kind")]},

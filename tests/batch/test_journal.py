@@ -71,18 +71,6 @@ async def test_items_come_in_order_and_those_not_begun_are_missing(path):
     assert list(await stored(path, 6)) == []
 
 
-@pytest.mark.parametrize(("passing", "status"), [(1, "passed"), (3, "passed"), (None, "failed")])
-async def test_the_status_is_that_of_the_result(path, passing, status):
-    async with Journal(path).open(IDENTITY) as store:
-        await write_item(store, 0, passing=passing)
-    [record] = await items_of(path)
-    assert record["status"] == status
-    assert record["label"] == "item 0"
-    assert record["data"] == {"row": 0}
-    assert record["error"] is None
-    assert record["elapsed"] == record["trace"]["elapsed"]
-
-
 async def test_an_error_is_kept_and_with_it_the_call_that_it_ended(path):
     result = await sampled("late", None)
     async with Journal(path).open(IDENTITY) as store:
@@ -111,18 +99,6 @@ async def test_slices_of_an_attempt_that_was_killed_are_paid_for_and_not_in_the_
     [record] = await items_of(path)
     assert record["attempts"] == 2
     assert record["usage"]["requests"] == 2 + len(result.slices)
-    assert record["trace"] == plain(result)
-
-
-async def test_a_slice_that_was_not_told_of_is_written_with_the_result(path):
-    slices = []
-    result = await sampled("x", None, slices)
-    async with Journal(path).open(IDENTITY) as store:
-        store.begin(0, 1, "d", "l", None)
-        store.slice(0, 1, slices[1])
-        store.slice(0, 1, slices[1])
-        await finish(store, 0, 1, result)
-    [record] = await items_of(path)
     assert record["trace"] == plain(result)
 
 
@@ -400,16 +376,6 @@ async def test_a_cancelled_finish_is_written_all_the_same(path):
     assert (await run_of(path))["counts"]["passed"] == 1
 
 
-async def test_opening_that_is_cancelled_leaves_the_journal_free(path):
-    await write_run(path, 1)
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        async with Journal(path).open(IDENTITY):
-            await checkpoint()
-    assert scope.cancelled_caught
-    assert [item.id for item in await stored(path)] == [0]
-
-
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_task_that_is_cancelled_natively_at_any_moment_leaves_the_journal_free(path):
     result = await sampled("x")
@@ -436,14 +402,6 @@ async def test_a_task_that_is_cancelled_natively_at_any_moment_leaves_the_journa
     assert {item for item, status in records.items() if status == "passed"} >= finished
     assert set(records) == begun
     assert begun
-
-
-async def test_a_journal_is_used_again_and_again(path):
-    journal = Journal(path)
-    for n in range(3):
-        async with journal.open(IDENTITY) as store:
-            assert len(await store.lookup(0, 10)) == n
-            await write_item(store, n)
 
 
 # --- mistakes -----------------------------------------------------------------------------------

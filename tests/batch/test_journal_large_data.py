@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from anyio import to_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +24,6 @@ from mellea_like import (
     requirement,
     sample_many,
 )
-from mellea_like.batch import read_items
 from mellea_like.batch.journal import large_data as journal_parts
 from mellea_like.batch.journal.records import input_row, item_record, result_rows
 from mellea_like.core import Audio, File
@@ -145,14 +143,6 @@ async def test_so_it_does_with_rows_of_the_input_that_are_messages(path):
     records = await items_of(path)
     assert [record["data"] for record in records] == [*rows, sound]
     assert records[0]["label"] == "What is on number 0? [image/png, 10 KB]"
-
-
-@pytest.mark.anyio
-async def test_data_need_not_be_read(path):
-    await run(path, questions(1))
-    (record,) = await to_thread.run_sync(lambda: list(read_items(path, parts=False)))
-    url = record["trace"]["prompts"][1][0]["content"][1]["image_url"]["url"]
-    assert url["bytes"] == len(LARGE)
 
 
 @pytest.mark.anyio

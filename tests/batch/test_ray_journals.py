@@ -11,7 +11,6 @@ from shard_kit import Calls, block, sampler
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends import FunctionBackend
-from mellea_like.batch.ray.shards import POSITION, ShardSampler, ShardWork, prompt_maker
 from mellea_like.errors import JournalError
 
 pytestmark = pytest.mark.anyio
@@ -52,17 +51,6 @@ async def test_the_same_shard_again_samples_only_what_is_not_finished(tmp_path, 
     assert len(quick.asked) - asked == 10 - replayed
 
 
-async def test_equal_rows_at_other_positions_are_another_shard(tmp_path, quick):
-    actor = sampler(quick.strategy, journal_dir=str(tmp_path))
-    rows = pa.table({"id": [1, 1], POSITION: [0, 1]})
-    same = pa.table({"id": [1, 1], POSITION: [2, 3]})
-    await actor(rows)
-    await actor(same)
-    assert len(quick.asked) == 4
-    await actor(same)
-    assert len(quick.asked) == 4
-
-
 async def test_rows_with_a_key_are_found_wherever_they_stand(tmp_path, quick):
     actor = sampler(quick.strategy, journal_dir=str(tmp_path), key="id")
     await actor(pa.table({"id": [1, 2]}))
@@ -93,13 +81,6 @@ async def test_with_more_and_more_turns_each_row_of_all_shards_has_a_draw_before
         assert {row["success"] for row in rows} == {turns == 3}
     assert drawn == [(f"row {n}", turn) for turn in (1, 2, 3) for n in range(4)]
     assert {row["requests"] for row in rows} == {3}
-
-
-async def test_another_prompt_is_refused_for_the_same_journals(tmp_path, quick):
-    await sampler(quick.strategy, journal_dir=str(tmp_path))(block(0, 1))
-    work = ShardWork(quick.strategy, prompt_maker("item {{ id }}"), journal_dir=str(tmp_path))
-    with pytest.raises(JournalError, match="prompt"):
-        await ShardSampler(work)(block(0, 1))
 
 
 async def test_a_journals_directory_that_cannot_be_is_told(tmp_path, quick):

@@ -43,13 +43,6 @@ async def test_workers_together_keep_to_the_rate_and_use_it(workers):
     assert len(server.came) >= 0.97 * 200
 
 
-async def test_workers_share_the_rate_evenly():
-    servers = Server(), Server()
-    async with actor_of(requests_per_minute=120) as actor:
-        await run_for(60, *[Worker(actor, server) for server in servers])
-    assert abs(len(servers[0].came) - len(servers[1].came)) <= 8
-
-
 async def test_the_clock_of_another_machine_does_not_matter():
     meta = RequestMeta("call", call_started=1e9, deadline=2e9)
     request = Ask(1, 10, 5, "model", meta, 3.0).request()
@@ -57,13 +50,6 @@ async def test_the_clock_of_another_machine_does_not_matter():
     assert request.meta.deadline is None
     assert estimate_input_tokens(request) == 10
     assert (request.options.max_tokens, request.options.model) == (5, "model")
-
-
-async def test_tokens_are_shared_as_requests_are():
-    server = Server(0.1, Usage(1, 10, 10))
-    async with actor_of(tokens_per_minute=2400) as actor:
-        await run_for(60, Worker(actor, server), Worker(actor, server))
-    assert 115 <= len(server.came) <= 128  # 20 tokens each.
 
 
 @pytest.mark.parametrize("workers", [1, 5])
@@ -189,13 +175,6 @@ async def test_workers_stop_with_a_clear_error_when_the_actor_dies(calls):
         assert "(killed); run it again" in str(worker.denied)
         with pytest.raises(LimitExceeded, match="is gone"):
             await worker.send()
-
-
-async def test_an_error_in_the_block_comes_out_as_it_is():
-    async with actor_of(requests=1) as actor:
-        with pytest.raises(KeyError, match="mine"):
-            async with Worker(actor, Server()).limit.in_use():
-                raise KeyError("mine")
 
 
 @pytest.mark.parametrize(

@@ -126,15 +126,6 @@ async def test_rows_that_the_budget_does_not_reach_are_unfinished_and_the_shard_
     assert [row["id"] for row in rows] == list(range(10))
 
 
-async def test_the_rate_holds_for_an_actor():
-    calls = Calls(seconds=0.0)
-    async with anyio.create_task_group() as tasks:
-        actor = limited(calls, tasks, ClusterLimit(requests_per_minute=60), calls=8)
-        began = anyio.current_time()
-        await actor(block(0, 30))
-    assert 28 <= anyio.current_time() - began <= 32
-
-
 async def test_rows_are_unfinished_and_say_why_when_the_limits_actor_is_dead():
     calls = Calls()
     async with anyio.create_task_group() as tasks:

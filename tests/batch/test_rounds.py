@@ -36,7 +36,6 @@ from mellea_like.errors import (
     LimitExceeded,
     MalformedResponse,
     MelleaError,
-    SamplingFailed,
 )
 from mellea_like.estimate import plan
 from mellea_like.export import export
@@ -352,17 +351,6 @@ async def test_several_that_pass_are_drawn_round_by_round(tmp_path, selection, f
     assert [item.values for item in deep] == [item.values for item in seen]
 
 
-async def test_what_was_collected_before_a_run_was_broken_off_counts_in_depth_too(tmp_path):
-    backend = Shelf("bad a bad b c", "x y z")
-    drawing = strategy(backend, selection=Collect(2), loop_budget=5, requirements=[not_bad])
-    arguments = {"concurrency": 1, "journal": tmp_path / "run.db"}
-    with pytest.raises(LimitExceeded):
-        await into([], sample_many(drawing, prompts(2), budget=Budget(requests=3), **arguments))
-    found = await results_of(drawing, prompts(2), **arguments, in_order=True)
-    assert [item.values for item in found] == [("a", "b"), ("x", "y")]
-    assert backend.draws == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2)]
-
-
 @pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
 @pytest.mark.parametrize(
     ("selection", "shelves", "found"),
@@ -471,37 +459,6 @@ async def test_a_source_that_changes_is_refused_and_one_that_breaks_is_gone_thro
         )
     assert sorted(ids(seen)) == [0, 1]
     assert all(seen)
-
-
-async def test_the_first_item_that_has_failed_for_good_ends_the_run_with_fail_fast():
-    backend = Fates(FATES)
-    with pytest.raises(SamplingFailed) as caught:
-        await into([], breadth(backend, 10, fail_fast=True))
-    assert len(caught.value.result.slices) == LOOP
-    assert {(2, LOOP), (6, LOOP)} & set(backend.draws), "whichever of the two was first"
-
-
-async def test_a_slow_consumer_slows_the_source_down_and_what_waits_needs_no_place(virtual_clock):
-    backend = Fates([1 + n % 2 for n in range(40)])
-    async with breadth(backend, 40) as results:
-        await anyio.sleep(10)
-        progress = results.progress
-        assert progress.done == 6
-        assert progress.taken <= 12
-        assert sorted([item.id async for item in results]) == list(range(40))
-
-
-async def test_async_items_that_begin_anew_are_gone_through_again():
-    class Rows:
-        async def __aiter__(self) -> Any:
-            for prompt in prompts(10):
-                await checkpoint()
-                yield prompt
-
-    backend = Fates(FATES)
-    items = await results_of(strategy(backend), Rows(), concurrency=3, order="breadth")
-    assert sum(map(bool, items)) == 8
-    assert len(backend.draws) == sum(TURNS)
 
 
 @settings(max_examples=40, deadline=None)

@@ -197,12 +197,6 @@ def test_a_field_may_be_long_and_not_longer_than_a_line():
     assert bad[0] == (2, "line 2 isn't CSV: field larger than field limit (16777216)")
 
 
-def test_a_quote_that_is_never_closed_takes_the_rest_and_is_told_where_it_opens():
-    rows, bad = read(b'a,b\n1,2\n3,"4\n5,6\n7,8\n', CSV)
-    assert rows == [(2, {"a": "1", "b": "2"})]
-    assert bad == [(3, "line 3 has a quote that is never closed")]
-
-
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [

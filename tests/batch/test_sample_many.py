@@ -11,7 +11,7 @@ import anyio
 import pytest
 from batch_kit import Counted, Plan, Slow, agrees, ids, into, results_of, strategy
 
-from mellea_like import BaseSamplingStrategy, Instruction, Message, Requirement
+from mellea_like import BaseSamplingStrategy, Instruction, Requirement
 from mellea_like.batch import sample_many
 from mellea_like.errors import (
     AuthenticationFailed,
@@ -42,36 +42,11 @@ async def test_every_item_has_its_result(virtual_clock):
         assert item.result.slices[0].action == Instruction(item.item, requirements=(agrees,))
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-async def test_results_come_as_they_are_ready_or_in_the_order_of_the_items(virtual_clock, ordered):
-    backend = Plan({"slow": 3, "quick": 1, "medium": 2})
-    prompts = ["slow", "quick", "medium"]
-    items = await results_of(strategy(backend), prompts, concurrency=3, in_order=ordered)
-    assert ids(items) == ([0, 1, 2] if ordered else [1, 2, 0])
-    assert virtual_clock.now == 3
-
-
-@pytest.mark.parametrize("concurrency", [1, 3, 20])
-async def test_so_many_are_sampled_at_a_time(virtual_clock, concurrency):
-    backend = Plan()
-    await results_of(strategy(backend), map(str, range(12)), concurrency=concurrency)
-    assert backend.most == min(concurrency, 12)
-    assert virtual_clock.now == -(-12 // concurrency)
-
-
 async def test_an_async_source_is_as_good(virtual_clock):
     source = Slow(["one", "two", "three"], gap=10)
     async with sample_many(strategy(), source, concurrency=5) as results:
         came = [(item.id, virtual_clock.now) async for item in results]
     assert came == [(0, 11), (1, 21), (2, 31)], "no item waits for the next one to come"
-
-
-async def test_items_may_be_texts_and_actions(virtual_clock):
-    given = ["text", Instruction("instruction"), Message("user", "message")]
-    backend = Plan()
-    items = await results_of(strategy(backend), given, concurrency=1)
-    assert backend.asked == ["text", "instruction", "message"]
-    assert [item.item for item in items] == given
 
 
 async def test_the_arguments_of_a_call_are_passed_on(virtual_clock):
@@ -98,21 +73,6 @@ async def test_the_arguments_of_a_call_are_passed_on(virtual_clock):
 
 
 # --- back-pressure -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [Counted, Slow])
-async def test_a_slow_consumer_slows_the_source_down(virtual_clock, kind):
-    source = kind(map(str, range(100)))
-    async with sample_many(strategy(), source, concurrency=4) as results:
-        await anyio.sleep(50)
-        assert source.taken == 8
-        assert results.progress.done == 8
-        seen = 0
-        async for _ in results:
-            await anyio.sleep(10)
-            seen += 1
-            assert source.taken - seen <= 8
-    assert seen == 100
 
 
 async def test_a_source_without_end_needs_no_more_than_its_window(virtual_clock):
@@ -229,29 +189,7 @@ async def test_fail_fast_raises_the_first_failure_and_cancels_the_rest(virtual_c
     assert "item 1" in caught.value.__notes__[-1]
 
 
-async def test_a_failure_is_raised_once_and_then_there_is_nothing_more(virtual_clock):
-    async with sample_many(
-        strategy(Plan({"x": "no"})), ["x"], concurrency=1, fail_fast=True
-    ) as results:
-        with pytest.raises(SamplingFailed):
-            await anext(results)
-        with pytest.raises(StopAsyncIteration):
-            await anext(results)
-
-
 # --- a source that fails -----------------------------------------------------------------------
-
-
-async def test_what_a_source_raises_comes_after_what_it_gave(virtual_clock):
-    def source():
-        yield "one"
-        yield "two"
-        raise OSError("the file is gone")
-
-    seen = []
-    with pytest.raises(OSError, match="the file is gone"):
-        await into(seen, sample_many(strategy(), source(), concurrency=5))
-    assert sorted(ids(seen)) == [0, 1]
 
 
 def test_a_cancellation_in_a_source_that_nobody_asked_for_is_an_error():
@@ -417,29 +355,6 @@ async def test_it_is_entered_once(virtual_clock):
         await batch.__aenter__()
 
 
-async def test_whoever_iterates_over_what_is_ready_lets_others_run(virtual_clock):
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            await anyio.lowlevel.checkpoint()
-            turns += 1
-
-    async with (
-        sample_many(strategy(), map(str, range(8)), concurrency=4) as results,
-        anyio.create_task_group() as tasks,
-    ):
-        await anyio.sleep(5)
-        tasks.start_soon(others)
-        await anyio.lowlevel.checkpoint()
-        before = turns
-        for _ in range(8):
-            await anext(results)
-        assert turns - before >= 7
-        tasks.cancel_scope.cancel()
-
-
 async def test_two_tasks_can_not_iterate_it_at_once(virtual_clock):
     async with (
         sample_many(strategy(), ["x"], concurrency=1) as results,
@@ -449,20 +364,6 @@ async def test_two_tasks_can_not_iterate_it_at_once(virtual_clock):
         await anyio.sleep(0.5)
         with pytest.raises(anyio.BusyResourceError):
             await anext(results)
-
-
-async def test_why_items_are_missing_counts_more_than_that_the_source_failed(virtual_clock):
-    def source():
-        yield "fails"
-        raise OSError("the file is gone")
-
-    backend = Plan({"fails": "no"})
-    with pytest.raises(SamplingFailed):
-        await results_of(strategy(backend), source(), concurrency=5, fail_fast=True)
-    with pytest.raises(LimitExceeded):
-        spent = Budget(requests=1)
-        spending = strategy(backend, loop_budget=2, budget=spent)
-        await results_of(spending, source(), concurrency=5)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ from typing import Any
 
 import anyio
 import pytest
-from batch_kit import Counted, MemoryJournal, Plan, ids, into, results_of, strategy
+from batch_kit import MemoryJournal, Plan, ids, into, results_of, strategy
 
 from mellea_like import Message
 from mellea_like.batch import item as item_module
 from mellea_like.batch import sample_many
 from mellea_like.core import Usage
-from mellea_like.errors import AuthenticationFailed, JournalError, LimitExceeded, SamplingFailed
-from mellea_like.limits import Budget
+from mellea_like.errors import AuthenticationFailed, JournalError, SamplingFailed
 
 pytestmark = pytest.mark.anyio
 
@@ -32,39 +31,12 @@ async def broken_off(journal: MemoryJournal, finished: int, prompts: Any = PROMP
 # --- what comes again ----------------------------------------------------------------------------
 
 
-async def test_finished_items_come_again_without_being_sampled(virtual_clock):
-    journal = MemoryJournal()
-    await broken_off(journal, 3)
-    backend = Plan()
-    items = await results_of(
-        strategy(backend), PROMPTS, concurrency=2, journal=journal, in_order=True
-    )
-    assert backend.asked == ["d", "e", "f"]
-    assert ids(items) == [0, 1, 2, 3, 4, 5]
-    assert [item.item for item in items] == PROMPTS
-    assert [item.replayed for item in items] == [True] * 3 + [False] * 3
-    assert [item.attempt for item in items] == [1, 1, 1, 2, 1, 1]
-    assert {item.status for item in items} == {"passed"}
-
-
 async def test_an_errored_item_costs_what_the_journal_knows_of(virtual_clock):
     wrong = AuthenticationFailed("no key")
     (item,) = await results_of(
         strategy(Plan({"x": wrong})), ["x"], concurrency=1, journal=MemoryJournal()
     )
     assert item.usage == Usage(requests=1, unknown=1)
-
-
-async def test_replays_keep_to_the_window(virtual_clock):
-    journal = MemoryJournal()
-    prompts = [str(n) for n in range(40)]
-    await results_of(strategy(), prompts, concurrency=100, journal=journal)
-    source = Counted(prompts)
-    async with sample_many(strategy(), source, concurrency=3, journal=journal) as results:
-        await anyio.sleep(10)
-        assert source.taken == 6
-        assert sorted([item.id async for item in results]) == list(range(40))
-        assert results.progress.replayed == 40
 
 
 async def test_items_are_looked_up_in_blocks_and_no_further_than_the_journal_goes(
@@ -106,14 +78,6 @@ async def test_a_replayed_value_is_what_the_action_parses(virtual_clock):
 
 
 # --- what the journal is told ----------------------------------------------------------------
-
-
-async def test_a_result_is_handed_on_only_when_it_is_kept(virtual_clock):
-    journal = MemoryJournal(commit=5)
-    async with sample_many(strategy(), ["a"], concurrency=1, journal=journal) as results:
-        item = await anext(results)
-        assert virtual_clock.now == 6
-        assert journal.finished == [item.id]
 
 
 async def test_the_journal_has_each_items_row_label_and_slices(virtual_clock):
@@ -177,21 +141,6 @@ async def test_with_fail_fast_the_failed_item_is_sampled_anew(virtual_clock):
     assert [item.attempt for item in items] == [1, 2, 1, 1, 1, 1]
 
 
-async def test_what_a_budget_stopped_is_sampled_anew_with_a_larger_one(virtual_clock):
-    journal = MemoryJournal()
-    with pytest.raises(LimitExceeded):
-        await results_of(
-            strategy(), PROMPTS, concurrency=2, budget=Budget(requests=3), journal=journal
-        )
-    assert len(journal.finished) == 3
-    assert len(journal.items) <= 3 + 2, "no further item is begun"
-    items = await results_of(
-        strategy(), PROMPTS, concurrency=2, budget=Budget(requests=30), journal=journal
-    )
-    assert sorted(ids(items)) == [0, 1, 2, 3, 4, 5]
-    assert {item.status for item in items} == {"passed"}
-
-
 # --- what is refused -----------------------------------------------------------------------------
 
 
@@ -214,16 +163,6 @@ async def test_another_item_at_a_position_is_refused_and_the_position_named(virt
     assert backend.in_flight == 0
 
 
-async def test_another_prompt_for_an_item_is_refused(virtual_clock):
-    journal = MemoryJournal()
-    word = "say"
-    action = lambda row: f"{word} {row}"
-    await results_of(strategy(), [1], concurrency=1, action=action, journal=journal)
-    word = "tell"
-    with pytest.raises(JournalError, match=r"item 0 is not .* its prompt differs"):
-        await results_of(strategy(), [1], concurrency=1, action=action, journal=journal)
-
-
 @pytest.mark.parametrize("left", [0, 2])
 async def test_a_source_that_is_shorter_is_refused_at_its_end(virtual_clock, left):
     journal = MemoryJournal()
@@ -244,21 +183,6 @@ async def test_a_record_that_can_not_be_read_is_refused(virtual_clock, lacks):
 
 
 # --- a journal that fails ------------------------------------------------------------------------
-
-
-async def test_a_journal_that_fails_stops_the_run_and_cancels_what_is_in_flight(virtual_clock):
-    journal = MemoryJournal(broken=2)
-    backend = Plan({"a": 1, "b": 2, "c": 3, "d": 50, "e": 50, "f": 50})
-    seen: list[Any] = []
-    with pytest.raises(JournalError, match="the disk is full"):
-        await into(seen, sample_many(strategy(backend), PROMPTS, concurrency=4, journal=journal))
-    assert ids(seen) == [0, 1]
-    assert virtual_clock.now < 4
-    assert backend.in_flight == 0
-    journal.broken = 1000
-    items = await results_of(strategy(), PROMPTS, concurrency=4, journal=journal)
-    assert sorted(ids(items)) == [0, 1, 2, 3, 4, 5]
-    assert sum(item.replayed for item in items) == 2
 
 
 @pytest.mark.parametrize("keep_errors", [True, False])
@@ -284,18 +208,6 @@ async def test_a_journal_that_fails_while_an_item_is_sampled_stops_the_run(
     assert seen == []
     assert virtual_clock.now < 5
     assert backend.in_flight == 0
-
-
-async def test_the_failure_of_a_slow_consumers_journal_comes_after_what_was_kept(virtual_clock):
-    journal = MemoryJournal(broken=3)
-    async with sample_many(strategy(), PROMPTS, concurrency=2, journal=journal) as results:
-        await anyio.sleep(30)
-        seen = [(await anext(results)).id for _ in range(3)]
-        with pytest.raises(JournalError):
-            await anext(results)
-        with pytest.raises(StopAsyncIteration):
-            await anext(results)
-    assert sorted(seen) == sorted(journal.finished)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from batch_kit import MemoryJournal, Plan, strategy
 
 from mellea_like import BaseSamplingStrategy, Generation
 from mellea_like.batch import sample_many
-from mellea_like.errors import JournalError
 
 pytestmark = pytest.mark.anyio
 
@@ -34,34 +33,11 @@ class Reluctant(Plan):
             raise
 
 
-async def test_leaving_by_break_cancels_what_is_under_way(virtual_clock):
-    backend = Plan(lambda prompt: 1 if prompt == "0" else 50)
-    async with sample_many(strategy(backend), PROMPTS, concurrency=5) as results:
-        async for item in results:
-            assert item.id == 0
-            break
-    assert virtual_clock.now == 1
-    assert backend.in_flight == 0
-    assert sorted(backend.cancelled) == sorted(set(backend.asked) - {"0"})
-    assert len(backend.cancelled) >= 4
-
-
 async def test_leaving_waits_for_what_takes_its_time_to_end(virtual_clock):
     backend = Reluctant(lambda prompt: 50)
     async with sample_many(strategy(backend), PROMPTS, concurrency=5):
         await anyio.sleep(1)
     assert virtual_clock.now == 1.5
-    assert backend.in_flight == 0
-
-
-async def test_what_the_block_raises_leaves_it_as_it_is(virtual_clock):
-    backend = Plan()
-    error = LookupError("mine")
-    with pytest.raises(LookupError) as caught:
-        async with sample_many(strategy(backend), PROMPTS, concurrency=5) as results:
-            await anext(results)
-            raise error
-    assert caught.value is error
     assert backend.in_flight == 0
 
 
@@ -90,29 +66,6 @@ async def test_a_callers_cancellation_leaves_as_cancellation(virtual_clock, jour
     assert len(backend.cancelled) == 5
     if journal is not None:
         assert (journal.opened, journal.closed, journal.finished) == (1, 1, [])
-
-
-@pytest.mark.parametrize("when", ["waiting", "leaving", "entering"])
-def test_a_native_cancellation_leaves_as_cancellation(when):
-    backend = Reluctant(lambda prompt: 50)
-
-    async def call() -> None:
-        async with sample_many(strategy(backend), PROMPTS, concurrency=5) as results:
-            if when == "waiting":
-                await anext(results)
-            await anyio.sleep(0.01)
-        await asyncio.sleep(0)
-
-    async def main() -> None:
-        task = asyncio.create_task(call())
-        await asyncio.sleep({"entering": 0, "waiting": 0.05, "leaving": 0.05}[when])
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert task.cancelled()
-        assert backend.in_flight == 0
-
-    asyncio.run(main())
 
 
 async def test_a_cancellation_while_it_is_being_left_is_obeyed_when_all_has_ended(virtual_clock):
@@ -193,16 +146,6 @@ def test_ctrl_c_cancels_the_calls_in_flight(loop, tmp_path):
     word, _, cancelled = done.stdout.strip().partition(" ")
     assert word == "interrupted"
     assert int(cancelled) >= 15
-
-
-async def test_nothing_is_sampled_for_a_journal_that_refuses_the_run(virtual_clock):
-    journal = MemoryJournal()
-    journal.identity = {"another": "run"}
-    backend = Plan()
-    with pytest.raises(JournalError, match="another run"):
-        async with sample_many(strategy(backend), PROMPTS, concurrency=5, journal=journal):
-            pytest.fail("it was entered")
-    assert backend.asked == []
 
 
 class Messy(BaseSamplingStrategy):

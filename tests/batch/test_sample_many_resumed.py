@@ -14,17 +14,12 @@ from anyio.lowlevel import checkpoint
 from batch_kit import ids, results_of, strategy
 from typed_values import Aliased, Computed, Doubling, Excluded, Login, Stamped, shown
 
-from mellea_like import BestOf, Budget, Generation, Request, Requirement
+from mellea_like import BestOf, Budget, Generation, Request
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch import Journal, read_items, read_run, sample_many
 from mellea_like.batch.journal.identity import label_of
 from mellea_like.core import Usage
-from mellea_like.errors import (
-    AuthenticationFailed,
-    InvalidRequest,
-    JournalError,
-    SamplingFailed,
-)
+from mellea_like.errors import AuthenticationFailed, InvalidRequest, JournalError, SamplingFailed
 
 pytestmark = pytest.mark.anyio
 
@@ -144,27 +139,6 @@ async def test_a_value_that_a_function_gave_comes_again_unless_its_text_hides_it
     assert again.password.get_secret_value() == "b"
     with pytest.raises(JournalError, match="item 0 can't be kept in a journal: a Login comes back"):
         await values(Login(user="a", password="b"), Login)
-
-
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"options": {"temperature": 0.5}}, "options"),
-        ({"requirements": [Requirement("be", bool, inline=True)]}, "requirements"),
-        ({"format": bool}, "format"),
-        ({"action": str}, "prompt"),
-        ({"settings": {"input": "another"}}, "input"),
-        ({"strategy": {"concurrency_budget": 2}}, "concurrency_budget"),
-    ],
-)
-async def test_another_run_is_refused_with_what_differs(tmp_path, changed, named):
-    path, backend = tmp_path / "run.db", Quick()
-    await results_of(strategy(backend), ["x"], concurrency=1, journal=path)
-    arguments = dict(changed)
-    other = strategy(backend, **arguments.pop("strategy", {}))
-    with pytest.raises(JournalError, match=named):
-        await results_of(other, ["x"], concurrency=1, journal=path, **arguments)
-    assert len(backend.asked) == 1
 
 
 class Expiring(Quick):

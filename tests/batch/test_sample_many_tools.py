@@ -99,12 +99,7 @@ async def test_votes_for_calls_go_on_from_round_to_round(tmp_path):
     backend = ScriptedBackend(replies)
     strategy = RejectionSamplingStrategy(backend, loop_budget=3, selection=Vote(n=3))
     results = sample_many(
-        strategy,
-        ["go"],
-        concurrency=1,
-        order="breadth",
-        journal=tmp_path / "run.db",
-        tools=[book],
+        strategy, ["go"], concurrency=1, order="breadth", journal=tmp_path / "run.db", tools=[book]
     )
     async with results:
         (item,) = [item async for item in results]

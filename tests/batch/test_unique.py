@@ -25,7 +25,7 @@ from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.batch import sample_many
 from mellea_like.batch.unique import UniqueReplies, normalised
 from mellea_like.errors import JournalError
-from mellea_like.selections import BestOf, Vote
+from mellea_like.selections import Vote
 
 pytestmark = pytest.mark.anyio
 
@@ -127,14 +127,6 @@ async def test_of_two_at_once_the_first_reserves_and_releases_what_does_not_win(
     assert not items["a"].success
     assert told(items["b"])[0] == ("same", "it says the same as the reply to item 0")
     assert items["c"].value == "same"
-
-
-async def test_what_loses_a_selection_is_released():
-    backend = Scripted(a=["short", "longer"], b=["short", "longest of all"])
-    best = BestOf(lambda c: len(c.text), n=2)
-    items = await sampled(backend, "a b", strategy={"selection": best, "loop_budget": 2})
-    assert [items[name].value for name in "ab"] == ["longer", "longest of all"]
-    assert [len(items[name].result.candidates) for name in "ab"] == [2, 2]
 
 
 async def test_draws_of_one_item_may_be_alike():
@@ -269,10 +261,6 @@ def check_size_and_recall() -> None:
     assert found[1] >= 295
     assert found[2] >= 250
     assert found[11] == 0
-
-
-def test_what_is_released_can_be_claimed_and_what_is_settled_stays():
-    check_index(1.0)
 
 
 def check_index(threshold: float) -> None:

@@ -63,10 +63,7 @@ def identity(requirement):
         (PLAIN, PLAIN.replace("9", "5")),
         (PLAIN, "async " + PLAIN),
         ("check = lambda c: len(c.text) < 9\n", "check = lambda c: len(c.text) < 5\n"),
-        (
-            "f, check = (lambda c: 1), (lambda c: 2)\n",
-            "f, check = (lambda c: 1), (lambda c: 3)\n",
-        ),
+        ("f, check = (lambda c: 1), (lambda c: 2)\n", "f, check = (lambda c: 1), (lambda c: 3)\n"),
         (FACTORY.format(9), FACTORY.format(5)),
         (CLASS.format("True"), CLASS.format("False")),
         ("LIMIT = 9\n" + PLAIN.replace("9", "LIMIT"), "LIMIT = 5\n" + PLAIN.replace("9", "LIMIT")),
