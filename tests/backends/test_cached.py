@@ -124,17 +124,6 @@ async def test_what_a_reply_says_besides_its_text_is_kept(path):
     await backend.aclose()
 
 
-async def test_defaults_and_the_backend_s_name_are_part_of_the_key(path):
-    texts = []
-    for number, (name, warmth) in enumerate([("a", 0.5), ("a", 0.5), ("a", 0.7), ("b", 0.5)]):
-        inner = FunctionBackend(lambda request, n=number: str(n), inline=True)
-        inner.defaults = Options(temperature=warmth)
-        backend = CachedBackend(inner, path, name=name)
-        texts.append(await asked(backend))
-        await backend.aclose()
-    assert texts == ["0", "0", "2", "3"]
-
-
 def test_a_backend_is_told_from_others_by_what_it_says_of_itself(path):
     one = OpenAIBackend("m", base_url="http://127.0.0.1:1/v1")
     other = OpenAIBackend("m", base_url="http://127.0.0.1:2/v1")

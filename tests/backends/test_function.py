@@ -12,11 +12,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 from pydantic import BaseModel
 
-from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core.backend import Backend, Request
-from mellea_like.core.conversation import Message
-from mellea_like.core.generation import Generation, Usage
+from mellea_like import Backend, FunctionBackend, Generation, Message, Request
+from mellea_like.backends import ScriptedBackend
+from mellea_like.core import Usage
 from mellea_like.errors import RateLimited
 
 pytestmark = pytest.mark.anyio

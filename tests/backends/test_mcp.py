@@ -15,17 +15,10 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_kit import sampled
 
-from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.mcp import (
-    MCPSamplingBackend,
-    SamplingRounds,
-    error_of,
-    generation_of,
-    sampling_params,
-)
-from mellea_like.core.backend import Options, Request, can_judge
-from mellea_like.core.conversation import Message
-from mellea_like.core.generation import Usage, cost_of
+from mellea_like import Message, Request
+from mellea_like.backends import MCPSamplingBackend, SamplingRounds
+from mellea_like.backends.mcp import error_of, generation_of, sampling_params
+from mellea_like.core import Options, Usage
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,
@@ -39,7 +32,6 @@ from mellea_like.testing import check_backend
 pytestmark = pytest.mark.anyio
 
 LEGACY, MODERN = "legacy", "2026-07-28"
-NEITHER = "offers no sampling"
 
 
 def ask(text: str = "hello", **options: Any) -> Request:
@@ -241,17 +233,6 @@ async def test_a_request_goes_with_the_tools_call_and_has_a_time_limit():
     assert (timeout, metadata.related_request_id) == (12.5, "17")
 
 
-async def test_a_refusal_is_a_reply():
-    async def refusing(context, params):
-        return types.ErrorData(code=-1, message="no")
-
-    async def work(context):
-        return await MCPSamplingBackend(context).generate(ask())
-
-    generation = await in_tool(work, person=refusing)
-    assert (generation.text, generation.finish_reason) == ("no", "refusal")
-
-
 async def test_a_reply_that_does_not_fit_the_protocol_is_malformed():
     async def odd(context, params):
         return types.CreateMessageResultWithTools(
@@ -273,32 +254,7 @@ async def test_it_keeps_the_promises_of_a_backend():
     assert "errors" in await in_tool(work, person=obliging)
 
 
-async def test_the_backend_of_a_call_that_has_ended_is_unavailable():
-    kept = []
-
-    async def work(context):
-        kept.append(MCPSamplingBackend(context))
-
-    await in_tool(work, person=obliging)
-    with pytest.raises(BackendUnavailable):
-        await kept[0].generate(ask())
-
-
 # --- on a connection without sampling ----------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", [LEGACY, MODERN])
-async def test_a_client_that_can_not_sample_is_told_apart(mode):
-    request = ask()
-
-    async def work(context):
-        backend = MCPSamplingBackend(context)
-        assert backend.way is None
-        await backend.generate(request)
-
-    with pytest.raises(InvalidRequest, match=NEITHER):
-        await in_tool(work, mode=mode)
-    assert cost_of(request.meter, None) == Usage()
 
 
 async def test_on_a_new_connection_the_error_names_the_rounds():
@@ -307,16 +263,6 @@ async def test_on_a_new_connection_the_error_names_the_rounds():
 
     with pytest.raises(InvalidRequest, match=r"2026-07-28.*through SamplingRounds"):
         await in_tool(work, mode=MODERN, person=obliging)
-
-
-@pytest.mark.parametrize(("mode", "person"), [(LEGACY, None), (MODERN, None), (MODERN, obliging)])
-async def test_a_fallback_answers_where_the_client_can_not(mode, person):
-    async def work(context):
-        direct = FunctionBackend(lambda request: "direct", inline=True)
-        backend = MCPSamplingBackend(context, fallback=direct)
-        return can_judge(backend), (await backend.generate(ask())).text
-
-    assert await in_tool(work, mode=mode, person=person) == (False, "direct")
 
 
 @pytest.mark.parametrize(
@@ -353,31 +299,6 @@ async def rounds_in_tool(**more: Any):
         yield rounds, run
 
 
-async def test_work_goes_on_where_it_was_when_its_client_comes_back():
-    began = []
-
-    async def work(backend):
-        began.append(backend.way)
-        texts = [(await backend.generate(ask(text))).text for text in ("a", "b", "c")]
-        return texts, backend.can_coalesce
-
-    async with rounds_in_tool() as (rounds, run):
-        assert await run(work) == (["Hello yourself."] * 3, True)
-        assert rounds.waiting == 0
-    assert began == ["rounds"]
-
-
-async def test_requests_that_come_together_are_returned_together():
-    async def work(backend):
-        async with anyio.create_task_group() as tasks:
-            for _ in range(5):
-                tasks.start_soon(backend.generate, ask())
-        return "done"
-
-    async with rounds_in_tool() as (_, run):
-        assert await run(work, input_required_max_rounds=1) == "done"
-
-
 async def test_what_the_work_raises_the_tools_call_raises():
     async def work(backend):
         await backend.generate(ask())
@@ -386,17 +307,6 @@ async def test_what_the_work_raises_the_tools_call_raises():
     async with rounds_in_tool() as (_, run):
         with pytest.raises(RuntimeError, match="after the answer"):
             await run(work)
-
-
-async def test_on_an_old_connection_the_work_just_runs():
-    async def work(context):
-        async def generate(backend):
-            return (await backend.generate(ask())).text
-
-        rounds = SamplingRounds()  # Not open, not needed.
-        return await rounds.run(MCPSamplingBackend(context), context, generate)
-
-    assert await in_tool(work, person=obliging) == "Hello yourself."
 
 
 async def test_rounds_that_are_not_open_say_so():
@@ -534,5 +444,24 @@ async def test_what_is_asked_while_the_client_is_away_is_given_out_when_it_comes
             await anyio.wait_all_tasks_blocked()
             client.request_state, client.input_responses = asked.request_state, {key: answer}
         assert await rounds.run(client, client, work) == ["first", "second"]
+        await anyio.wait_all_tasks_blocked()
+        assert len(anyio.get_running_tasks()) == before
+
+
+async def test_a_result_that_came_while_the_client_was_away_is_kept_until_it_is_fetched():
+    client = ByHand()
+    ended = anyio.Event()
+
+    async def work(backend):
+        with anyio.move_on_after(0.05):
+            await backend.generate(ask())
+        ended.set()
+        return "without"
+
+    async with SamplingRounds(gather=0) as rounds:
+        before = len(anyio.get_running_tasks())
+        client.request_state = (await rounds.run(client, client, work)).request_state
+        await ended.wait()
+        assert await rounds.run(client, client, work) == "without"
         await anyio.wait_all_tasks_blocked()
         assert len(anyio.get_running_tasks()) == before

@@ -10,9 +10,7 @@ import pytest
 from http_server import Answer, OpenAIServer, serving
 from leftovers import running
 
-from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.backend import Request
-from mellea_like.core.conversation import Message
+from mellea_like import Message, OpenAIBackend, Request
 
 pytestmark = pytest.mark.anyio
 

@@ -129,24 +129,6 @@ def test_what_does_not_fit_the_subset_goes_without_strict(format_):
     assert sent["schema"] == json_schema(format_)
 
 
-class Default(BaseModel):
-    default: int
-    title: str
-
-
-def test_properties_may_bear_the_names_of_keywords():
-    assert described(Default, official=True)["schema"]["required"] == ["default", "title"]
-
-
-def test_a_schemas_name_has_only_letters_that_are_allowed():
-    generic = list[int]
-    assert described(generic, official=False)["name"] == "list"
-    assert described(int | None, official=False)["name"]
-    name = type("Ünï cödé" + "x" * 90, (BaseModel,), {})
-    assert len(described(name, official=False)["name"]) == 64
-    assert described(name, official=False)["name"].isascii()
-
-
 # --- events ------------------------------------------------------------------------------------
 
 
@@ -250,25 +232,6 @@ def test_any_json_is_a_piece_or_a_value_error(value):
 
 def chunk(**fields) -> str:
     return json.dumps({"choices": [{"index": 0, "delta": {}, **fields}]})
-
-
-def test_only_the_first_choice_is_read():
-    reply = Reply(Meter().start())
-    assert reply.read('{"choices": [{"index": 1, "delta": {"content": "no"}}]}') == ""
-    assert not reply.began
-    assert reply.read(chunk(delta={"content": "yes"})) == "yes"
-
-
-def test_a_running_count_is_an_estimate_until_the_reply_has_ended():
-    meter = Meter()
-    reply = Reply(meter.start())
-    counted = {"prompt_tokens": 3, "completion_tokens": 1}
-    reply.read(json.dumps({"choices": [{"delta": {"content": "a"}}], "usage": counted}))
-    assert meter.usage == Usage(1, 3, 1, 1)
-    reply.read(json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": None}))
-    assert meter.usage == Usage(1, 3, 1, 1)
-    reply.read(json.dumps({"choices": [], "usage": {**counted, "completion_tokens": 2}}))
-    assert meter.usage == Usage(1, 3, 2, 0)
 
 
 def test_log_probabilities_are_read_where_they_are_those_of_the_protocol():

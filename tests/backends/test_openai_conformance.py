@@ -6,10 +6,9 @@ import pytest
 from http_server import Answer, OpenAIServer
 from tiny_gguf import build_bigram_gguf
 
-from mellea_like.backends.llama import LlamaCppBackend
-from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.backend import Options, Request
-from mellea_like.core.conversation import Message
+from mellea_like import Message, OpenAIBackend, Request
+from mellea_like.backends import LlamaCppBackend
+from mellea_like.core import Options
 from mellea_like.testing import check_backend
 
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,8 @@ from anyio.lowlevel import current_token
 from http_server import Answer, serving
 from pydantic import BaseModel
 
-from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.backend import Options, Request
-from mellea_like.core.conversation import Message
+from mellea_like import Message, OpenAIBackend, Request
+from mellea_like.core import Options
 
 pytestmark = pytest.mark.anyio
 

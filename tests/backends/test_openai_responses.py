@@ -14,12 +14,11 @@ from openai.types.responses import ResponseStreamEvent
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 from pydantic import BaseModel, TypeAdapter
 
-from mellea_like import Image, Message, Request, Tool
-from mellea_like.backends import OpenAIBackend
+from mellea_like import Generation, Image, Message, OpenAIBackend, Request, Tool
 from mellea_like.backends.openai_events import ServerError
 from mellea_like.backends.openai_responses import Response
 from mellea_like.core import Audio, File, Options, ToolCall, Usage
-from mellea_like.core.generation import Generation, Meter, TokenLogprob
+from mellea_like.core.generation import Meter
 from mellea_like.errors import BackendUnavailable, InvalidRequest, MalformedResponse, RateLimited
 
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -82,19 +81,6 @@ def responding(*events: str, **fields: Any) -> Any:
 def test_the_test_servers_events_are_those_of_the_sdk():
     for data in response_events("m", "a b", (3, 2)):
         EVENTS.validate_json(data)
-
-
-@pytest.mark.anyio
-async def test_a_response_is_read_whole_and_streamed():
-    async with serving(Answer("a b c", usage=(11, 3)), api="responses") as (server, backend):
-        request = ask()
-        whole = await backend.generate(request)
-        async with backend.stream(ask()) as reply:
-            *pieces, last = [item async for item in reply]
-    assert whole == last == Generation("a b c", None, Usage(1, 11, 3), "m", "stop")
-    assert pieces == ["a", " b", " c"]
-    assert request.meter.usage == Usage(1, 11, 3)
-    assert server.paths == ["/v1/responses", "/v1/responses"]
 
 
 @pytest.mark.anyio
@@ -244,6 +230,15 @@ async def test_what_a_server_says_only_at_the_end_is_read_there():
 
 
 @pytest.mark.anyio
+async def test_a_call_that_comes_only_at_the_end_is_read_beside_one_that_came_before():
+    first, second = {**CALL, "arguments": "{}"}, {**CALL, "call_id": "b", "arguments": "[]"}
+    done = event("response.output_item.done", output_index=0, item=first)
+    async with responding(done, ended(output=[first, second])) as (_, backend):
+        whole = await backend.generate(ask())
+    assert whole.tool_calls == (ToolCall("a", "f", "{}"), ToolCall("b", "f", "[]"))
+
+
+@pytest.mark.anyio
 async def test_a_server_without_the_api_is_told_apart_from_one_without_the_model():
     async with serving(Answer.error(404), api="responses") as (_, backend):
         with pytest.raises(InvalidRequest, match="may not have the Responses API: use api='chat'"):
@@ -276,15 +271,6 @@ async def test_a_refusal_is_a_reply():
     async with responding(refusing, ended()) as (_, backend):
         whole = await backend.generate(ask())
     assert (whole.text, whole.refusal, whole.finish_reason) == ("I can't.", "I can't.", "refusal")
-
-
-@pytest.mark.anyio
-async def test_log_probabilities_come_with_the_text():
-    known = [{"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -1.0}]}]
-    said = event("response.output_text.delta", **TEXT, delta="a", logprobs=known)
-    async with responding(said, ended()) as (_, backend):
-        whole = await backend.generate(ask())
-    assert whole.logprobs == (TokenLogprob("a", -0.5, (("b", -1.0),)),)
 
 
 @pytest.fixture

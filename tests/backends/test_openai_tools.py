@@ -19,7 +19,6 @@ from openai.types.chat import (
 from pydantic import TypeAdapter
 
 from mellea_like import Image, Message, Request, Tool
-from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_reply import Reply
 from mellea_like.core import Audio, File, Options, Text, ToolCall
 from mellea_like.core.generation import Generation, Meter
@@ -84,11 +83,6 @@ async def test_parts_tools_and_tool_messages_go_onto_the_wire():
     assert second["tool_choice"] == "required"
     assert "tool_choice" not in third
     assert third["parallel_tool_calls"] is False
-
-
-def test_openais_own_servers_are_not_sent_what_they_do_not_know():
-    body = request_body(Request(ASKED), Options(), "m", official=True)
-    assert not any("reasoning_content" in message for message in body["messages"])
 
 
 def event(delta: dict[str, Any], reason: str | None = None) -> str:

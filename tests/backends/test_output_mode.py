@@ -205,15 +205,6 @@ async def test_other_refusals_are_raised_and_nothing_is_sent_again(status, said)
     assert http.started == 1
 
 
-async def test_a_refusal_that_no_mode_avoids_is_raised_and_not_remembered():
-    said = "response_format and tools are not supported for this key"
-    async with serving(Answer.error(400, said)) as (http, backend):
-        for _ in range(2):
-            with pytest.raises(InvalidRequest, match="not supported"):
-                await backend.generate(Request((Message("user", "Go."),), format=Invoice))
-    assert http.started == 8
-
-
 async def test_a_mode_that_was_chosen_is_kept():
     async with serving(choose=tool_server, output="json_schema") as (http, backend):
         with pytest.raises(InvalidRequest, match="unavailable"):
@@ -227,16 +218,6 @@ async def test_a_mode_that_was_chosen_is_kept():
 
 
 # --- the output tool ------------------------------------------------------------------------------
-
-
-async def test_the_arguments_are_the_text_as_they_stream():
-    async with serving(choose=tool_server, output="tool") as (_, backend):
-        request = Request((Message("user", "Go."),), format=Invoice)
-        async with backend.stream(request) as reply:
-            *pieces, whole = [item async for item in reply]
-    assert len(pieces) > 3
-    assert "".join(pieces) == whole.text == REPLY
-    assert (whole.finish_reason, whole.tool_calls) == ("stop", ())
 
 
 async def test_a_reply_in_a_tool_is_rejected_at_its_first_wrong_field():

@@ -21,12 +21,9 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 
-from mellea_like.backends.pydantic_ai import PydanticAIBackend
-from mellea_like.core.backend import Options, Request
-from mellea_like.core.conversation import Message
-from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.parts import Audio, Image
-from mellea_like.core.tools import Tool, ToolCall
+from mellea_like import Generation, Image, Message, Request, Tool
+from mellea_like.backends import PydanticAIBackend
+from mellea_like.core import Audio, Options, ToolCall, Usage
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,

@@ -12,10 +12,8 @@ import anyio
 import pytest
 from http_server import OpenAIServer
 
-from mellea_like import BestOf, Generation, Message, RejectionSamplingStrategy
+from mellea_like import BestOf, Candidate, Context, Generation, Message, RejectionSamplingStrategy
 from mellea_like.backends import RewardModel, ScriptedBackend
-from mellea_like.core.conversation import Context
-from mellea_like.core.validation import Candidate
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable, MalformedResponse
 
 pytestmark = pytest.mark.anyio

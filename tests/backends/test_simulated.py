@@ -11,7 +11,6 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.validation import Candidate, Verdict
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
-from mellea_like.requirements.judge import read_verdict
 
 pytestmark = pytest.mark.anyio
 
@@ -39,38 +38,6 @@ async def fates(backend: SimulatedBackend, requests: list[Request]) -> list[obje
             reply = type(exc)
         seen.append((reply, anyio.current_time() - began))
     return seen
-
-
-ROUGH = {"error_rate": 0.2, "rate_limit_rate": 0.2, "straggler_rate": 0.1}
-
-
-async def test_a_run_can_be_repeated(virtual_clock):
-    requests = [ask() for _ in range(50)]
-    first, second = [await fates(SimulatedBackend(seed=1, **ROUGH), requests) for _ in range(2)]
-    assert [reply for reply, _ in first] == [reply for reply, _ in second]
-    assert [t for _, t in first] == pytest.approx([t for _, t in second])
-
-
-async def test_a_seeded_request_has_its_fate_whenever_it_comes(virtual_clock):
-    backend = SimulatedBackend(**ROUGH)
-    requests = [ask(seed) for seed in range(30)]
-    forwards = await fates(backend, requests)
-    backwards = await fates(backend, requests[::-1])
-    assert [f[0] for f in forwards] == [b[0] for b in backwards[::-1]]
-
-
-@pytest.mark.parametrize("field", [{"iteration": 2}, {"retry": 1}])
-async def test_iterations_and_retries_draw_anew(virtual_clock, field):
-    backend = SimulatedBackend()
-    (first, second) = await fates(backend, [ask(5), ask(5, **field)])
-    assert first != second
-
-
-async def test_stragglers_take_their_factor_longer(virtual_clock):
-    backend = SimulatedBackend(median=1, sigma=0, straggler_rate=0.25, straggler_factor=7)
-    seen = [round(t) for _, t in await fates(backend, [ask()] * 1000)]
-    assert set(seen) == {1, 7}
-    assert seen.count(7) / 1000 == pytest.approx(0.25, abs=0.05)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
@@ -112,30 +79,6 @@ async def test_errors_come_at_their_rates(virtual_clock):
     assert seen.count(BackendUnavailable) / 1000 == pytest.approx(0.2, abs=0.05)
     assert seen.count(RateLimited) / 1000 == pytest.approx(0.3, abs=0.05)
     assert backend.statistics().failed == seen.count(BackendUnavailable) + seen.count(RateLimited)
-
-
-async def test_a_rate_limit_comes_at_once_and_says_how_long_to_wait(virtual_clock):
-    with pytest.raises(RateLimited) as caught:
-        await SimulatedBackend(rate_limit_rate=1, retry_after=4).generate(ask())
-    assert (caught.value.status, caught.value.retry_after, caught.value.retryable) == (429, 4, True)
-    assert virtual_clock.now == 0
-
-
-async def test_an_error_comes_within_the_latency(virtual_clock):
-    request = ask()
-    with pytest.raises(BackendUnavailable) as caught:
-        await SimulatedBackend(error_rate=1, median=3, sigma=0).generate(request)
-    assert caught.value.status == 503
-    assert 0 < virtual_clock.now < 3
-    assert request.meter.usage == Usage(1, 2, 0, unknown=1)
-
-
-async def test_a_judge_is_answered_with_a_verdict():
-    backend = SimulatedBackend(median=0, pass_rate=0.5)
-    verdicts = [
-        read_verdict((await backend.generate(ask(purpose="judge"))).text) for _ in range(20)
-    ]
-    assert {verdict.passed for verdict in verdicts} == {True, False}
 
 
 async def test_a_cancelled_request_has_cost_the_tokens_so_far(virtual_clock):

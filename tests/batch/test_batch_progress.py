@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 import pytest
-from batch_kit import MemoryJournal, Plan, results_of, strategy
+from batch_kit import Plan, results_of, strategy
 
 from mellea_like.batch import Progress, sample_many
 from mellea_like.core import Usage
@@ -41,67 +39,23 @@ async def test_progress_counts_items_by_what_came_of_them(virtual_clock):
     assert results.progress.elapsed == 50, "the run has ended, and its time with it"
 
 
-async def test_what_comes_from_the_journal_does_not_count_in_the_rate(virtual_clock):
-    journal = MemoryJournal()
-    await results_of(strategy(), ["a", "b", "c"], concurrency=3, journal=journal)
-    journal.items[2].result = None
-    async with sample_many(strategy(), ["a", "b", "c"], concurrency=3, journal=journal) as results:
-        assert len([item async for item in results]) == 3
-        now = results.progress
-    assert (now.done, now.replayed) == (3, 2)
-    assert now.rate == 1
-    assert now.usage == Usage(1, 2, 3)
-    assert now.replayed_usage == Usage(2, 4, 6)
-
-
 async def test_progress_of_nothing():
     nothing = Progress(total=3)
     assert (nothing.rate, nothing.pass_rate, nothing.seconds_left) == (0, None, None)
 
 
+async def test_the_last_call_comes_before_the_iteration_ends(virtual_clock):
+    calls: list[Progress] = []
+    async with sample_many(
+        strategy(Plan({"x": 0.25})), ["x"], concurrency=1, on_progress=calls.append
+    ) as results:
+        assert len([item async for item in results]) == 1
+        assert calls[-1].handed_on == 1
+        told = len(calls)
+    assert len(calls) == told, "and not once more when the block is left"
+
+
 # --- who is told ---------------------------------------------------------------------------------
-
-
-async def told_of(seconds: list[float], **arguments: Any) -> list[tuple[float, int]]:
-    """What ``on_progress`` is told, and when, of items that take so many seconds."""
-    calls: list[tuple[float, int]] = []
-    began = anyio.current_time()
-
-    def tell(progress: Progress) -> None:
-        calls.append((anyio.current_time() - began, progress.done))
-
-    backend = Plan(float)
-    await results_of(
-        strategy(backend),
-        [str(s) for s in seconds],
-        concurrency=len(seconds) or 1,
-        on_progress=tell,
-        **arguments,
-    )
-    return calls
-
-
-async def test_it_is_told_at_the_start_now_and_then_and_at_the_end(virtual_clock):
-    assert await told_of([0.1, 0.2, 0.3, 0.6, 2.1, 2.2]) == [
-        (0, 0),
-        (0.5, 3),
-        (1, 4),
-        (2.1, 5),
-        (2.2, 6),
-    ]
-
-
-async def test_the_last_call_comes_when_the_block_is_left_early_too(virtual_clock):
-    calls = []
-    with anyio.move_on_after(2.25):
-        async with sample_many(
-            strategy(), map(str, range(100)), concurrency=1, on_progress=calls.append
-        ) as results:
-            async for _ in results:
-                pass
-    assert calls[-1].done == 2
-    assert calls[-1].in_flight == 0
-    assert calls[-1].elapsed == 2.25
 
 
 async def test_what_it_raises_is_logged_and_ends_nothing(virtual_clock, caplog):

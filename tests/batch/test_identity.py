@@ -108,31 +108,37 @@ def identity(
 
 # --- runs ----------------------------------------------------------------------------------------
 
+
+def selecting(selection: Any) -> dict[str, Any]:
+    return {"selection": selection}
+
+
+def scheduled(schedule: Any) -> dict[str, Any]:
+    return {"schedule": schedule, "concurrency_budget": 2}
+
+
+def asking(*requirements: Any) -> dict[str, Any]:
+    return {"requirements": list(requirements)}
+
+
+def weighed() -> Vote:
+    return Vote(key=text, weight=judge_score("Is it?", judge=scripted()))
+
+
+LIMITED = LimitedBackend(scripted(), ConcurrencyLimiter(3))
 SAME: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("nothing said", {}, {}),
-    (
-        "limits round the backend",
-        {},
-        {"backend": LimitedBackend(scripted(), ConcurrencyLimiter(3))},
-    ),
+    ("limits round the backend", {}, {"backend": LIMITED}),
     ("patience", {}, {"timeout": 10.0, "iteration_timeout": 1.0, "cancel_grace": 1.0}),
     ("retries and budgets", {}, {"retry": Retry(attempts=9), "budget": Budget(requests=5)}),
     ("options, wherever they are said", {"options": {"seed": 1}}, {"options": Options(seed=1)}),
     (
         "requirements, whoever's they are",
-        {"requirements": [Requirement("short", short)]},
-        {"kind": partial(RejectionSamplingStrategy, requirements=[Requirement("short", short)])},
+        asking(Requirement("short", short)),
+        {"kind": partial(RejectionSamplingStrategy, **asking(Requirement("short", short)))},
     ),
-    (
-        "equal schedules",
-        {"schedule": Staggered(0.5), "concurrency_budget": 2},
-        {"schedule": Staggered(0.5), "concurrency_budget": 2},
-    ),
-    (
-        "equal selections",
-        {"selection": Vote(key=text, weight=judge_score("Is it?", judge=scripted()))},
-        {"selection": Vote(key=text, weight=judge_score("Is it?", judge=scripted()))},
-    ),
+    ("equal schedules", scheduled(Staggered(0.5)), scheduled(Staggered(0.5))),
+    ("equal selections", selecting(weighed()), selecting(weighed())),
     (
         "settings in another order",
         {"extra": {"a": {"x": 1, "y": 2}, "b": 1}},
@@ -165,88 +171,57 @@ class Hurried(BaseSchedule):
         return f"<Hurried {self.pace} at 0x7f00deadbeef>"
 
 
+def scored(question: str = "Is it?", judge: str = "m", **more: Any) -> dict[str, Any]:
+    return selecting(BestOf(judge_score(question, judge=scripted(judge), **more)))
+
+
+A, B = Requirement("a", short), Requirement("b", short)
+SHORT = asking(Requirement("short", short))
 DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("strategy", {}, {"kind": MultiTurnStrategy}),
     ("strategy", {}, {"loop_budget": 7}),
     ("strategy", {}, {"concurrency_budget": 7}),
-    ("strategy", {}, {"selection": "ordered"}),
-    ("strategy", {}, {"selection": Vote()}),
-    ("strategy", {"selection": Vote()}, {"selection": Vote(n=5)}),
-    ("strategy", {"selection": Collect(2)}, {"selection": Collect(3)}),
-    ("strategy", {"selection": Vote(key=text)}, {"selection": Vote(key=lower)}),
-    ("strategy", {"selection": BestOf(longer(1))}, {"selection": BestOf(longer(2))}),
-    ("strategy", {"selection": BestOf(partial(by, 1))}, {"selection": BestOf(partial(by, 2))}),
-    (
-        "strategy",
-        {"selection": Tournament(scripted("m"))},
-        {"selection": Tournament(scripted("n"))},
-    ),
-    *(
-        (
-            "strategy",
-            {"selection": BestOf(judge_score("Is it?", judge=scripted("m")))},
-            {"selection": BestOf(other)},
-        )
-        for other in (
-            judge_score("Is it so?", judge=scripted("m")),
-            judge_score("Is it?", judge=scripted("n")),
-            judge_score("Is it?", judge=scripted("m"), scale=(0, 5)),
-        )
-    ),
+    ("strategy", {}, selecting("ordered")),
+    ("strategy", {}, selecting(Vote())),
+    ("strategy", selecting(Vote()), selecting(Vote(n=5))),
+    ("strategy", selecting(Collect(2)), selecting(Collect(3))),
+    ("strategy", selecting(Vote(key=text)), selecting(Vote(key=lower))),
+    ("strategy", selecting(BestOf(longer(1))), selecting(BestOf(longer(2)))),
+    ("strategy", selecting(BestOf(partial(by, 1))), selecting(BestOf(partial(by, 2)))),
+    ("strategy", selecting(Tournament(scripted("m"))), selecting(Tournament(scripted("n")))),
+    ("strategy", scored(), scored("Is it so?")),
+    ("strategy", scored(), scored(judge="n")),
+    ("strategy", scored(), scored(scale=(0, 5))),
     ("strategy", {}, {"validate_all": True}),
-    (
-        "strategy",
-        {"schedule": Staggered(0.5), "concurrency_budget": 2},
-        {"schedule": Staggered(0.6), "concurrency_budget": 2},
-    ),
-    (
-        "strategy",
-        {"schedule": Staggered(0.5), "concurrency_budget": 2},
-        {"schedule": Hedged(), "concurrency_budget": 2},
-    ),
-    (
-        "strategy",
-        {"schedule": Hurried(0.5), "concurrency_budget": 2},
-        {"schedule": Hurried(0.6), "concurrency_budget": 2},
-    ),
+    ("strategy", scheduled(Staggered(0.5)), scheduled(Staggered(0.6))),
+    ("strategy", scheduled(Staggered(0.5)), scheduled(Hedged())),
+    ("strategy", scheduled(Hurried(0.5)), scheduled(Hurried(0.6))),
     (
         "strategy",
         {"kind": partial(Templated, template="{a}")},
         {"kind": partial(Templated, template="{b}")},
     ),
-    ("requirements", {}, {"requirements": ["short"]}),
-    ("requirements", {"requirements": ["short"]}, {"requirements": ["brief"]}),
+    ("requirements", {}, asking("short")),
+    ("requirements", asking("short"), asking("brief")),
+    ("requirements", SHORT, asking(Requirement("short", brief))),
+    ("requirements", SHORT, asking(~Requirement("short", short))),
     (
         "requirements",
-        {"requirements": [Requirement("short", short)]},
-        {"requirements": [Requirement("short", brief)]},
+        asking(checks.at_least(1, "short", "kind")),
+        asking(checks.at_least(2, "short", "kind")),
+    ),
+    ("requirements", asking(A & B), asking(A | B)),
+    (
+        "requirements",
+        asking(Requirement("short", partial(short))),
+        asking(Requirement("short", Check(3))),
     ),
     (
         "requirements",
-        {"requirements": [Requirement("short", short)]},
-        {"requirements": [~Requirement("short", short)]},
+        asking(Requirement("a", judge=scripted("m"))),
+        asking(Requirement("a", judge=scripted("n"))),
     ),
-    (
-        "requirements",
-        {"requirements": [checks.at_least(1, "short", "kind")]},
-        {"requirements": [checks.at_least(2, "short", "kind")]},
-    ),
-    (
-        "requirements",
-        {"requirements": [Requirement("a", short) & Requirement("b", short)]},
-        {"requirements": [Requirement("a", short) | Requirement("b", short)]},
-    ),
-    (
-        "requirements",
-        {"requirements": [Requirement("short", partial(short))]},
-        {"requirements": [Requirement("short", Check(3))]},
-    ),
-    (
-        "requirements",
-        {"requirements": [Requirement("a", judge=scripted("m"))]},
-        {"requirements": [Requirement("a", judge=scripted("n"))]},
-    ),
-    ("requirements", {"requirements": ["a", "b"]}, {"requirements": ["b", "a"]}),
+    ("requirements", asking("a", "b"), asking("b", "a")),
     ("model", {}, {"backend": scripted("another")}),
     ("model", {}, {"options": {"model": "another"}}),
     ("model", {}, {"judge": scripted("another")}),
@@ -291,13 +266,6 @@ def test_a_model_of_another_shape_is_another_format():
     kinds = made(), made(), other()
     schema = [identity(format=kind)["format"].partition(" ")[2] for kind in kinds]
     assert schema[0] == schema[1] != schema[2]
-
-
-def test_a_backend_that_does_not_say_who_it_is_is_known_by_its_class():
-    class Mine:
-        async def generate(self, request: Any) -> Any: ...
-
-    assert identity(backend=Mine())["model"]["provider"].endswith("Mine")
 
 
 # --- items ---------------------------------------------------------------------------------------
@@ -359,12 +327,6 @@ def test_equal_items_have_equal_digests(one, other):
 def test_other_items_have_other_digests(one, other):
     assert digest(one) != digest(other)
     assert differing_part(digest(one), digest(other)) == "item"
-
-
-def test_another_prompt_for_the_same_item_is_told_from_another_item():
-    one, other = digest({"a": 1}, "say a"), digest({"a": 1}, "tell a")
-    assert one != other
-    assert differing_part(one, other) == "prompt"
 
 
 def test_an_action_is_its_prompt():

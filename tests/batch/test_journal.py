@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
-from anyio.lowlevel import checkpoint
 from journal_kit import (
     IDENTITY,
     bytes_beside,
@@ -19,33 +18,24 @@ from journal_kit import (
     plain,
     run_of,
     sampled,
-    until,
     write_item,
-    write_run,
 )
 
 from mellea_like import Budget, RejectionSamplingStrategy
 from mellea_like.backends import FunctionBackend
-from mellea_like.batch import Journal, Progress, read_items
-from mellea_like.batch.journal import journal as journal_module
+from mellea_like.batch import Journal, Progress
 from mellea_like.batch.journal import writer as writer_module
-from mellea_like.batch.journal.writer import JournalFile
 from mellea_like.cli.batch.progress import summary
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.result import SamplingResult
 from mellea_like.core.serialization import usage_from_dict
-from mellea_like.errors import BackendUnavailable, JournalError, SamplingTimeout
+from mellea_like.errors import JournalError
 from mellea_like.limits import Price
 from mellea_like.report import run_report, run_text
 
 pytestmark = pytest.mark.anyio
 
 PRICE = Price(1, 2, cached_input=0.25)
-
-
-async def stored(path: Path, first: int = 0, count: int = 100):
-    async with Journal(path).open(IDENTITY) as store:
-        return await store.lookup(first, count)
 
 
 async def unfinished(path: Path) -> dict[str, Any]:
@@ -57,32 +47,6 @@ async def unfinished(path: Path) -> dict[str, Any]:
 
 
 # --- what comes back --------------------------------------------------------------------------
-
-
-async def test_items_come_in_order_and_those_not_begun_are_missing(path):
-    async with Journal(path).open(IDENTITY) as store:
-        for item in (3, 0, 5):
-            await write_item(store, item)
-        # Of what was begun before it was opened, that is.
-        assert await store.lookup(0, 100) == ()
-    assert [item.id for item in await stored(path)] == [0, 3, 5]
-    assert [item.id for item in await stored(path, 1, 4)] == [3]
-    assert [item.id for item in await stored(path, 3, 3)] == [3, 5]
-    assert list(await stored(path, 6)) == []
-
-
-async def test_an_error_is_kept_and_with_it_the_call_that_it_ended(path):
-    result = await sampled("late", None)
-    async with Journal(path).open(IDENTITY) as store:
-        store.begin(0, 1, "", "down", None)
-        await finish(store, 0, 1, BackendUnavailable("down", status=503))
-        store.begin(1, 1, "", "late", None)
-        await finish(store, 1, 1, SamplingTimeout("too late", result))
-    down, late = await items_of(path)
-    assert (down["status"], down["error"]["message"]) == ("errored", "down")
-    assert down["trace"] is None
-    assert (late["status"], late["error"]["type"]) == ("errored", "SamplingTimeout")
-    assert late["trace"] == plain(result)
 
 
 async def test_slices_of_an_attempt_that_was_killed_are_paid_for_and_not_in_the_result(path):
@@ -203,21 +167,6 @@ async def test_words_are_kept_as_asked_and_the_winner_s_always(path, text, passi
 # --- which run it is ----------------------------------------------------------------------------
 
 
-async def test_another_run_is_refused_with_what_differs_and_nothing_is_changed(path):
-    await write_run(path, 1)
-    before = bytes_beside(path)
-    other = {"strategy": {"name": "rejection", "loop_budget": 4}, "model": "m", "prompt": "p"}
-    with pytest.raises(JournalError) as refused:
-        async with Journal(path).open(other):
-            pass
-    message = str(refused.value)
-    assert (
-        'belongs to another run: loop_budget was 3 and is 4; prompt: "p" is new. Resume' in message
-    )
-    assert refused.value.differences == (("loop_budget", "3", "4"), ("prompt", None, '"p"'))
-    assert bytes_beside(path) == before
-
-
 async def test_a_journal_that_is_there_is_refused_where_it_should_be_new(path):
     async with Journal(path, resume=False).open(IDENTITY) as store:
         await write_item(store, 0)
@@ -257,18 +206,6 @@ async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path, mo
 # --- reading ------------------------------------------------------------------------------------
 
 
-async def test_a_running_journal_is_read_block_by_block_while_it_grows(path):
-    async with Journal(path).open(IDENTITY) as store:
-        for item in range(150):
-            store.begin(item, 1, "", f"{item}", None)
-        await write_item(store, 150)
-        items = read_items(path)
-        assert (await to_thread.run_sync(next, items))["label"] == "0"
-        await write_item(store, 151)
-        rest = await to_thread.run_sync(list, items)
-    assert [item["id"] for item in rest] == list(range(1, 152))
-
-
 async def test_reading_changes_no_byte_and_leaves_no_file(path, tmp_path):
     async with Journal(path).open(IDENTITY) as store:
         await write_item(store, 0)
@@ -294,86 +231,6 @@ async def test_a_result_is_on_the_disk_when_finish_returns(path, tmp_path):
             (tmp_path / str(item)).mkdir()
             copy = copy_of(path, tmp_path / str(item) / "copy.db")
             assert (await run_of(copy))["counts"]["passed"] == item + 1
-
-
-@pytest.fixture
-def commits(monkeypatch):
-    """How many rows each commit has written."""
-    sizes: list[int] = []
-    commit = JournalFile.commit
-
-    def counted(file: JournalFile, rows: Any) -> None:
-        commit(file, rows)
-        sizes.append(sum(map(len, rows.values())))
-
-    monkeypatch.setattr(JournalFile, "commit", counted)
-    return sizes
-
-
-async def test_those_who_finish_together_share_a_commit(path, commits):
-    result = await sampled("x")
-    async with Journal(path).open(IDENTITY) as store:
-        commits.clear()
-
-        async def item(n: int) -> None:
-            store.begin(n, 1, "", "", None)
-            await finish(store, n, 1, result)
-
-        async with anyio.create_task_group() as tasks:
-            for n in range(200):
-                tasks.start_soon(item, n)
-        assert sum(commits) == 200 * (3 + len(result.slices))
-        assert len(commits) <= 3
-
-
-async def test_what_nobody_waits_for_is_written_soon_and_together(path, commits):
-    async with Journal(path).open(IDENTITY) as store:
-        commits.clear()
-        for item in range(20):
-            store.begin(item, 1, "", "", None)
-            await checkpoint()
-        await until(lambda: sum(commits) == 40)
-        assert len(commits) <= 2
-        assert (await run_of(path))["counts"]["unfinished"] == 20
-
-
-@pytest.mark.parametrize("reason", ["very many", "somebody waits", "closed"])
-async def test_rows_are_written_at_once_where_there_is_a_reason(path, commits, monkeypatch, reason):
-    monkeypatch.setattr(journal_module, "LINGER", 3600)
-    result = await sampled("x")
-    with anyio.fail_after(20):
-        async with Journal(path).open(IDENTITY) as store:
-            commits.clear()
-            for item in range(500 if reason == "very many" else 1):
-                store.begin(item, 1, "", "", None)
-            if reason == "somebody waits":
-                await finish(store, 0, 1, result)
-            elif reason == "very many":
-                await until(lambda: bool(commits))
-            assert bool(commits) == (reason != "closed")
-
-
-async def test_what_is_queued_is_written_when_the_run_is_cancelled(path):
-    with anyio.CancelScope() as scope:
-        async with Journal(path).open(IDENTITY) as store:
-            for item in range(500):
-                store.begin(item, 1, "", "", None)
-            scope.cancel()
-            await anyio.sleep_forever()
-    assert scope.cancelled_caught
-    assert (await run_of(path))["counts"]["unfinished"] == 500
-    assert (await run_of(path))["ended"] is not None
-
-
-async def test_a_cancelled_finish_is_written_all_the_same(path):
-    result = await sampled("x")
-    async with Journal(path).open(IDENTITY) as store:
-        store.begin(0, 1, "", "", None)
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await finish(store, 0, 1, result)
-        assert scope.cancelled_caught
-    assert (await run_of(path))["counts"]["passed"] == 1
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -48,20 +48,6 @@ async def go_on(path: Path, items: int) -> int:
     return sum(item.result is not None for item in known.values())
 
 
-async def test_a_full_disk_stops_the_run_loudly_and_later_it_goes_on(path):
-    finished = 0
-    with pytest.raises(JournalError, match="the disk is full; make room, and run again"):
-        async with Journal(path).open(IDENTITY) as store:
-            assert store._file is not None
-            store._file._connection.execute("PRAGMA max_page_count = 12")
-            while True:
-                await write_item(store, finished)
-                finished += 1
-    assert finished > 3
-    assert (await run_of(path))["counts"]["passed"] == finished
-    assert await go_on(path, finished + 5) == finished
-
-
 async def test_after_a_full_disk_every_call_says_so_at_once(path):
     result = await sampled("x")
     heard: list[str] = []

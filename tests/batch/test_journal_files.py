@@ -122,19 +122,6 @@ async def test_another_application_s_database_is_refused(path, wal, application)
     assert "another application" in said
 
 
-async def test_another_application_s_database_in_use_is_refused_and_not_disturbed(path):
-    with closing(sqlite3.connect(path)) as owner:
-        owner.execute("PRAGMA journal_mode = WAL")
-        owner.execute("CREATE TABLE notes (x)")
-        owner.execute("INSERT INTO notes VALUES (1)")
-        owner.commit()
-        await refusals(path)
-        owner.execute("INSERT INTO notes VALUES (2)")
-        owner.commit()
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT count(*) FROM notes").fetchone() == (2,)
-
-
 @pytest.mark.parametrize(("version", "age"), [(1, "an older"), (6, "a newer")])
 async def test_a_journal_of_another_format_version_is_refused(path, version, age):
     await write_run(path, 1)
@@ -374,20 +361,6 @@ async def test_an_item_that_lacks_a_part_is_refused_when_it_is_read(path, change
         assert len(await store.lookup(0, 1)) == 1
         with pytest.raises(JournalError, match="is damaged: items 1 to 1 lack a part"):
             await store.lookup(1, 1)
-
-
-async def test_a_copy_made_while_it_was_written_goes_on_by_itself(path, tmp_path):
-    (tmp_path / "copy").mkdir()
-    copy = tmp_path / "copy" / "run.db"
-    async with Journal(path).open(IDENTITY) as store:
-        await write_item(store, 0)
-        copy_of(path, copy)
-        await write_item(store, 1)
-    async with Journal(copy).open(IDENTITY) as store:
-        assert [item.id for item in await store.lookup(0, 9)] == [0]
-        await write_item(store, 1)
-    assert integrity(copy) == "ok"
-    assert len(await items_of(copy)) == len(await items_of(path)) == 2
 
 
 def test_commits_wait_for_the_disk(path):

@@ -124,17 +124,6 @@ def stored(path: Path) -> list[bytes]:
 
 
 @pytest.mark.anyio
-async def test_a_journal_keeps_the_data_of_a_large_part_once(path):
-    await run(path, questions(5))
-    assert stored(path) == [LARGE]
-    assert base64.b64encode(LARGE)[:400] not in path.read_bytes()
-    for n, record in enumerate(await items_of(path)):
-        result = SamplingResult.from_dict(record["trace"])
-        assert [s.messages[0] for s in result.slices] == [questions(n + 1)[n]] * 2
-        assert record["label"] == f"What is on number {n}? [image/png, 10 KB]"
-
-
-@pytest.mark.anyio
 async def test_so_it_does_with_rows_of_the_input_that_are_messages(path):
     rows = [[message.as_dict()] for message in questions(2)]
     sound = Message("user", [Audio(LARGE, "wav"), File(LARGE, filename="a.txt")]).as_dict()
@@ -162,19 +151,6 @@ async def test_a_conversation_that_is_not_kept_leaves_no_data(path, text):
         async for _ in results:
             pass
     assert stored(path) == ([LARGE + b"x"] if text == "best" else [])
-
-
-@pytest.mark.anyio
-async def test_a_journal_without_a_table_of_parts_is_read_and_goes_on(path):
-    await run(path, ["plain"])
-    with closing(sqlite3.connect(path)) as old:
-        old.execute("DROP TABLE parts")
-        old.execute("PRAGMA user_version = 3")
-        old.commit()
-    before = await items_of(path)
-    await run(path, ["plain", *questions(1)])
-    assert stored(path) == [LARGE]
-    assert (await items_of(path))[:1] == before
 
 
 @pytest.mark.anyio

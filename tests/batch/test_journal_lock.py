@@ -78,16 +78,6 @@ async def test_a_forked_child_does_not_hold_its_parent_s_lock(path):
     assert len(await items_of(path)) == 1
 
 
-def test_the_lock_s_file_names_its_holder_and_goes_with_it(path, lock):
-    held = JournalLock(path)
-    assert str(os.getpid()) in lock.read_text(encoding="ascii")
-    assert lock.stat().st_mode & 0o777 == 0o600
-    held.release()
-    assert not lock.exists()
-    held.release()
-    JournalLock(path).release()
-
-
 @pytest.mark.parametrize("content", [b"my notes\n", b"\0" * 500, b"mellea_like journal"])
 def test_a_file_that_only_happens_to_be_there_is_left_alone(path, lock, content):
     lock.write_bytes(content)

@@ -15,11 +15,9 @@ import anyio
 import pytest
 from batch_kit import results_of
 
-from mellea_like import MultiTurnStrategy
-from mellea_like.backends import FunctionBackend
-from mellea_like.batch import Journal, read_items
+from mellea_like import FunctionBackend, Journal, MultiTurnStrategy, SamplingResult
+from mellea_like.batch import read_items
 from mellea_like.core.prompts import prompt_at
-from mellea_like.core.result import SamplingResult
 from mellea_like.errors import JournalError
 from mellea_like.estimate import plan
 from mellea_like.export import export

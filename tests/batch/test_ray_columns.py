@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from mellea_like.batch.item import ItemResult
-from mellea_like.batch.ray.shards import POSITION, prompt_maker, shard_name, with_results
-from mellea_like.batch.row_outcome import RowOutcome, outcome_of
+from mellea_like.batch.ray.shards import prompt_maker, shard_name, with_results
+from mellea_like.batch.row_outcome import outcome_of
 from mellea_like.batch.rows.formats import Row
 from mellea_like.cli.batch.prompt import PromptTemplate
 
@@ -57,22 +57,6 @@ def test_a_shard_has_the_same_name_for_the_same_rows_and_keys_only():
     assert shard_name([{"a": "\ud800"}, {"a": b"\xff"}], ["x", None])
     with pytest.raises(ValueError, match="zip"):
         shard_name(rows, [0])
-
-
-def test_results_stand_beside_the_rows_and_the_position_is_gone():
-    table = pa.table({"id": [1, 2], POSITION: [7, 8]})
-    done = RowOutcome("yes", None, True, "passed", (), None, 1, 0.5, 1, 2, 3)
-    rows = with_results(table, [done, RowOutcome(reasons=("too long",))]).to_pylist()
-    assert rows[0] == {"id": 1, **done._asdict(), "reasons": []}
-    assert rows[1]["status"] == "unfinished"
-    assert rows[1]["reasons"] == ["too long"]
-
-
-def test_types_do_not_depend_on_the_rows_so_that_blocks_fit_together():
-    one = with_results(pa.table({"id": [1]}), [RowOutcome()])
-    two = with_results(pa.table({"id": [1]}), [RowOutcome("x", "1", True, "passed", ("r",), "e")])
-    empty = with_results(pa.table({"id": pa.array([], pa.int64())}), [])
-    assert one.schema == two.schema == empty.schema
 
 
 def test_an_item_without_a_result_has_its_error():

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from shard_kit import Calls, block, sampler
 
-from mellea_like import RejectionSamplingStrategy, Requirement
-from mellea_like.backends import FunctionBackend
+from mellea_like import FunctionBackend, RejectionSamplingStrategy, Requirement
 from mellea_like.errors import JournalError
 
 pytestmark = pytest.mark.anyio

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from contextlib import asynccontextmanager
 
 import anyio
@@ -10,11 +9,7 @@ import pytest
 from cluster_limit_kit import FakeActor, Server, Worker
 
 from mellea_like.batch.ray import ClusterLimit
-from mellea_like.batch.ray.cluster_limit import SILENCE, Ask
-from mellea_like.core.backend import RequestMeta
-from mellea_like.core.generation import Usage
-from mellea_like.core.prices import Price
-from mellea_like.core.token_estimate import estimate_input_tokens
+from mellea_like.batch.ray.cluster_limit import SILENCE
 from mellea_like.errors import BackendTimeout, LimitExceeded, RateLimited
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -43,15 +38,6 @@ async def test_workers_together_keep_to_the_rate_and_use_it(workers):
     assert len(server.came) >= 0.97 * 200
 
 
-async def test_the_clock_of_another_machine_does_not_matter():
-    meta = RequestMeta("call", call_started=1e9, deadline=2e9)
-    request = Ask(1, 10, 5, "model", meta, 3.0).request()
-    assert request.meta.call_started == pytest.approx(anyio.current_time() - 3.0)
-    assert request.meta.deadline is None
-    assert estimate_input_tokens(request) == 10
-    assert (request.options.max_tokens, request.options.model) == (5, "model")
-
-
 @pytest.mark.parametrize("workers", [1, 5])
 async def test_workers_together_send_as_many_requests_as_the_budget_has(workers):
     server = Server(0.05)
@@ -61,37 +47,6 @@ async def test_workers_together_send_as_many_requests_as_the_budget_has(workers)
         assert (actor.spent().requests, actor.reserved().requests) == (97, 0)
     assert len(server.came) == 97
     assert all("97 of 97 requests are made" in str(worker.denied) for worker in crew)
-
-
-async def test_money_is_spent_to_the_last_request_that_fits():
-    prices = {"some-model": Price(100.0, 900.0)}
-    server = Server(0.05, Usage(1, 5, 10))
-    async with actor_of(money=1.0, prices=prices) as actor:
-        crew = [Worker(actor, server) for _ in range(2)]
-        await run_for(600, *crew)
-    each = (5 * 100 + 10 * 900) / 1e6
-    assert 1.0 - 2 * each <= len(server.came) * each <= 1.0 + 1e-9
-    assert all(worker.denied for worker in crew)
-
-
-async def test_a_request_whose_cost_cannot_be_told_is_an_error_of_its_own():
-    async with actor_of(output_tokens=100) as actor:
-        worker = Worker(actor, Server(), max_tokens=None)
-        with pytest.raises(ValueError, match="set max_tokens in the options"):
-            await worker.send()
-        assert actor.reserved().requests == 0
-
-
-@pytest.mark.parametrize("limits", [{}, {"requests_per_minute": 1}])
-async def test_who_is_cancelled_reserves_nothing(limits):
-    async with actor_of(requests=3, **limits) as actor:
-        await Worker(actor, Server()).send()
-        worker = Worker(actor, Server(600.0))
-        with anyio.move_on_after(5):
-            await worker.send()
-        await anyio.sleep(1)
-        assert actor.reserved().requests == 0
-        assert actor.spent().requests == (1 if limits else 2)
 
 
 async def test_what_a_dead_worker_had_under_way_counts_as_spent_and_the_others_go_on():
@@ -191,10 +146,3 @@ async def test_workers_stop_with_a_clear_error_when_the_actor_dies(calls):
 def test_what_is_wrong_with_a_limit_is_said_when_it_is_made(limits, error, says):
     with pytest.raises(error, match=says):
         ClusterLimit(**limits)
-
-
-def test_a_limit_can_be_sent_to_an_actor_and_keeps_its_name():
-    limit = ClusterLimit(money=1.0, prices={"m": Price(1.0, 2.0)}, requests_per_minute=5)
-    again = pickle.loads(pickle.dumps(limit))
-    assert again == limit
-    assert again.name != ClusterLimit(requests=1).name

@@ -351,6 +351,17 @@ async def test_several_that_pass_are_drawn_round_by_round(tmp_path, selection, f
     assert [item.values for item in deep] == [item.values for item in seen]
 
 
+async def test_what_was_collected_before_a_run_was_broken_off_counts_in_depth_too(tmp_path):
+    backend = Shelf("bad a bad b c", "x y z")
+    drawing = strategy(backend, selection=Collect(2), loop_budget=5, requirements=[not_bad])
+    arguments = {"concurrency": 1, "journal": tmp_path / "run.db"}
+    with pytest.raises(LimitExceeded):
+        await into([], sample_many(drawing, prompts(2), budget=Budget(requests=3), **arguments))
+    found = await results_of(drawing, prompts(2), **arguments, in_order=True)
+    assert [item.values for item in found] == [("a", "b"), ("x", "y")]
+    assert backend.draws == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2)]
+
+
 @pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
 @pytest.mark.parametrize(
     ("selection", "shelves", "found"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import time
@@ -12,15 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mellea_like.batch.rows.files import LONGEST_LINE, read_rows, row_writer
-from mellea_like.batch.rows.formats import (
-    RESULT_FIELDS,
-    BadRow,
-    Row,
-    RowFormat,
-    as_json,
-    flat_names,
-    format_of,
-)
+from mellea_like.batch.rows.formats import BadRow, Row, RowFormat, as_json, flat_names, format_of
 
 JSONL, CSV, TSV = RowFormat.JSONL, RowFormat.CSV, RowFormat.TSV
 
@@ -249,26 +240,6 @@ def test_a_result_is_a_json_object_in_one_line_whatever_reads_it():
     assert not set(text) & set("\u2028\x85\x1b\u202e")
     assert "é😀" in text
     assert json.loads(text.splitlines()[0]) == record(output=NASTY)
-
-
-def test_a_result_as_columns_keeps_the_inputs_columns():
-    text = written(CSV, [record(output='x,"y"\r\nz', reasons=["one", "two"])], {"a": "", "n": ""})
-    [names, values] = csv.reader(io.StringIO(text, newline=""))
-    assert names == ["a", "n", *RESULT_FIELDS]
-    assert dict(zip(names, values, strict=True)) == {
-        "a": "x", "n": "1", "id": "0", "line": "1", "output": 'x,"y"\r\nz', "success": "true",
-        "status": "passed", "reasons": "one; two", "error": "", "iterations": "2",
-        "elapsed": "0.5", "requests": "2", "input_tokens": "10", "output_tokens": "20",
-        "unknown": "0",
-    }  # fmt: skip
-
-
-def test_rows_without_columns_stand_in_one_as_json():
-    text = written(TSV, [record(output=[1], error={"type": "E", "message": "m"}, status="errored")])
-    [names, values] = csv.reader(io.StringIO(text, newline=""), delimiter="\t")
-    row = dict(zip(names, values, strict=True))
-    assert json.loads(row["input"]) == {"a": "x", "n": 1}
-    assert (row["output"], row["error"]) == ("[1]", "E: m")
 
 
 def test_a_column_of_the_input_keeps_its_name_and_the_results_gives_way():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
-import subprocess
-import sys
 from decimal import Decimal
 
 import pyarrow as pa
@@ -25,13 +23,6 @@ def file_of(columns, **settings):
     pq.write_table(pa.table(columns), file, **settings)
     file.seek(0)
     return file
-
-
-def test_rows_come_group_by_group_with_their_numbers():
-    file = file_of({"a": list(range(1000)), "b": ["x"] * 1000}, row_group_size=100)
-    rows = list(read_rows(file, PARQUET))
-    assert [row.number for row in rows] == list(range(1, 1001))
-    assert dict(rows[-1]) == {"a": 999, "b": "x"}
 
 
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)
@@ -153,11 +144,3 @@ def test_no_results_are_a_file_too():
     file = io.BytesIO()
     row_writer(file, PARQUET, {"a": "int64"}).close()
     assert pq.ParquetFile(file).read().num_rows == 0
-
-
-def test_without_the_extra_one_sentence_names_it():
-    code = "import sys; sys.modules['pyarrow'] = None; import mellea_like.batch.rows.parquet"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == (
-        "ImportError: Parquet files and Arrow tables need pyarrow: pip install 'mellea-like[arrow]'"
-    )

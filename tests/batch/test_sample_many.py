@@ -9,10 +9,9 @@ from typing import Any
 
 import anyio
 import pytest
-from batch_kit import Counted, Plan, Slow, agrees, ids, into, results_of, strategy
+from batch_kit import Counted, Plan, agrees, ids, into, results_of, strategy
 
-from mellea_like import BaseSamplingStrategy, Instruction, Requirement
-from mellea_like.batch import sample_many
+from mellea_like import BaseSamplingStrategy, Budget, Instruction, Requirement, sample_many
 from mellea_like.errors import (
     AuthenticationFailed,
     LimitExceeded,
@@ -20,7 +19,6 @@ from mellea_like.errors import (
     RequirementError,
     SamplingFailed,
 )
-from mellea_like.limits import Budget
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio
@@ -40,13 +38,6 @@ async def test_every_item_has_its_result(virtual_clock):
         assert item.usage == item.result.usage
         assert (item.attempt, item.replayed, item.error) == (1, False, None)
         assert item.result.slices[0].action == Instruction(item.item, requirements=(agrees,))
-
-
-async def test_an_async_source_is_as_good(virtual_clock):
-    source = Slow(["one", "two", "three"], gap=10)
-    async with sample_many(strategy(), source, concurrency=5) as results:
-        came = [(item.id, virtual_clock.now) async for item in results]
-    assert came == [(0, 11), (1, 21), (2, 31)], "no item waits for the next one to come"
 
 
 async def test_the_arguments_of_a_call_are_passed_on(virtual_clock):
@@ -130,25 +121,6 @@ async def test_an_item_that_fails_is_a_failed_item(virtual_clock):
         errored.unwrap()
 
 
-async def test_an_error_that_has_the_record_of_its_call_brings_it_along(virtual_clock):
-    slow = strategy(Plan({"x": 10}), timeout=5)
-    (item,) = await results_of(slow, ["x"], concurrency=1)
-    assert item.status == "errored"
-    assert item.result is item.error.result
-    assert item.usage.requests == 1
-
-
-async def test_an_action_that_raises_is_a_failed_item(virtual_clock):
-    def action(row):
-        return f"say {row['word']}"
-
-    rows = [{"word": "one"}, {}, {"word": "three"}]
-    items = await results_of(strategy(), rows, concurrency=1, action=action, in_order=True)
-    assert [item.status for item in items] == ["passed", "errored", "passed"]
-    assert isinstance(items[1].error, KeyError)
-    assert items[1].item == {}
-
-
 async def test_a_cancellation_that_nobody_asked_for_is_a_failed_item(virtual_clock):
     class Stray(BaseSamplingStrategy):
         def begin(self, action, *args, **arguments):
@@ -168,25 +140,6 @@ def asyncio_runs() -> bool:
     import sniffio
 
     return sniffio.current_async_library() == "asyncio"
-
-
-async def test_fail_fast_raises_the_first_failure_and_cancels_the_rest(virtual_clock):
-    backend = Plan({"quick": 0.5, "fails": "no", "slow": 50, "slower": 60})
-    seen = []
-    with pytest.raises(SamplingFailed, match="it says no") as caught:
-        await into(
-            seen,
-            sample_many(
-                strategy(backend),
-                ["quick", "fails", "slow", "slower"],
-                concurrency=3,
-                fail_fast=True,
-            ),
-        )
-    assert ids(seen) == [0]
-    assert virtual_clock.now == 1
-    assert sorted(backend.cancelled) == ["slow", "slower"]
-    assert "item 1" in caught.value.__notes__[-1]
 
 
 # --- a source that fails -----------------------------------------------------------------------
@@ -269,15 +222,6 @@ async def test_a_budget_that_is_spent_ends_the_run_after_what_is_paid_for(virtua
     assert any("shared by the items" in note for note in caught.value.__notes__)
 
 
-async def test_an_item_that_a_budget_stopped_half_way_is_none_of_the_results(virtual_clock):
-    tries = strategy(Plan(lambda prompt: "no"), loop_budget=3, budget=Budget(requests=4))
-    seen = []
-    with pytest.raises(LimitExceeded) as caught:
-        await into(seen, sample_many(tries, ["a", "b", "c"], concurrency=1))
-    assert [item.item for item in seen] == ["a"]
-    assert caught.value.result.stop_reason == "budget"
-
-
 # --- wrong arguments ---------------------------------------------------------------------------
 
 
@@ -355,15 +299,41 @@ async def test_it_is_entered_once(virtual_clock):
         await batch.__aenter__()
 
 
-async def test_two_tasks_can_not_iterate_it_at_once(virtual_clock):
+async def test_whoever_iterates_over_what_is_ready_lets_others_run(virtual_clock):
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
     async with (
-        sample_many(strategy(), ["x"], concurrency=1) as results,
+        sample_many(strategy(), map(str, range(8)), concurrency=4) as results,
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(anext, results)
-        await anyio.sleep(0.5)
-        with pytest.raises(anyio.BusyResourceError):
+        await anyio.sleep(5)
+        tasks.start_soon(others)
+        await anyio.lowlevel.checkpoint()
+        before = turns
+        for _ in range(8):
             await anext(results)
+        assert turns - before >= 7
+        tasks.cancel_scope.cancel()
+
+
+async def test_why_items_are_missing_counts_more_than_that_the_source_failed(virtual_clock):
+    def source():
+        yield "fails"
+        raise OSError("the file is gone")
+
+    backend = Plan({"fails": "no"})
+    with pytest.raises(SamplingFailed):
+        await results_of(strategy(backend), source(), concurrency=5, fail_fast=True)
+    with pytest.raises(LimitExceeded):
+        spent = Budget(requests=1)
+        spending = strategy(backend, loop_budget=2, budget=spent)
+        await results_of(spending, source(), concurrency=5)
 
 
 @pytest.mark.parametrize(

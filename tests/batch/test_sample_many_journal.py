@@ -8,11 +8,9 @@ import anyio
 import pytest
 from batch_kit import MemoryJournal, Plan, ids, into, results_of, strategy
 
-from mellea_like import Message
 from mellea_like.batch import item as item_module
 from mellea_like.batch import sample_many
-from mellea_like.core import Usage
-from mellea_like.errors import AuthenticationFailed, JournalError, SamplingFailed
+from mellea_like.errors import AuthenticationFailed, JournalError
 
 pytestmark = pytest.mark.anyio
 
@@ -29,14 +27,6 @@ async def broken_off(journal: MemoryJournal, finished: int, prompts: Any = PROMP
 
 
 # --- what comes again ----------------------------------------------------------------------------
-
-
-async def test_an_errored_item_costs_what_the_journal_knows_of(virtual_clock):
-    wrong = AuthenticationFailed("no key")
-    (item,) = await results_of(
-        strategy(Plan({"x": wrong})), ["x"], concurrency=1, journal=MemoryJournal()
-    )
-    assert item.usage == Usage(requests=1, unknown=1)
 
 
 async def test_items_are_looked_up_in_blocks_and_no_further_than_the_journal_goes(
@@ -58,42 +48,7 @@ async def test_items_are_looked_up_in_blocks_and_no_further_than_the_journal_goe
     assert journal.lookups == [(0, 5), (5, 5), (10, 5), (15, 5)]
 
 
-class Die:
-    """An action of one's own, whose values JSON has no words for."""
-
-    def render(self, context: Any) -> Any:
-        return (Message("user", "throw"),)
-
-    def parse(self, text: str) -> complex:
-        return complex(text)
-
-
-async def test_a_replayed_value_is_what_the_action_parses(virtual_clock):
-    journal = MemoryJournal()
-    typed = strategy(Plan(lambda prompt: "1+2j"), requirements=[])
-    for replayed in (False, True):
-        (item,) = await results_of(typed, [Die()], concurrency=1, journal=journal)
-        assert item.replayed is replayed
-        assert item.value == 1 + 2j
-
-
 # --- what the journal is told ----------------------------------------------------------------
-
-
-async def test_the_journal_has_each_items_row_label_and_slices(virtual_clock):
-    journal = MemoryJournal()
-    tries = strategy(Plan(lambda prompt: "no"), loop_budget=3)
-    rows = [{"word": "one"}]
-    action = lambda row: f"say {row['word']}"
-    await results_of(tries, rows, concurrency=1, action=action, journal=journal)
-    item = journal.items[0]
-    assert item.data == {"word": "one"}
-    assert item.label == "", "readers make it of the row"
-    assert [(n, attempt, s.iteration) for n, attempt, s in journal.slices] == [
-        (0, 1, 1),
-        (0, 1, 2),
-        (0, 1, 3),
-    ]
 
 
 async def test_what_raised_is_sampled_anew_unless_errors_are_kept(virtual_clock):
@@ -126,21 +81,6 @@ async def test_an_error_that_is_not_kept_overtakes_nothing_that_was_finished_bef
     assert [item.id for item in items] == [0, 1, 2]
 
 
-async def test_with_fail_fast_the_failed_item_is_sampled_anew(virtual_clock):
-    journal = MemoryJournal()
-    with pytest.raises(SamplingFailed):
-        await results_of(
-            strategy(Plan({"b": "no"})), PROMPTS, concurrency=1, fail_fast=True, journal=journal
-        )
-    assert journal.finished == [0]
-    backend = Plan()
-    items = await results_of(
-        strategy(backend), PROMPTS, concurrency=1, fail_fast=True, journal=journal, in_order=True
-    )
-    assert backend.asked == ["b", "c", "d", "e", "f"]
-    assert [item.attempt for item in items] == [1, 2, 1, 1, 1, 1]
-
-
 # --- what is refused -----------------------------------------------------------------------------
 
 
@@ -161,16 +101,6 @@ async def test_another_item_at_a_position_is_refused_and_the_position_named(virt
     assert virtual_clock.now < 5
     assert backend.asked == backend.cancelled
     assert backend.in_flight == 0
-
-
-@pytest.mark.parametrize("left", [0, 2])
-async def test_a_source_that_is_shorter_is_refused_at_its_end(virtual_clock, left):
-    journal = MemoryJournal()
-    await results_of(strategy(), PROMPTS, concurrency=1, journal=journal)
-    seen: list[Any] = []
-    with pytest.raises(JournalError, match=f"ended after {left} items, and the journal has more"):
-        await into(seen, sample_many(strategy(), PROMPTS[:left], concurrency=3, journal=journal))
-    assert sorted(ids(seen)) == list(range(left))
 
 
 @pytest.mark.parametrize("lacks", ["trace", "usage", "error"])

@@ -13,70 +13,11 @@ import anyio
 import pytest
 from batch_kit import MemoryJournal, Plan, strategy
 
-from mellea_like import BaseSamplingStrategy, Generation
-from mellea_like.batch import sample_many
+from mellea_like import BaseSamplingStrategy, Generation, sample_many
 
 pytestmark = pytest.mark.anyio
 
 PROMPTS = [str(n) for n in range(100)]
-
-
-class Reluctant(Plan):
-    """It takes its time to obey a cancellation."""
-
-    async def generate(self, request):
-        try:
-            return await super().generate(request)
-        except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(0.5)
-            raise
-
-
-async def test_leaving_waits_for_what_takes_its_time_to_end(virtual_clock):
-    backend = Reluctant(lambda prompt: 50)
-    async with sample_many(strategy(backend), PROMPTS, concurrency=5):
-        await anyio.sleep(1)
-    assert virtual_clock.now == 1.5
-    assert backend.in_flight == 0
-
-
-@pytest.mark.parametrize("journaled", [False, True])
-async def test_a_callers_cancellation_leaves_as_cancellation(virtual_clock, journaled):
-    backend = Reluctant(lambda prompt: 50)
-    journal = MemoryJournal() if journaled else None
-    async with anyio.create_task_group() as tasks:
-        left = []
-
-        async def call():
-            try:
-                async with sample_many(
-                    strategy(backend), PROMPTS, concurrency=5, journal=journal
-                ) as results:
-                    await anext(results)
-            except BaseException as exc:
-                left.append(exc)
-                raise
-
-        tasks.start_soon(call)
-        await anyio.sleep(1)
-        tasks.cancel_scope.cancel()
-    assert isinstance(left[0], anyio.get_cancelled_exc_class())
-    assert backend.in_flight == 0
-    assert len(backend.cancelled) == 5
-    if journal is not None:
-        assert (journal.opened, journal.closed, journal.finished) == (1, 1, [])
-
-
-async def test_a_cancellation_while_it_is_being_left_is_obeyed_when_all_has_ended(virtual_clock):
-    backend = Reluctant(lambda prompt: 50)
-    with anyio.CancelScope() as scope:
-        async with sample_many(strategy(backend), PROMPTS, concurrency=5):
-            await anyio.sleep(1)
-            scope.deadline = virtual_clock.now + 0.25
-        pytest.fail("it went on")
-    assert virtual_clock.now == 1.5
-    assert backend.in_flight == 0
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -14,9 +14,8 @@ from anyio.lowlevel import checkpoint
 from batch_kit import ids, results_of, strategy
 from typed_values import Aliased, Computed, Doubling, Excluded, Login, Stamped, shown
 
-from mellea_like import BestOf, Budget, Generation, Request
-from mellea_like.backends import FunctionBackend
-from mellea_like.batch import Journal, read_items, read_run, sample_many
+from mellea_like import BestOf, Budget, FunctionBackend, Generation, Journal, Request, sample_many
+from mellea_like.batch import read_items, read_run
 from mellea_like.batch.journal.identity import label_of
 from mellea_like.core import Usage
 from mellea_like.errors import AuthenticationFailed, InvalidRequest, JournalError, SamplingFailed

@@ -21,11 +21,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from report_kit import trace_of
 
-from mellea_like import Generation, RejectionSamplingStrategy, Requirement
-from mellea_like.batch import sample_many
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement, Vote, sample_many
 from mellea_like.batch.unique import UniqueReplies, normalised
 from mellea_like.errors import JournalError
-from mellea_like.selections import Vote
 
 pytestmark = pytest.mark.anyio
 

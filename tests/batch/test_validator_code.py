@@ -7,9 +7,8 @@ import json
 import anyio
 import pytest
 
-from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like import Journal, RejectionSamplingStrategy, Requirement, sample_many
 from mellea_like.backends import MarkovBackend, ScriptedBackend
-from mellea_like.batch import Journal, sample_many
 from mellea_like.batch.journal.differences import differences
 from mellea_like.batch.journal.identity import identity_of
 from mellea_like.errors import JournalError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -181,31 +182,26 @@ async def test_an_error_goes_to_its_callers_and_the_next_request_is_served(made,
         assert await made.request() == "done"
 
 
-async def test_when_it_is_cancelled_everyone_is_settled_first(made):
+@pytest.mark.parametrize("end", ["it is cancelled", "its block raises", "it is aborted"])
+async def test_whatever_ends_it_cancels_what_runs_and_settles_everyone_first(made, end):
     callers = Callers(made)
     made.work.seconds = 10
+    raises = pytest.raises(KeyError, match="mine") if end == "its block raises" else nullcontext()
     async with anyio.create_task_group() as outside:
-        with anyio.move_on_after(2):
+        with raises, anyio.move_on_after(2 if end == "it is cancelled" else 99):
             async with made.component:
                 outside.start_soon(callers, "in flight")
                 outside.start_soon(callers, "queued", 1)
-                await anyio.sleep_forever()
+                await anyio.sleep(2)
+                if end == "its block raises":
+                    raise KeyError("mine")
+                if end == "it is cancelled":
+                    await anyio.sleep_forever()
+                await made.component.abort()
+                with pytest.raises(ShutdownError, match="is closing"):
+                    await made.request()
         assert made.work.cancelled == [2]
     shut = ShutdownError, 2
-    assert callers.got == {"in flight": shut, "queued": shut}
-
-
-async def test_an_exception_in_the_block_aborts_it_and_leaves_as_it_is(made):
-    callers = Callers(made)
-    made.work.seconds = 10
-    async with anyio.create_task_group() as outside:
-        with pytest.raises(KeyError, match="mine"):
-            async with made.component:
-                outside.start_soon(callers, "in flight")
-                outside.start_soon(callers, "queued", 0.5)
-                await anyio.sleep(1)
-                raise KeyError("mine")
-    shut = ShutdownError, 1
     assert callers.got == {"in flight": shut, "queued": shut}
 
 
@@ -234,21 +230,6 @@ async def test_what_is_not_served_by_the_deadline_gets_a_shutdown_error(made):
     assert served == {"served"}
     assert callers.got["too late"] == (ShutdownError, 1.8)
     assert made.work.cancelled == [1.9]
-
-
-async def test_aborting_cancels_what_runs_and_settles_everyone(made):
-    callers = Callers(made)
-    made.work.seconds = 10
-    async with anyio.create_task_group() as outside, made.component:
-        outside.start_soon(callers, "in flight")
-        outside.start_soon(callers, "queued", 1)
-        await anyio.sleep(2)
-        await made.component.abort()
-        assert made.work.cancelled == [2]
-        with pytest.raises(ShutdownError, match="is closing"):
-            await made.request()
-    shut = ShutdownError, 2
-    assert callers.got == {"in flight": shut, "queued": shut}
 
 
 async def test_closing_twice_at_a_time_is_as_good_as_once(made):

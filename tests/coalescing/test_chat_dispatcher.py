@@ -8,11 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from chat_kit import Bot, chat, outcome, outcomes, say, until
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from chat_kit import Bot, chat, outcomes, say, until
 
 from mellea_like.coalescing import ChatDispatcher, ChatPhase, StopReport, joined
 from mellea_like.errors import QueueFull, Refused, Stopped
@@ -32,15 +28,6 @@ async def test_three_messages_at_0_20_and_300_ms_with_quiet_50_ms_and_a_150_ms_r
     assert bot.starts == [0.07, 0.35]
 
 
-async def test_two_messages_during_a_run_make_one_more():
-    bot = Bot(0.15)
-    async with chat(bot, quiet=0.05) as dispatcher:
-        tickets = await say(dispatcher, (0.0, "one"), (0.1, "two"), (0.12, "three"))
-        assert await outcomes(*tickets) == [("one",), ("two", "three"), ("two", "three")]
-    assert bot.batches == [["one"], ["two", "three"]]
-    assert bot.starts == [0.05, 0.2], "the second begins when the first ends, without a window"
-
-
 async def test_a_stop_during_a_run_with_one_pending_makes_no_second_run(caplog):
     bot = Bot(0.15)
     async with chat(bot, quiet=0.05) as dispatcher:
@@ -51,32 +38,6 @@ async def test_a_stop_during_a_run_with_one_pending_makes_no_second_run(caplog):
     assert bot.batches == [["one"]]
     assert bot.ends == ["cancelled"]
     assert not caplog.records, "someone did so on purpose"
-
-
-# --- the window -------------------------------------------------------------------------------
-
-
-async def test_no_more_runs_are_active_than_may_and_sessions_wait_in_line():
-    active, most, order = 0, 0, []
-
-    async def reply(messages: list[str]) -> None:
-        nonlocal active, most
-        order.append(messages)
-        active += 1
-        most = max(most, active)
-        await anyio.sleep(1)
-        active -= 1
-
-    async with ChatDispatcher(reply, quiet=0.05, concurrency=2) as dispatcher:
-        for key in "abcde":
-            dispatcher.submit(key, key)
-            await anyio.sleep(0.01)
-        await until(0.5)
-        assert dispatcher.statistics().running == 2
-        dispatcher.submit("c", "c again")
-        await dispatcher.stop("d")
-    assert most == 2
-    assert order == [["a"], ["b"], ["c", "c again"], ["e"]]
 
 
 # --- run functions ----------------------------------------------------------------------------
@@ -92,15 +53,6 @@ async def test_joined_hands_over_one_text_and_makes_equal_functions_of_equal_one
         assert await first == "HELLO\n\nARE YOU THERE?"
     assert joined(reply) == joined(reply)
     assert joined(reply) != joined(Bot().reply)
-
-
-async def test_a_run_gets_a_list_of_its_own():
-    async def reply(messages: list[int]) -> int:
-        messages.clear()
-        return len(messages)
-
-    async with ChatDispatcher(reply, quiet=0.05) as dispatcher:
-        assert await outcomes(dispatcher.submit("a", 1), dispatcher.submit("a", 2)) == [0, 0]
 
 
 # --- failures ---------------------------------------------------------------------------------
@@ -184,38 +136,7 @@ async def test_a_run_that_will_not_be_cancelled_makes_its_session_stuck_until_it
     assert len(record.run_id) == 16  # type: ignore[attr-defined]
 
 
-async def test_a_run_that_answers_although_it_was_stopped_is_not_heard():
-    bot = Bot(1, stubborn=True)
-    async with chat(bot) as dispatcher:
-        [ticket] = await say(dispatcher, (0, 1))
-        await until(0.5)
-        assert (await dispatcher.stop("a")).cancelled
-        assert await outcome(ticket) == "Stopped"
-        assert await dispatcher.submit("a", 2) == (2,)
-
-
-async def test_a_run_may_stop_its_own_session():
-    async def reply(messages: list[Any]) -> None:
-        await dispatcher.stop("a")
-
-    async with ChatDispatcher(reply, quiet=0.05) as dispatcher:
-        assert await outcome(dispatcher.submit("a", 1)) == "Stopped"
-        assert anyio.current_time() == pytest.approx(0.05)
-
-
 # --- policies ---------------------------------------------------------------------------------
-
-
-async def test_with_reject_a_message_during_a_run_is_refused_and_harms_nothing():
-    bot = Bot(1)
-    async with chat(bot, on_busy="reject") as dispatcher:
-        tickets = await say(dispatcher, (0, 1), (0.02, 2))
-        await until(0.5)
-        with pytest.raises(Refused, match="busy"):
-            dispatcher.submit("a", 3)
-        assert await outcomes(*tickets) == [(1, 2), (1, 2)]
-        assert await dispatcher.submit("a", 4) == (4,)
-    assert bot.batches == [[1, 2], [4]]
 
 
 async def test_with_interrupt_a_message_cancels_the_run_and_both_are_answered_together():
@@ -240,24 +161,6 @@ async def test_submit_raises_where_there_is_no_room():
         await until(1.06)
         assert await dispatcher.submit("a", 4) == (4,)
     assert bot.batches == [[1], [2, 3], [4]]
-
-
-async def test_no_more_sessions_have_work_than_may():
-    bots = {key: Bot(1) for key in "abcd"}
-    async with chat(Bot(), max_sessions=2) as dispatcher:
-
-        def submit(key: str) -> Any:
-            return dispatcher.submit(key, key, run=bots[key].reply)
-
-        submit("a")
-        await anyio.sleep(0.5)
-        submit("b")
-        with pytest.raises(QueueFull, match=r"all 2 sessions have work to do.*max_sessions"):
-            submit("c")
-        await until(1.06)
-        assert dispatcher.statistics().sessions == 1, "what has ended is forgotten"
-        assert not (await dispatcher.stop("a")).known
-        assert await submit("c") == ("c",)
 
 
 # --- errors that no one sees ------------------------------------------------------------------
@@ -287,18 +190,6 @@ async def test_the_error_of_a_run_that_no_one_waits_for_is_logged(caplog):
     assert record.exc_info[1] is bot.error
     assert record.session == "a"
     assert record.run_id
-
-
-@pytest.mark.parametrize("watched", [False, True])
-async def test_a_message_dropped_that_no_one_waits_for_is_logged(caplog, watched):
-    async with chat(Bot(1)) as dispatcher:
-        await say(dispatcher, (0, 1))
-        await until(0.5)
-        ticket = dispatcher.submit("a", 2, deadline=0.7)
-        if watched:
-            assert await outcome(ticket) == "Expired"
-        await until(1)
-    assert ("1 messages that no one waits for were dropped" in caplog.text) == (not watched)
 
 
 # --- arguments --------------------------------------------------------------------------------
@@ -366,144 +257,3 @@ async def test_a_key_that_can_not_be_shown_is_refused():
         with pytest.raises(ValueError, match="it is detached"):
             dispatcher.submit(Key(), "hi")
         assert await dispatcher.submit("a", "hi") == ("hi",)
-
-
-# --- S3: cancelling one waiter affects that one only ------------------------------------------
-
-
-async def test_s3_a_waiter_that_is_cancelled_takes_its_message_back_and_no_other():
-    bot = Bot(1)
-    async with chat(bot, quiet=0.5) as dispatcher:
-        first, second, third = await say(dispatcher, (0, 1), (0.1, 2), (0.2, 3))
-        with anyio.move_on_after(0.1):
-            await second
-        with pytest.raises(Stopped, match="its caller was cancelled"):
-            await second
-        assert await outcomes(first, third) == [(1, 3), (1, 3)]
-
-
-async def test_s3_a_message_with_another_waiter_stays():
-    bot = Bot(1)
-    async with chat(bot, quiet=0.5) as dispatcher:
-        ticket = dispatcher.submit("a", 1)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(outcome, ticket)
-            with anyio.move_on_after(0.1):
-                await ticket
-    assert bot.batches == [[1]]
-
-
-# --- S4: an exception goes to its waiters, and the loop goes on -------------------------------
-
-
-async def test_s4_what_fails_beside_a_cancellation_is_logged_and_the_loop_goes_on(caplog):
-    async def fail() -> None:
-        try:
-            await anyio.sleep(9)
-        finally:
-            raise ValueError("the cleanup failed")
-
-    async def reply(messages: list[Any]) -> str:
-        if messages == [1]:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(fail)
-                await anyio.sleep(9)
-        return "fine"
-
-    async with ChatDispatcher(reply, quiet=0.05) as dispatcher:
-        ticket = dispatcher.submit("a", 1)
-        await until(0.5)
-        assert (await dispatcher.stop("a")).cancelled
-        assert await outcome(ticket) == "Stopped"
-        assert await dispatcher.submit("a", 2) == "fine"
-    assert "the cleanup failed" in str(caplog.records[0].exc_info) or "sub-exc" in caplog.text
-
-
-# --- S5: closing ------------------------------------------------------------------------------
-
-
-async def test_s5_leaving_the_block_serves_what_was_accepted():
-    bot = Bot(1)
-    async with chat(bot, quiet=9, max_wait=99) as dispatcher:
-        tickets = await say(dispatcher, (0, 1))
-        dispatcher.submit("b", 2, run=Bot(1).reply)
-    assert await outcomes(*tickets) == [(1,)]
-    assert bot.starts == [0.0], "no more messages can come: it does not wait for them"
-
-
-async def test_s5_draining_does_not_wait_for_a_run_that_is_interrupted_to_gather_again():
-    bot = Bot(1, cleanup=1)
-    async with chat(bot, quiet=50, max_wait=100, on_busy="interrupt") as dispatcher:
-        await say(dispatcher, (0, 1))
-        await until(50.5)
-        ticket = dispatcher.submit("a", 2)
-    assert bot.starts == [50.0, 51.5]
-    assert await ticket == (1, 2)
-
-
-# --- S8: deadlines ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("deadline", "runs", "settled_at"),
-    [(-1.0, 1, 0.2), (0.2, 1, 0.2), (0.7, 1, 0.7), (1.2, 2, 1.2), (9.0, 2, 2.05)],
-    ids=["past", "now", "in the queue", "during the run", "later"],
-)
-async def test_s8_a_deadline_includes_the_time_in_the_queue(deadline, runs, settled_at):
-    bot = Bot(1)
-    async with chat(bot) as dispatcher:
-        await say(dispatcher, (0, 1))
-        await until(0.2)
-        ticket = dispatcher.submit("a", 2, deadline=deadline)
-        result = await outcome(ticket)
-        assert anyio.current_time() == pytest.approx(settled_at)
-        assert result == ((2,) if deadline == 9 else "Expired")
-    assert bot.batches == [[1], [2]][:runs], "what has expired is not sent"
-    assert bot.ends == ["answered"] * runs, "a run goes on"
-
-
-# --- what can be seen -------------------------------------------------------------------------
-
-
-async def test_statistics_tell_the_state_of_the_moment():
-    async with chat(Bot(1), max_pending=1) as dispatcher:
-        await say(dispatcher, (0, 1))
-        figures = dispatcher.statistics()
-        assert (figures.sessions, figures.pending, figures.running, figures.runs) == (1, 1, 0, 0)
-        await until(0.5)
-        dispatcher.submit("a", 2)
-        figures = dispatcher.statistics()
-        assert (figures.sessions, figures.pending, figures.running, figures.runs) == (1, 1, 1, 1)
-    figures = dispatcher.statistics()  # And afterwards.
-    assert (figures.sessions, figures.answered, figures.runs) == (0, 2, 2)
-
-
-@pytest.fixture
-def spans():
-    """Where finished spans go; the process's provider is the test's, as an application sets it."""
-    before = trace._TRACER_PROVIDER
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace._TRACER_PROVIDER = provider
-    yield exporter
-    trace._TRACER_PROVIDER = before
-
-
-@pytest.mark.allow_blocking
-async def test_spans_say_how_a_run_ended(spans, caplog):
-    caplog.set_level(logging.CRITICAL)
-    async with chat(Bot(1, error=OSError())) as dispatcher:
-        dispatcher.submit("failed", 1)
-        dispatcher.submit("stopped", 2, run=Bot(1).reply)
-        await until(0.5)
-        await dispatcher.stop("stopped")
-    assert {span.attributes["mellea_like.messages"] for span in spans.get_finished_spans()} == {1}
-    found = {
-        span.attributes["mellea_like.session"]: (
-            span.attributes.get("mellea_like.outcome"),
-            span.attributes.get("error.type"),
-        )
-        for span in spans.get_finished_spans()
-    }
-    assert found == {"failed": (None, "OSError"), "stopped": ("cancelled", None)}

@@ -262,34 +262,6 @@ async def test_an_error_is_everyone_s_each_with_its_own():
 
 
 @pytest.mark.usefixtures("virtual_clock")
-async def test_what_differs_or_comes_later_goes_by_itself():
-    server = Server("a", "b", "c")
-    async with ChoicesBackend(server, 3) as backend, anyio.create_task_group() as tasks:
-        other = Request((Message("user", "do"),), options={"temperature": 0.5})
-        for delay, request in ((0, ASKED), (0, other), (0, ASKED), (1, ASKED)):
-            await anyio.sleep(delay)
-            tasks.start_soon(backend.generate, request)
-    assert sorted(server.sent) == [1, 1, 2]
-
-
-@pytest.mark.usefixtures("virtual_clock")
-async def test_who_leaves_before_it_is_sent_takes_no_choice():
-    server = Server("a", "b", "c")
-    async with ChoicesBackend(server, 4, window=1.0) as backend:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(backend.generate, ASKED)
-            tasks.start_soon(backend.generate, ASKED)
-            with anyio.move_on_after(0.5):
-                await backend.generate(ASKED)
-        assert server.sent == [2]
-        with anyio.move_on_after(0.5):  # Alone: nothing is sent at all, and so nothing charged.
-            await backend.generate(left := replace(ASKED, meter=Meter()))
-    assert server.sent == [2]
-    assert left.meter.started
-    assert left.meter.usage == Usage()
-
-
-@pytest.mark.usefixtures("virtual_clock")
 async def test_leaving_the_block_closes_what_runs():
     server = Server("a b c d e f g h")
     caught = []
@@ -387,16 +359,6 @@ async def test_interleaved_choices_of_a_real_server():
         assert result.usage == Usage(1, 40, 7, 1)
         assert [body["n"] for body in server.requests] == [3, 3]
         await inner.aclose()
-
-
-async def test_a_real_server_that_ignores_n_is_asked_one_by_one():
-    with OpenAIServer(Answer("no")) as server:
-        inner = OpenAIBackend("m", base_url=server.url)
-        async with ChoicesBackend(inner, 3) as backend:
-            result = await strategy(backend, 3).sample("do", [yes])
-        await inner.aclose()
-    assert [body.get("n") for body in server.requests] == [3, None, None]
-    assert [s.usage for s in result.slices] == [Usage(1, 7, 4)] * 3
 
 
 async def test_it_keeps_every_promise_of_a_backend():

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 from contextvars import ContextVar
 from dataclasses import replace
 
 import anyio
 import pytest
-from joint_kit import Person, ask, echo, entry, gather, tasks_of, text_of
+from joint_kit import Person, ask, echo, gather, tasks_of, text_of
 
-from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
+from mellea_like import Budget, Generation, Request
+from mellea_like.backends import ScriptedBackend
+from mellea_like.coalescing import SamplingCoordinator
 from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
-from mellea_like.core.backend import Options, Request
-from mellea_like.core.generation import Generation, Usage
+from mellea_like.core import Options, Usage
 from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable, Expired, MissingAnswer
-from mellea_like.limits import Budget, LimitedBackend
-from mellea_like.limits.backoff_gate import gate_before
-from mellea_like.limits.retry import Retry, RetryBackend
+from mellea_like.limits import LimitedBackend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -54,18 +51,6 @@ async def test_n_concurrent_requests_become_n_over_max_batch_calls(count, most, 
     assert sum(person.sizes) == count
 
 
-async def test_idle_ends_the_wait_when_nobody_comes_any_more():
-    person = Person()
-    async with (
-        SamplingCoordinator(person, idle=0.01) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        for seconds in (0, 0.009, 0.018, 0.05):
-            tasks.start_soon(later, seconds, coordinator.generate, ask(f"at {seconds}"))
-    assert person.sizes == [3, 1]
-    assert person.times == pytest.approx([0.028, 0.06])
-
-
 # --- one alone ------------------------------------------------------------------------------------
 
 
@@ -77,19 +62,6 @@ async def test_one_request_alone_is_passed_through_untouched():
     assert person.requests[0] is request
     assert reply == Generation("HELLO", None, Usage(1, 100, 50), "person", "stop")
     assert request.meter.usage == Usage(1, 100, 50)
-
-
-async def test_isolated_requests_share_with_nobody_and_wait_for_nobody():
-    person = Person()
-    async with SamplingCoordinator(person) as coordinator:
-        isolated = coordinator.isolated
-        assert (isolated.model, isolated.can_judge) == ("person", True)
-        assert not hasattr(isolated, "stream")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(gather, coordinator, *asks(2))
-            tasks.start_soon(gather, isolated, *asks(2))
-    assert person.sizes == [1, 1, 2]
-    assert person.times == pytest.approx([0, 0, 5])
 
 
 # --- together -------------------------------------------------------------------------------------
@@ -105,19 +77,6 @@ async def test_what_the_backend_takes_for_what_a_request_leaves_open_counts_as_s
     assert person.sizes == [2, 1, 1]
     assert person.requests[0].options.max_tokens == 107 + 2 * TASK_OVERHEAD + BATCH_OVERHEAD
     assert person.requests[1].options == Options()  # What goes alone goes as it is.
-
-
-async def test_who_a_caller_is_can_be_said():
-    person = Person(delay=1)
-    who = lambda request: request.messages[-1].content[0]
-    async with (
-        SamplingCoordinator(person, max_batch=2, concurrency=1, caller=who) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        for text in ("a1", "a2", "a3", "a4", "b1"):
-            tasks.start_soon(coordinator.generate, ask(text))
-            await anyio.wait_all_tasks_blocked()
-    assert person.texts == [["a1", "a2"], ["a3", "b1"], ["a4"]]
 
 
 async def test_scopes_do_not_meet_and_may_be_read_from_the_callers_context():
@@ -158,14 +117,6 @@ async def test_each_key_is_random_and_of_one_batch_only():
     assert all(len(key) == 16 for key in keys)
 
 
-async def test_an_answer_ends_at_its_requests_stop_text():
-    person = Person(lambda tasks: [entry(task, "one END two") for task in tasks])
-    async with SamplingCoordinator(person) as coordinator:
-        results = await gather(coordinator, *asks(2, stop="END"))
-    assert told(results) == ["one ", "one "]
-    assert person.requests[0].options.stop == ()
-
-
 # --- what is missing ------------------------------------------------------------------------------
 
 
@@ -174,15 +125,6 @@ def lacking(*texts):
     return lambda tasks: [
         each for task, each in zip(tasks, echo(tasks), strict=True) if text_of(task) not in texts
     ]
-
-
-async def test_what_is_missing_is_asked_for_once_more_together():
-    person = Person(lacking("t1", "t3"), echo)
-    async with SamplingCoordinator(person) as coordinator:
-        results = await gather(coordinator, *asks(5))
-    assert told(results) == ["T0", "T1", "T2", "T3", "T4"]
-    assert sorted(person.texts[1]) == ["t1", "t3"]
-    assert [request.meta.retry for request in person.requests] == [0, 1]
 
 
 async def test_one_that_is_missing_is_asked_for_as_it_is():
@@ -232,13 +174,6 @@ async def test_a_missing_answer_fails_that_request_alone(retry, calls, caplog):
     assert len(warnings) == calls
     assert "2 of 4 answers are missing" in warnings[0].getMessage()
     assert len(warnings[0].request_ids) == 2
-
-
-async def test_an_error_of_the_second_round_goes_to_those_who_take_part_in_it():
-    person = Person(lacking("t1", "t2"), BackendUnavailable("gone"))
-    async with SamplingCoordinator(person) as coordinator:
-        results = await gather(coordinator, *asks(3))
-    assert told(results) == ["T0", "BackendUnavailable('gone')", "BackendUnavailable('gone')"]
 
 
 async def test_what_has_expired_by_then_is_not_asked_for_again():
@@ -340,57 +275,6 @@ async def test_a_cancellation_that_no_one_asked_for_is_an_error():
         results = await gather(coordinator, *asks(2))
     assert [type(result) for result in results] == [BackendUnavailable, BackendUnavailable]
     assert "that no one asked for" in str(results[0])
-
-
-async def test_retries_are_left_to_it_and_belong_inside():
-    person = Person(BackendUnavailable("busy"), echo)
-    coordinator = SamplingCoordinator(RetryBackend(person, Retry(initial=0)))
-    assert gate_before(coordinator) is None
-    assert gate_before(coordinator.isolated) is None
-    async with coordinator:
-        assert told(await gather(coordinator, *asks(2))) == ["T0", "T1"]
-        assert coordinator.statistics().calls == 1
-    assert len(person.requests) == 2
-
-
-# --- what it costs --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("metered", [True, False])
-async def test_the_parts_of_a_batchs_usage_sum_exactly_to_it(metered):
-    person = Person(metered=metered, tokens=(101, 53))
-    if not metered:
-        person.replies = [
-            lambda tasks: Generation(json.dumps(echo(tasks)), usage=Usage(1, 101, 53))
-        ]
-    requests = asks(7)
-    async with SamplingCoordinator(person) as coordinator:
-        results = await gather(coordinator, *requests)
-    assert sum((result.usage for result in results), Usage()) == Usage(1, 101, 53)
-    assert [request.meter.usage for request in requests] == [result.usage for result in results]
-
-
-async def test_both_rounds_are_split_among_those_who_took_part():
-    person = Person(lacking("t1", "t2"), echo)
-    requests = asks(3)
-    async with SamplingCoordinator(person) as coordinator:
-        results = await gather(coordinator, *requests)
-    assert sum((result.usage for result in results), Usage()) == Usage(2, 200, 100)
-    assert [request.meter.usage for request in requests] == [result.usage for result in results]
-    assert requests[0].meter.usage.input_tokens < 50 < requests[1].meter.usage.input_tokens
-
-
-async def test_a_member_that_left_bears_its_part_of_what_was_known():
-    person = Person(delay=2)
-    requests = asks(3)
-    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
-        tasks.start_soon(gather, coordinator, *requests[1:])
-        with anyio.move_on_after(6):
-            await coordinator.generate(requests[0])
-        left = requests[0].meter.usage
-        assert left.input_tokens in {33, 34}
-    assert requests[0].meter.usage == left
-    assert sum((r.meter.usage for r in requests), Usage()) == Usage(1, 100, 50)
 
 
 # --- what it is -----------------------------------------------------------------------------------

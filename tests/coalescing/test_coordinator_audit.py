@@ -95,3 +95,14 @@ async def test_what_comes_too_late_is_on_record_too():
         with pytest.raises(ShutdownError):
             await coordinator.generate(ask("late"))
     assert written.stories() == [["asked", "cancelled"]] * 2
+
+
+async def test_the_cost_of_a_backend_without_a_meter_is_on_record():
+    class Bare:
+        async def generate(self, request):
+            return Generation("x", usage=Usage(1, 7, 3))
+
+    written = Written()
+    async with SamplingCoordinator(Bare(), window=0, audit=written) as coordinator:
+        await coordinator.generate(ask("x"))
+    assert [record.usage for record in written.records] == [Usage(), Usage(1, 7, 3)]

@@ -12,7 +12,6 @@ import anyio
 import mcp_kit
 import pytest
 from mcp import Client, StdioServerParameters
-from mcp.shared.exceptions import MCPError
 from mcp_kit import (
     Books,
     Person,
@@ -48,15 +47,6 @@ async def disconnect_in_mid_batch(server: Any, mode: str, person: Person) -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_three_samples_make_one_approval(mode):
-    books, person = Books(), Person()
-    async with Client(make_server(books), mode=mode, sampling_callback=person) as client:
-        assert answers_of(await client.call_tool("three")) == ALL
-    assert len(person.prompts) == 1
-    assert books.statuses == ["ok"] * 3
-
-
-@pytest.mark.parametrize("mode", MODES)
 async def test_each_member_of_a_joint_prompt_has_the_room_that_it_would_have_alone(mode):
     books, person = Books(), Person()
     server = make_server(books, texts=[f"task {number}" for number in range(10)])
@@ -77,27 +67,6 @@ async def test_what_nobody_approves_goes_to_the_fallback_one_by_one_and_at_once(
     assert {text.split(" (")[0] for text in answers.values()} == {"an answer"}
     asked = [[message.content for message in request.messages] for request in direct.requests]
     assert sorted(asked) == [["one"], ["two"]]
-
-
-async def test_where_tools_return_their_requests_a_refusal_ends_the_call_and_the_work_after_it():
-    books, person = Books(), Person(refuse)
-    server = make_server(books, patience=0.2)
-    async with Client(server, mode="2026-07-28", sampling_callback=person) as client:
-        with pytest.raises(MCPError, match="User rejected"):
-            await client.call_tool("three")
-        await books.wait_for_the_end()  # The client's SDK does not tell the server.
-    assert len(person.prompts) == 1
-    assert books.statuses == ["error"] * 3
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_client_that_disconnects_in_mid_batch_leaves_nothing_behind(mode):
-    books, person = Books(), Person(never)
-    await disconnect_in_mid_batch(make_server(books), mode, person)
-    await books.wait_for_the_end()
-    assert len(person.prompts) == 1
-    assert len(books.statuses) == 3
-    assert set(books.statuses) <= {"error", "cancelled"}
 
 
 # --- over stdio: the server is a process of its own ---------------------------------------------

@@ -37,29 +37,6 @@ async def test_s3_when_all_waiters_are_gone_the_request_is_closed_before_they_go
         assert (await coordinator.generate(ask("next"))).text == "NEXT"
 
 
-async def test_s3_the_last_waiter_waits_for_a_request_that_takes_time_to_close():
-    class Slow(Person):
-        async def generate(self, request):
-            try:
-                return await super().generate(request)
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await anyio.sleep(3)
-
-    async with SamplingCoordinator(Slow(delay=10)) as coordinator:
-        async with anyio.create_task_group() as tasks:
-            for seconds in (6, 7):
-
-                async def leave_after(seconds):
-                    with anyio.move_on_after(seconds):
-                        await coordinator.generate(ask("x"))
-                    left.append(anyio.current_time())
-
-                tasks.start_soon(leave_after, seconds)
-            left = []
-        assert left == pytest.approx([6, 10])
-
-
 async def test_s3_all_promises_of_a_backend():
     async with SamplingCoordinator(Person(delay=1)) as coordinator:
         await check_backend(lambda: coordinator)
@@ -67,21 +44,6 @@ async def test_s3_all_promises_of_a_backend():
 
 
 # --- S4: errors and cancellation ------------------------------------------------------------------
-
-
-class Interrupt(KeyboardInterrupt):
-    pass
-
-
-async def test_s4_an_interrupt_in_the_backend_goes_to_its_waiters():
-    class Interrupted(Person):
-        async def generate(self, request):
-            await checkpoint()
-            raise Interrupt
-
-    async with SamplingCoordinator(Interrupted(), window=0) as coordinator:
-        with pytest.raises(Interrupt):
-            await coordinator.generate(ask("x"))
 
 
 async def test_s4_what_fails_when_nobody_waits_any_more_is_logged(caplog):

@@ -6,17 +6,10 @@ import anyio
 import pytest
 from joint_kit import Person, entry, text_of
 
-from mellea_like import (
-    MultiTurnStrategy,
-    RejectionSamplingStrategy,
-    RepairTemplateStrategy,
-    Requirement,
-    requirement,
-)
+from mellea_like import RejectionSamplingStrategy, Requirement, requirement
 from mellea_like.coalescing import SamplingCoordinator
 from mellea_like.core import Usage
 from mellea_like.errors import MissingAnswer
-from mellea_like.limits import Budget
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -54,17 +47,6 @@ async def test_four_subsamples_make_one_request_a_round():
     assert sum(s.outcome == "passed" for s in result.slices) == 1
 
 
-@pytest.mark.parametrize("made", [RepairTemplateStrategy, MultiTurnStrategy])
-async def test_repairs_share_a_batch_too(made):
-    person = Person(answers(lambda n: "good" if n == 5 else "bad"))
-    async with SamplingCoordinator(person, idle=0.01) as coordinator:
-        strategy = made(coordinator, loop_budget=2, concurrency_budget=3)
-        result = await strategy.sample("Say something.", [good])
-    assert result.success
-    assert person.sizes == [3, 3]
-    assert "say good" in person.requests[1].messages[-1].content
-
-
 async def test_ten_calls_at_once_make_one_request():
     person = Person(lambda tasks: [entry(task, "good " + text_of(task)) for task in tasks])
     unsaid = Requirement("good", lambda c: "good" in c.text, inline=True, check_only=True)
@@ -80,17 +62,6 @@ async def test_ten_calls_at_once_make_one_request():
     assert person.sizes == [10]
     assert {n: r.value for n, r in results.items()} == {n: f"good job {n}" for n in range(10)}
     assert sum((r.usage for r in results.values()), Usage()) == Usage(1, 100, 50)
-
-
-async def test_a_winner_cancels_what_waits_and_what_nobody_waits_for():
-    person = Person(lambda tasks: [entry(task, "good") for task in tasks], delay=1)
-    async with SamplingCoordinator(person, max_batch=2) as coordinator:
-        strategy = RejectionSamplingStrategy(coordinator, concurrency_budget=3)
-        result = await strategy.sample("a", [good])
-        assert anyio.current_time() == pytest.approx(1)
-        assert coordinator.statistics()[:2] == (0, 0)
-    assert person.sizes == [2]
-    assert sorted(s.outcome for s in result.slices).count("cancelled") >= 1
 
 
 async def test_a_missing_answer_costs_its_turn_only():
@@ -119,15 +90,3 @@ async def test_judges_share_among_themselves():
         for _ in range(3):
             tasks.start_soon(call, coordinator)
     assert person.sizes == [3, 3]
-
-
-async def test_budgets_count_the_parts():
-    budget = Budget(requests=10, input_tokens=10_000)
-    person = Person(answers(lambda n: "bad"), tokens=(100, 50))
-    async with SamplingCoordinator(person, idle=0.01) as coordinator:
-        strategy = RejectionSamplingStrategy(
-            coordinator, loop_budget=2, concurrency_budget=3, budget=budget
-        )
-        result = await strategy.sample("x", [good])
-    assert result.usage == Usage(2, 200, 100)
-    assert budget.spent[:3] == (2, 200, 100)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like.coalescing.coordinator.request_batch import SharedCost, split
-from mellea_like.core.generation import Generation, Meter, Usage
+from mellea_like.core.generation import Meter, Usage
 
 
 @pytest.mark.parametrize(
@@ -41,22 +41,6 @@ def test_parts_are_within_one_of_their_exact_shares(total, weights):
 
 def total(cost: SharedCost) -> Usage:
     return sum(cost.usages(), Usage())
-
-
-def test_a_request_falls_to_the_first_and_tokens_to_all():
-    meter = Meter()
-    meter.start().settle(input_tokens=30, output_tokens=9)
-    cost = SharedCost(meter, [10, 20])
-    assert cost.usages() == [Usage(1, 10, 5), Usage(0, 20, 4)]
-    cost.answered(Generation("x"), [1, 2])
-    assert cost.usages() == [Usage(1, 10, 3), Usage(0, 20, 6)]
-
-
-def test_a_backend_that_keeps_no_meter_has_sent_one_request():
-    cost = SharedCost(Meter(), [1, 1])
-    assert cost.usages() == [Usage(1, 0, 0, 1), Usage()]
-    cost.answered(Generation("x", usage=Usage(2, 4, 4)), [1, 1])
-    assert cost.usages() == [Usage(1, 2, 2), Usage(1, 2, 2)]
 
 
 def test_who_leaves_bears_what_is_known_and_the_others_the_rest():

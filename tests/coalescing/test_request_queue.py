@@ -10,13 +10,12 @@ from types import MappingProxyType
 import pytest
 from joint_kit import ask
 
+from mellea_like import Image, Message, Request, Tool
 from mellea_like.coalescing.coordinator.joint_prompt import share_key
 from mellea_like.coalescing.coordinator.request_queue import RequestQueue
 from mellea_like.coalescing.gathering_window import GatheringWindow
-from mellea_like.core.backend import Request, RequestMeta
-from mellea_like.core.conversation import Message
-from mellea_like.core.parts import Image
-from mellea_like.core.tools import Tool, ToolCall
+from mellea_like.core import ToolCall
+from mellea_like.core.backend import RequestMeta
 
 A = ask("a")
 CALL = ToolCall("1", "look", "{}")
@@ -199,19 +198,3 @@ def test_who_goes_together(made, batches):
     assert taken == batches
     assert len(made) == 0
     assert made.due_at() == math.inf
-
-
-def test_what_is_left_over_has_a_window_of_its_own():
-    made = filled(queue(), "a1", "a2")
-    filled(made, "a3", "a4", now=3.0)
-    assert made.take(3.0) == ["a1", "a2", "a3"]
-    assert made.take(5.0) == []
-    assert made.due_at() == 8.0
-
-
-def test_the_room_of_what_left_is_free():
-    made = filled(queue(tokens=9), "a1", "a2", tokens=5)
-    made.remove("a1")
-    assert made.due_at() == 5.0
-    filled(made, "b1", tokens=4)
-    assert made.take(5.0) == ["a2", "b1"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import logging
 import math
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -13,10 +11,9 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from mellea_like.coalescing import RerunGate, Tick
+from mellea_like.coalescing import RerunGate, Tick, Ticket
 from mellea_like.coalescing.rerun.gate import MAX_REASONS, Submission
-from mellea_like.coalescing.ticket import Ticket
-from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
+from mellea_like.errors import ShutdownError
 
 pytestmark = pytest.mark.anyio
 
@@ -101,18 +98,6 @@ async def test_requests_during_a_tick_cause_exactly_one_more_and_those_during_th
     assert tick.most == 1
 
 
-async def test_a_poke_does_not_wait(virtual_clock):
-    tick = Ticks()
-    async with RerunGate(tick) as gate:
-        assert gate.poke("now")
-        assert virtual_clock.now == 0
-        assert not tick.began
-        await anyio.sleep(0.5)
-        assert gate.poke("again")
-        assert gate.poke("and again")
-    assert tick.began == [(0, ("now",)), (1, ("again", "and again"))]
-
-
 async def test_ticks_that_never_wait_keep_nobody_waiting(virtual_clock):
     async def tick(tick):
         if tick.number < 1000:
@@ -139,23 +124,6 @@ async def test_a_tick_that_would_wait_for_its_own_end_is_told(virtual_clock):
 # --- ignore and restart -----------------------------------------------------------------------
 
 
-async def test_ignore_refuses_requests_during_a_tick_and_takes_them_after_it(virtual_clock):
-    tick = Ticks()
-    async with RerunGate(tick, on_busy="ignore") as gate, anyio.create_task_group() as tasks:
-        asked = Requests(gate)
-        tasks.start_soon(asked.all, (0, "a"), (0, "with a"), (0.5, "during"), (1.5, "after"))
-        await anyio.sleep(0.5)
-        assert not gate.poke("during")
-    at, error = asked.back["during"]
-    assert at == 0.5
-    assert isinstance(error, Refused)
-    assert str(error) == "a tick of rerun is under way, and on_busy='ignore' takes nothing then"
-    assert [(at, set(reasons)) for at, reasons in tick.began] == [
-        (0, {"a", "with a"}),
-        (1.5, {"after"}),
-    ]
-
-
 async def test_restart_cancels_the_tick_and_the_next_one_answers_all(virtual_clock):
     tick = Ticks()
     async with RerunGate(tick, on_busy="restart") as gate:
@@ -177,22 +145,6 @@ async def test_a_steady_stream_of_restarts_cannot_starve_the_gate(virtual_clock)
     assert all(at - int(name) / 2 <= 3 + 1 + 1 for name, (at, _) in asked.back.items())
 
 
-async def test_a_tick_that_ends_well_though_it_is_cancelled_has_answered(virtual_clock):
-    began = []
-
-    async def stubborn(tick):
-        began.append(tick.reasons)
-        with anyio.CancelScope(shield=True):
-            await anyio.sleep(1)
-        return tick.number
-
-    async with RerunGate(stubborn, on_busy="restart") as gate:
-        asked = Requests(gate)
-        await asked.all((0, "old"), (0.5, "new"))
-    assert began == [("old",), ("new",)]
-    assert asked.back == {"old": (1, 1), "new": (2, 2)}
-
-
 async def test_a_request_that_left_before_the_restart_is_not_answered(virtual_clock):
     tick = Ticks()
     async with RerunGate(tick, on_busy="restart") as gate:
@@ -201,17 +153,6 @@ async def test_a_request_that_left_before_the_restart_is_not_answered(virtual_cl
         await anyio.sleep(0.2)
         await gate.request("here")
     assert tick.began == [(0, ("gone",)), (0.4, ("here",))]
-
-
-# --- the interval -----------------------------------------------------------------------------
-
-
-async def test_ticks_begin_at_least_the_interval_apart(virtual_clock):
-    tick = Ticks(seconds=1)
-    async with RerunGate(tick, min_interval=5) as gate:
-        asked = Requests(gate)
-        await asked.all((0, "a"), (2, "b"), (3, "c"), (20, "d"))
-    assert tick.began == [(0, ("a",)), (5, ("b", "c")), (20, ("d",))]
 
 
 # --- errors -----------------------------------------------------------------------------------
@@ -230,31 +171,6 @@ async def test_an_error_goes_to_who_requested_the_tick_and_frees_the_place(virtu
     assert asked.back["c"] == (2, 2)
     assert gate.status().failed == 1
     assert not caplog.records
-
-
-async def test_an_error_that_nobody_asked_for_is_logged_with_its_ids(virtual_clock, caplog):
-    tick = Ticks()
-    tick.fail = [ValueError("broken")]
-    async with RerunGate(tick, name="prompts") as gate:
-        gate.poke("a.txt")
-        gate.poke("b.txt")
-        await anyio.sleep(2)
-        assert await gate.request() == 2
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert record.getMessage() == "tick 1 of prompts (a.txt, b.txt) failed: ValueError: broken"
-    assert (record.gate, record.tick, record.iteration) == ("prompts", 1, None)
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_cancellation_that_nobody_asked_for_is_an_error():
-    async def tick():
-        raise asyncio.CancelledError
-
-    async with RerunGate(tick, name="mine") as gate:
-        with pytest.raises(CoalescingError, match="the tick of mine raised a cancellation"):
-            await gate.request()
-        assert gate.status().failed == 1
 
 
 async def test_a_tick_that_is_no_async_function_says_so(virtual_clock):
@@ -286,25 +202,6 @@ async def test_a_wrong_request_is_refused_and_nothing_comes_of_it(
 # --- how it is called, and what it shows --------------------------------------------------------
 
 
-async def test_a_tick_gets_what_it_is_run_for_if_it_needs_an_argument(virtual_clock):
-    given = []
-
-    async def with_one(tick):
-        given.append(tick)
-
-    async def with_none(force=False):
-        given.append(force)
-
-    async with RerunGate(with_one) as gate:
-        gate.poke("a")
-        gate.poke("b")
-        gate.poke("a")
-        await gate.request("c")
-    async with RerunGate(with_none) as gate:
-        await gate.request("c")
-    assert given == [Tick(1, ("a", "b", "c"), 4), False]
-
-
 async def test_the_status_shows_the_coalescing_state(virtual_clock):
     tick = Ticks(seconds=1)
     async with RerunGate(tick, min_interval=5) as gate:
@@ -324,16 +221,6 @@ async def test_the_status_shows_the_coalescing_state(virtual_clock):
         assert gate.status()[:6] == (False, 2, 2.5, 0, 1, "a")
         await anyio.sleep(5)
         assert gate.status()[:6] == (False, 0, 0, 1, 2, "b")
-
-
-async def test_the_status_shows_how_long_a_tick_may_still_be_restarted(virtual_clock):
-    async with RerunGate(Ticks(seconds=10), on_busy="restart", max_wait=3) as gate:
-        gate.poke()
-        assert gate.status().restart_window == 0
-        await anyio.sleep(1)
-        assert gate.status().restart_window == 2
-        await anyio.sleep(4)
-        assert gate.status().restart_window == 0
 
 
 async def test_the_status_is_told_when_something_is_submitted_begins_and_ends(
@@ -406,16 +293,6 @@ async def test_s4_nobody_waits_for_a_block_that_takes_its_time_to_end(virtual_cl
                     with anyio.CancelScope(shield=True):
                         await anyio.sleep(5)
     assert [(at, type(got)) for at, got in asked.back.values()] == [(2, ShutdownError)] * 2
-
-
-async def test_s8_a_deadline_holds_for_the_tick_too_which_goes_on(virtual_clock):
-    tick = Ticks(seconds=10)
-    async with RerunGate(tick) as gate:
-        with pytest.raises(Expired, match="passed before a tick answered it"):
-            await gate.request(deadline=4)
-        assert virtual_clock.now == 4
-        assert gate.in_flight
-    assert tick.ended == [10]
 
 
 async def test_nothing_of_a_request_waits_for_the_garbage_collector(virtual_clock):

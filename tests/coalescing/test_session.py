@@ -60,17 +60,6 @@ def test_each_message_restarts_the_window_up_to_its_cap(arrivals, due):
     assert session.phase is (ChatPhase.GATHERING if arrivals else ChatPhase.IDLE)
 
 
-def test_what_comes_while_a_follow_up_waits_for_its_turn_joins_it_and_puts_it_off_no_more():
-    session = make()
-    came(session, (0, "a"))
-    session.take()
-    came(session, (1, "b"))
-    session.run_ended(cancelled=False)
-    came(session, (1.2, "c"))
-    assert session.due() == AT_ONCE
-    assert texts(session.take()) == ["b", "c"]
-
-
 @pytest.mark.parametrize(
     ("runs", "batches"),
     [
@@ -93,39 +82,7 @@ def test_messages_with_different_run_functions_are_split_at_the_boundary(runs, b
     assert taken == batches
 
 
-def test_methods_of_one_object_are_one_run_function():
-    class Bot:
-        async def reply(self, messages: list[Any]) -> int:
-            raise NotImplementedError
-
-    one, two = Bot(), Bot()
-    session = make()
-    came(session, (0, "a"), run=one.reply)
-    came(session, (0, "b"), run=one.reply)
-    came(session, (0, "c"), run=two.reply)
-    assert texts(session.take()) == ["a", "b"]
-
-    session = make(on_busy="interrupt")
-    came(session, (0, "a"), run=one.reply)
-    session.take()
-    assert session.admit(message("b", run=two.reply), 1) is None
-    session.pending.clear()
-    assert session.admit(message("b", run=one.reply), 1) is None
-    assert session.phase is ChatPhase.STOPPING
-
-
 # --- room and policies ------------------------------------------------------------------------
-
-
-def test_only_what_would_have_joined_the_run_interrupts_it():
-    session = make(on_busy="interrupt")
-    came(session, (10, "a"))
-    session.take()
-    assert session.admit(message("b", run=other), 10.6) is None
-    assert session.admit(message("c"), 10.7) is None, "b goes first"
-    session.run_ended(cancelled=False)
-    assert session.due() == AT_ONCE
-    assert texts(session.take()) == ["b"]
 
 
 def test_what_is_interrupted_keeps_its_room():
@@ -141,19 +98,6 @@ def test_what_is_interrupted_keeps_its_room():
     assert session.phase is ChatPhase.RUNNING
 
 
-def test_who_is_settled_during_an_interrupted_run_does_not_come_back():
-    session = make(on_busy="interrupt")
-    came(session, (10, "a"), (10, "b"))
-    taken = session.take()
-    session.admit(message("c"), 10.6)
-    taken[0].ticket.fail(TimeoutError())
-    session.run_ended(cancelled=True)
-    assert texts(session.pending) == ["b", "c"]
-
-
-# --- stops ------------------------------------------------------------------------------------
-
-
 def test_a_stop_of_an_interrupted_run_lets_nothing_come_back():
     session = make(on_busy="interrupt", stop_grace=3.0)
     came(session, (10, "a"))
@@ -163,15 +107,6 @@ def test_a_stop_of_an_interrupted_run_lets_nothing_come_back():
     assert session.next_look() == 13.6, "the run's grace has begun before"
     session.run_ended(cancelled=True)
     assert session.phase is ChatPhase.IDLE
-
-
-def test_a_second_stop_gives_the_run_no_more_time():
-    session = make(stop_grace=3.0)
-    came(session, (0, "a"))
-    session.take()
-    session.stop(2)
-    session.stop(4)
-    assert session.next_look() == 5.0
 
 
 # --- deadlines, and those who leave -----------------------------------------------------------
@@ -206,9 +141,3 @@ def test_the_window_is_that_of_the_messages_that_are_left():
     assert not session.withdraw(last)
     assert texts(session.take()) == ["a", "b"]
     assert not session.withdraw(first), "a run has it"
-
-
-def test_the_end_of_a_window_needs_something_to_run():
-    session = make()
-    session.end_window()
-    assert not session.window_over

@@ -6,16 +6,10 @@ import contextvars
 
 import pytest
 
-from mellea_like.core.backend import ITERATION, Options, Request, RequestMeta, current_iteration
-from mellea_like.core.conversation import (
-    Action,
-    Context,
-    Instruction,
-    Message,
-    as_action,
-    is_action,
-)
-from mellea_like.core.requirement import Requirement
+from mellea_like import Context, Instruction, Message, Request, Requirement
+from mellea_like.core import Action, Options, current_iteration
+from mellea_like.core.backend import ITERATION, RequestMeta
+from mellea_like.core.conversation import as_action, is_action
 
 
 class Own:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import pytest
 
-from mellea_like.core.backend import Options, Request
-from mellea_like.core.conversation import Message
-from mellea_like.core.parts import Audio, File, Image, Text
+from mellea_like import Image, Message, Request
+from mellea_like.core import Audio, File, Options, Text
 from mellea_like.core.token_estimate import estimate_input_tokens, output_bound
-from mellea_like.core.tools import Tool, ToolCall
 
 
 @pytest.mark.parametrize(
@@ -50,16 +45,6 @@ def test_input_is_a_quarter_of_the_bytes_and_four_a_message(texts, tokens):
 )
 def test_parts_count_by_their_kind(part, tokens):
     assert estimate_input_tokens(Request((Message("user", [part]),))) == 4 + tokens
-
-
-def test_tools_and_calls_of_them_count_as_text():
-    bare = Request((Message("user", "x"),))
-    tool = Tool("look_up", "Look a word up.", {"type": "object", "properties": {}})
-    told = replace(bare, tools=(tool,))
-    written = len(json.dumps(tool.as_dict()))
-    assert estimate_input_tokens(told) == 4 + -(-(written + 1) // 4)
-    call = ToolCall("1", "look_up", '{"word": "tree"}')
-    assert estimate_input_tokens(Request((Message("assistant", "", tool_calls=[call]),))) == 4 + 6
 
 
 @pytest.mark.parametrize(

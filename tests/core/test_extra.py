@@ -7,10 +7,9 @@ import pickle
 
 import pytest
 
-from mellea_like.core.conversation import Message
+from mellea_like import Image, Message
+from mellea_like.core import Audio, File, Text, ToolCall
 from mellea_like.core.extra import Extra, with_extra
-from mellea_like.core.parts import Audio, File, Image, Text
-from mellea_like.core.tools import ToolCall
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
 

@@ -30,15 +30,6 @@ def test_a_usage_reads_well():
     assert repr(Usage(reasoning_tokens=6)).endswith("unknown=0, reasoning_tokens=6)")
 
 
-def test_a_request_is_of_unknown_cost_until_it_is_settled():
-    meter = Meter()
-    request = meter.start()
-    assert meter.started
-    assert meter.usage == request.usage == Usage(1, unknown=1)
-    request.settle(input_tokens=3, output_tokens=4)
-    assert meter.usage == request.usage == Usage(1, 3, 4)
-
-
 def test_a_meter_adds_what_is_counted_elsewhere_and_asks_for_it_each_time():
     elsewhere = Meter()
     meter = Meter()

@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from engine_kit import a_slice
 
-from mellea_like.core.generation import Generation, Usage
+from mellea_like import Generation, Outcome, Price, SamplingResult
+from mellea_like.core import StopReason
+from mellea_like.core.generation import Usage
 from mellea_like.core.ledger import Ledger, LedgerTotal, ledger
-from mellea_like.core.prices import Price
-from mellea_like.core.result import SamplingResult, StopReason
-from mellea_like.core.slice import Outcome
 
 PRICES = {"m": Price(1, 2), "dear": Price(100, 100)}
 EUROS = {"m": Price(1, 2, "EUR")}

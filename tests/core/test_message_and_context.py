@@ -35,11 +35,6 @@ def test_a_message_is_immutable_and_compares_by_value():
     assert pickle.loads(pickle.dumps(message)) == message
 
 
-def test_a_message_is_an_action_that_ends_the_conversation():
-    assert B.render(Context([A])) == (A, B)
-    assert B.parse(" as it is ") == " as it is "
-
-
 def test_a_context_has_a_length_and_can_be_iterated():
     context = Context().add(A).add(B)
     assert len(context) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError
 
 import pytest
 
@@ -36,31 +35,6 @@ def test_stop_texts_are_not_empty(stop):
 def test_a_wrong_option_is_named(field, value, error):
     with pytest.raises(error, match=f"option {field}"):
         Options(**{field: value})
-
-
-def test_extra_is_a_copy_that_can_not_be_changed():
-    extra = {"logprobs": 3}
-    options = Options(extra=extra)
-    extra["logprobs"] = 4
-    assert options.extra == {"logprobs": 3}
-    with pytest.raises(TypeError):
-        options.extra["logprobs"] = 5
-    with pytest.raises(FrozenInstanceError):
-        options.seed = 5
-
-
-def test_options_are_made_from_a_mapping():
-    assert Options.of(None) == Options()
-    assert Options.of({"seed": 1}) == Options(seed=1)
-    given = Options(seed=2)
-    assert Options.of(given) is given
-
-
-def test_an_unknown_name_is_shown_with_the_known_ones():
-    with pytest.raises(
-        ValueError, match=r"unknown option heat: the options are model, temp.*extra="
-    ):
-        Options.of({"heat": 1})
 
 
 @pytest.mark.parametrize("wrong", [3, "seed", [1]])

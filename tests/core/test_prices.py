@@ -68,16 +68,6 @@ def test_a_price_out_of_its_range_is_refused(bad):
         Price(1, bad)
 
 
-def test_a_checked_table_is_a_copy_that_does_not_change():
-    given = dict(PRICES)
-    table = checked_prices(given)
-    given.clear()
-    assert table == PRICES
-    with pytest.raises(TypeError):
-        table["x"] = CHEAP
-    assert checked_prices(None) is None
-
-
 @pytest.mark.parametrize("bad", ["m", [("m", CHEAP)], {"m": (1, 2)}, {1: CHEAP}, {"m": None}])
 def test_what_is_no_price_table_is_refused(bad):
     with pytest.raises(TypeError, match="Price"):

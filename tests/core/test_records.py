@@ -8,11 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from mellea_like.core.backend import Request, RequestMeta
-from mellea_like.core.conversation import Context, Message
-from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.slice import Outcome, Slice
-from mellea_like.core.validation import Candidate
+from mellea_like import Candidate, Context, Generation, Message, Outcome, Request, Slice
+from mellea_like.core import Usage
+from mellea_like.core.backend import RequestMeta
 
 REPLY = Generation("two", usage=Usage(1, 4, 2), model="m")
 MESSAGES = (Message("user", "one"),)

@@ -139,13 +139,6 @@ def test_a_record_without_a_judged_slice_has_no_best_one():
         record.unwrap()
 
 
-def test_a_result_reads_well():
-    assert repr(result(cut(Outcome.PASSED), best=0)) == (
-        "<SamplingResult: success, 1 draw, 1 passed, 0 requests, 0 tokens in, 0 out>"
-    )
-    assert "no success (timeout)" in repr(result(cut(), best=0, reason=StopReason.TIMEOUT))
-
-
 def test_a_draw_is_named_as_an_attempt_of_its_lane():
     third = cut(iteration=18, subsample=2, depth=1, generation=Generation("so long"))
     assert (third.attempt, third.lane) == (2, 3)

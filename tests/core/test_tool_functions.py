@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import threading
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from examples import examples
-from mellea_like.core.tool_functions import documented, function_tool
+from mellea_like.core.tool_functions import function_tool
 from mellea_like.core.tools import Tool, ToolCall, canonical
 
 
@@ -114,23 +113,6 @@ def test_a_reason_says_the_argument_its_value_and_the_rule(arguments, why):
         function_tool(book).read(arguments)
 
 
-class Shop:
-    def price(self, item: str) -> float:
-        """What it costs."""
-        return float(len(item))
-
-    async def __call__(self, item: str) -> float:
-        """Ask for it."""
-        return self.price(item)
-
-
-def test_methods_partials_and_objects_are_functions_too():
-    assert Tool.of(Shop().price).parameters["required"] == ["item"]
-    assert Tool.of(Shop(), name="shop").description == "Ask for it."
-    part = functools.partial(book, city="Oslo")
-    assert (Tool.of(part).name, Tool.of(part).parameters["required"]) == ("book", ["room"])
-
-
 def unhinted(x): ...
 def starred(*numbers: int) -> None: ...
 def unknown(x: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
@@ -180,19 +162,6 @@ def test_schemas_become_tools(source):
     assert tool.parameters["properties"] == SCHEMA["properties"]
     with pytest.raises(ValueError, match="read_only, and has no function"):
         Tool.of(source, read_only=True)
-
-
-def test_a_tool_of_a_tool_says_something_else_of_it():
-    tool = Tool.of(Tool.of(book, read_only=True), name="reserve", description="Reserve it.")
-    assert (tool.name, tool.description, tool.read_only) == ("reserve", "Reserve it.", True)
-    assert tool.hinted
-
-
-def test_a_docstring_in_any_form_is_read_without_harm():
-    arguments = "Arguments:\n  a: first:\n     more\n\n  **b (dict[str, int]): second"
-    text = f"One line.\n\n{arguments}\nNote:\n  c: not one"
-    assert documented(text) == ("One line.", {"a": "first: more", "b": "second"})
-    assert documented("") == ("", {})
 
 
 json_values = st.recursive(

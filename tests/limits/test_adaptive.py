@@ -124,17 +124,6 @@ async def test_nobody_goes_until_the_time_that_a_429_names(virtual_clock, retry_
     assert went == pytest.approx([seconds] * 3)
 
 
-async def test_a_later_429_makes_the_pause_longer(virtual_clock):
-    limiter = AdaptiveLimiter()
-    first, second = [await limiter.acquire(request(), Slow()) for _ in range(2)]
-    first.release(failed(RateLimited("", status=429, retry_after=1.0)))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(limiter.acquire, request(), Slow())
-        await anyio.sleep(0.5)
-        second.release(failed(RateLimited("", status=429, retry_after=2.0)))
-    assert virtual_clock.now == pytest.approx(2.5)
-
-
 # --- setting it -----------------------------------------------------------------------------------
 
 

@@ -20,8 +20,6 @@ from mellea_like.errors import (
 from mellea_like.limits.base import RequestEnd
 from mellea_like.limits.budget_accounts import Account, Amounts, Claim, charged_tokens
 
-FREE = (inf, inf, inf, inf)
-
 
 def tokens(limit: float) -> Account:
     return Account((inf, inf, limit, inf))
@@ -56,37 +54,31 @@ def sums(account: Account) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize(
-    ("limits", "spent", "reserved", "wanted", "lacking", "room"),
+    ("spent", "reserved", "wanted", "lacks", "room"),
     [
-        (FREE, Amounts(9, 9, 9, 9), Amounts(9, 9, 9, 9), Amounts(9, 9, 9, 9), None, True),
-        ((3, inf, inf, inf), Amounts(1), Amounts(1), Amounts(1), None, True),
-        ((3, inf, inf, inf), Amounts(2), Amounts(1), Amounts(1), None, False),
-        ((3, inf, inf, inf), Amounts(0), Amounts(3), Amounts(1), None, False),
-        ((3, inf, inf, inf), Amounts(3), Amounts(0), Amounts(1), "requests", False),
-        ((inf, 10, inf, inf), Amounts(0, 4), Amounts(0, 3), Amounts(0, 3), None, True),
-        ((inf, 10, inf, inf), Amounts(0, 4), Amounts(0, 3), Amounts(0, 4), None, False),
-        ((inf, 10, inf, inf), Amounts(0, 4), Amounts(0, 0), Amounts(0, 7), "input_tokens", False),
-        ((inf, inf, 10, inf), Amounts(0, 0, 4), Amounts(0, 0, 3), Amounts(0, 0, 3), None, True),
-        ((inf, inf, 10, inf), Amounts(0, 0, 4), Amounts(0, 0, 3), Amounts(0, 0, 6), None, False),
-        (
-            (inf, inf, 10, inf),
-            Amounts(0, 0, 4),
-            Amounts(),
-            Amounts(0, 0, 7),
-            "output_tokens",
-            False,
-        ),
-        ((inf, inf, inf, 10), Amounts(money=4), Amounts(money=3), Amounts(money=3), None, True),
-        ((inf, inf, inf, 10), Amounts(money=4), Amounts(money=3), Amounts(money=6), None, False),
-        ((inf, inf, inf, 10), Amounts(money=4), Amounts(), Amounts(money=7), "money", False),
-        ((1, 1, 1, 1), Amounts(1, 1, 1, 1), Amounts(), Amounts(1, 1, 1, 1), "requests", False),
+        (4, 3, 3, False, True),
+        (4, 3, 6, False, False),
+        (0, 10, 1, False, False),
+        (4, 0, 7, True, False),
+        (10, 0, 1, True, False),
+        (0, 0, 10, False, True),
     ],
 )
-def test_what_fits_and_what_never_will(limits, spent, reserved, wanted, lacking, room):
-    account = Account(limits)
-    account.sums.spent, account.sums.reserved = spent, reserved
-    assert account.lacking(wanted) == lacking
-    assert account.has_room(wanted) is room
+@pytest.mark.parametrize("name", Amounts._fields)
+def test_what_fits_and_what_never_will(name, spent, reserved, wanted, lacks, room):
+    account = Account(tuple(10 if field == name else inf for field in Amounts._fields))
+    account.sums.spent, account.sums.reserved = Amounts(9, 9, 9, 9), Amounts(9, 9, 9, 9)
+    account.sums.spent = account.sums.spent._replace(**{name: spent})
+    account.sums.reserved = account.sums.reserved._replace(**{name: reserved})
+    asked = Amounts(9, 9, 9, 9)._replace(**{name: wanted})
+    assert account.lacking(asked) == (name if lacks else None)
+    assert account.has_room(asked) is room
+
+
+def test_of_several_that_are_lacking_the_first_is_named():
+    account = Account((1, 1, 1, 1))
+    account.sums.spent = Amounts(1, 1, 1, 1)
+    assert account.lacking(Amounts(1, 1, 1, 1)) == "requests"
 
 
 # --- the queue ---------------------------------------------------------------------------------
@@ -101,28 +93,7 @@ def test_a_claim_queued_is_denied_when_it_can_never_be_met_any_more():
     assert account.sums.denied == 1
 
 
-def test_who_leaves_after_being_granted_gives_it_back_to_the_next():
-    account = tokens(100)
-    first = ask(100, account)
-    second, third = ask(100, account), ask(100, account)
-    end(first, 0)
-    second.leave()
-    assert (standing(second), standing(third)) == ("ended", "granted")
-    assert sums(account) == (0, 100, 0)
-
-
 # --- accounts within accounts -----------------------------------------------------------------
-
-
-def test_what_one_ends_serves_those_who_wait_in_an_account_beside_it():
-    outer = tokens(100)
-    a, b = tokens(inf), tokens(inf)
-    first = ask(80, a, outer)
-    second = ask(80, b, outer)
-    assert (standing(second), sums(b)) == ("queued", (0, 0, 0))
-    end(first, 20)
-    assert standing(second) == "granted"
-    assert (sums(a), sums(b), sums(outer)) == ((20, 0, 0), (0, 80, 0), (20, 80, 0))
 
 
 def test_who_waited_for_an_inner_account_goes_before_those_who_came_later():

@@ -10,8 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from limiter_kit import GOOD, Slow, hold, request
 
-from mellea_like.limits.base import LimitedBackend
-from mellea_like.limits.concurrency import ConcurrencyLimiter
+from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
 
 pytestmark = pytest.mark.anyio
 
@@ -22,19 +21,6 @@ def idle(limiter):
 
 
 # --- the cap --------------------------------------------------------------------------------------
-
-
-async def test_no_more_than_the_limit_are_in_flight(virtual_clock):
-    backend, limiter = Slow(1.0), ConcurrencyLimiter(3)
-    limited = LimitedBackend(backend, limiter)
-    async with anyio.create_task_group() as tasks:
-        for number in range(10):
-            tasks.start_soon(limited.generate, request(f"call {number}"))
-        await anyio.sleep(0.5)
-        assert limiter.statistics()[:4] == (3, 7, 3, 3)
-    assert virtual_clock.now == pytest.approx(4.0)
-    assert backend.max_in_flight == 3
-    assert limiter.statistics()[:4] == (0, 0, 10, 3)
 
 
 async def test_a_higher_limit_takes_effect_at_once_and_a_lower_one_lets_requests_end(virtual_clock):
@@ -197,26 +183,6 @@ def test_a_change_from_another_thread_may_find_nobody_waiting_any_more(library):
 
     anyio.run(main, backend=library)
     assert limiter.statistics()[:4] == (0, 0, 2, 1)
-
-
-@pytest.mark.parametrize("closed", [True, False])
-def test_a_permit_may_be_given_back_outside_its_event_loop(closed):
-    limiter = ConcurrencyLimiter(1)
-    loop = asyncio.new_event_loop()
-    permit = loop.run_until_complete(limiter.acquire(request(), Slow()))
-    waiting = loop.create_task(limiter.acquire(request(), Slow()))
-    loop.run_until_complete(asyncio.sleep(0.01))
-    assert limiter.statistics()[:2] == (1, 1)
-    if closed:
-        waiting.cancel()
-        loop.run_until_complete(asyncio.wait([waiting]))
-        loop.close()
-        permit.release(GOOD)
-    else:
-        permit.release(GOOD)
-        loop.run_until_complete(waiting).release(GOOD)
-        loop.close()
-    assert idle(limiter)
 
 
 @pytest.mark.parametrize("closed", [True, False])

@@ -37,49 +37,26 @@ def queue_of(*entries):
     return queue
 
 
+# Each request is its call, its subsample and when the call started; one in capitals is a judge's.
 @pytest.mark.parametrize(
-    ("entries", "order"),
+    ("waiting", "order"),
     [
-        pytest.param([], [], id="nobody"),
-        pytest.param(
-            [("a0", "a", 0, 1.0), ("a1", "a", 1, 1.0), ("b0", "b", 0, 2.0), ("b1", "b", 1, 2.0)],
-            ["a0", "b0", "a1", "b1"],
-            id="the first of each call goes before anyone's second",
-        ),
-        pytest.param(
-            [("b0", "b", 0, 2.0), ("a0", "a", 0, 1.0)],
-            ["a0", "b0"],
-            id="the call that started first goes first, whoever arrived first",
-        ),
-        pytest.param(
-            [("a3", "a", 3, 1.0), ("a1", "a", 1, 1.0), ("a2", "a", 2, 1.0)],
-            ["a3", "a1", "a2"],
-            id="in a call, the order of arrival",
-        ),
-        pytest.param(
-            [("b", "b", 0, 1.0), ("a", "a", 0, 1.0)],
-            ["b", "a"],
-            id="calls that started in one moment: the order of arrival",
-        ),
-        pytest.param(
-            [("x", "", None, None), ("y", "", None, None), ("a", "a", 0, -1.0)],
-            ["a", "x", "y"],
-            id="requests outside a call are calls of their own that start when they come",
-        ),
-        pytest.param(
-            [
-                ("a0", "a", 0, 1.0),
-                ("late judge", "z", 0, 9.0, "judge"),
-                ("judge", "b", 1, 5.0, "judge"),
-                ("first judge", "b", 0, 5.0, "judge"),
-            ],
-            ["late judge", "judge", "first judge", "a0"],
-            id="judges go before all others",
-        ),
+        pytest.param("", "", id="nobody"),
+        pytest.param("a0@1 a1@1 b0@2 b1@2", "a0 b0 a1 b1", id="each call's first before a second"),
+        pytest.param("b0@2 a0@1", "a0 b0", id="the call that started first, whoever came first"),
+        pytest.param("a3@1 a1@1 a2@1", "a3 a1 a2", id="in a call, the order of arrival"),
+        pytest.param("b0@1 a0@1", "b0 a0", id="calls of one moment: the order of arrival"),
+        pytest.param("x-@ y-@ a0@-1", "a0 x- y-", id="outside a call: as calls that start then"),
+        pytest.param("a0@1 Z0@9 B1@5 B0@5", "Z0 B1 B0 a0", id="judges go before all others"),
     ],
 )
-def test_the_order(entries, order):
-    assert drain(queue_of(*(Named(*entry) for entry in entries))) == order
+def test_the_order(waiting, order):
+    queue = FairQueue()
+    for name, _, started in (each.partition("@") for each in waiting.split()):
+        call = (name[0].lower(), int(name[1]), float(started)) if started else ("", None, None)
+        purpose = "judge" if name[0].isupper() else "generate"
+        queue.join(Named(name, *call, purpose), 0.0)
+    assert drain(queue) == order.split()
 
 
 def test_nothing_is_kept_of_calls_that_are_over():
@@ -254,29 +231,24 @@ def answered(until=2.0):
     return queue, entries
 
 
-def test_a_call_whose_reply_is_being_checked_comes_after_one_that_has_none():
-    queue, _ = answered()
-    assert drain(queue) == ["b0", "a1", "b1"]
-
-
-def test_its_turn_is_back_when_the_subsample_asks_again():
-    queue, _ = answered()
-    queue.join(Named("again", "a", 0, 0.0), 0.0)
-    assert drain(queue) == ["a1", "b0", "again", "b1"]
-
-
-def test_another_subsamples_request_does_not_say_that_the_check_is_over():
-    queue, _ = answered()
-    queue.join(Named("a2", "a", 2, 0.0), 0.0)
-    assert drain(queue)[0] == "b0"
-
-
-def test_its_turn_is_back_when_the_check_takes_too_long():
+@pytest.mark.parametrize(
+    ("then", "order"),
+    [
+        pytest.param([], ["b0", "a1", "b1"], id="its call comes after one that has no reply"),
+        pytest.param(["a0"], ["a1", "b0", "a0", "b1"], id="its subsample asks again"),
+        pytest.param(["a2"], ["b0", "a1", "b1", "a2"], id="another one's request ends no check"),
+        pytest.param([1.999], ["b0", "a1", "b1"], id="the check takes its time"),
+        pytest.param([2.0], ["a1", "b0", "b1"], id="the check takes too long"),
+    ],
+)
+def test_the_order_while_a_reply_is_being_checked(then, order):
     queue, _ = answered(until=2.0)
-    queue.expire(1.999)
-    assert queue.head().name == "b0"
-    queue.expire(2.0)
-    assert drain(queue) == ["a1", "b0", "b1"]
+    for step in then:
+        if isinstance(step, str):
+            queue.join(Named(step, step[0], int(step[1]), 0.0), 0.0)
+        else:
+            queue.expire(step)
+    assert drain(queue) == order
 
 
 def test_a_later_reply_of_the_same_subsample_counts_anew():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from functools import partial
 
 import anyio
@@ -10,7 +9,6 @@ import pytest
 from http_server import Answer, OpenAIServer
 
 from mellea_like import Price, RejectionSamplingStrategy, Requirement
-from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core import Verdict
@@ -99,12 +97,6 @@ def test_the_next_backend_answers_where_this_one_has_no_reply(error, tries, libr
     assert request.meter.usage == Usage(requests=tries + 1, unknown=tries + 1)
 
 
-def test_the_first_backend_answers_while_it_can():
-    first, second = Named("a", DOWN, "hi"), Named("b", "never")
-    reply = run(FallbackBackend(first, second).generate, ask())
-    assert (reply.text, reply.model, second.asked) == ("hi", "a", 0)
-
-
 def test_a_failed_validation_does_not_decide():
     first, second = Named("a", "bad"), Named("b", "good")
     strategy = RejectionSamplingStrategy(FallbackBackend(first, second), loop_budget=4)
@@ -182,13 +174,6 @@ def test_other_errors_are_not_outages():
             await backend.generate(ask())
 
     run_virtual(main)
-
-
-def test_what_retries_by_itself_is_not_retried_twice():
-    first = Named("a", DOWN)
-    inner = FallbackBackend(RetryBackend(first, ONCE), Named("b", DOWN), retry=ONCE)
-    reply = run(FallbackBackend(inner, Named("c", "hi")).generate, ask())
-    assert (reply.model, first.asked) == ("c", 1)
 
 
 def test_a_budget_inside_is_not_charged_from_outside_as_well():
@@ -277,20 +262,6 @@ def test_retries_around_it_are_refused():
             RetryBackend(inner)
 
 
-def test_it_goes_by_what_its_backends_say():
-    plain = FunctionBackend(lambda request: "x", inline=True)
-    stream = always("x")
-    stream.can_judge = False
-    both = FallbackBackend(plain, stream)
-    assert not both.can_judge
-    assert not hasattr(both, "stream")
-    assert hasattr(FallbackBackend(stream, stream), "stream")
-    assert FallbackBackend(Named("a", "x"), plain).model == "a"
-    closing = Named("a", "x"), Named("b", "x")
-    run(FallbackBackend(*closing).aclose)
-    assert all(backend.closed for backend in closing)
-
-
 # --- streams
 
 
@@ -315,12 +286,6 @@ async def test_a_stream_goes_to_the_next_backend_before_its_first_piece_only():
 # --- real connections
 
 
-def dead_url() -> str:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
-
-
 @pytest.mark.anyio
 async def test_over_http_it_keeps_every_promise():
     def choose(number: int, body: dict) -> Answer:
@@ -337,18 +302,6 @@ async def test_over_http_it_keeps_every_promise():
         await backend.aclose()
         await server.wait_until(lambda: server.connections == 0)
     assert {"cancellation", "stream", "errors"} <= set(rules)
-
-
-@pytest.mark.anyio
-async def test_over_http_with_a_first_server_that_works():
-    with OpenAIServer(Answer("one two three", seconds=0.03)) as server:
-        first = OpenAIBackend("small", base_url=server.url)
-        second = OpenAIBackend("big", base_url=dead_url())
-        backend = FallbackBackend(first, second)
-        assert "cancellation" in await check_backend(lambda: backend)
-        reply = await backend.generate(ask())
-        assert reply.model == "small"
-        await backend.aclose()
 
 
 @pytest.mark.anyio

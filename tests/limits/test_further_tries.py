@@ -7,14 +7,11 @@ from functools import partial
 import anyio
 import pytest
 
-from mellea_like import RejectionSamplingStrategy
-from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core.backend import Backend, Options, Request
-from mellea_like.core.conversation import Message
-from mellea_like.core.generation import Generation
+from mellea_like import Backend, Budget, Generation, Message, RejectionSamplingStrategy, Request
+from mellea_like.backends import ScriptedBackend
+from mellea_like.core import Options
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable, LimitExceeded
 from mellea_like.limits import (
-    Budget,
     ConcurrencyLimiter,
     FallbackBackend,
     LimitedBackend,
@@ -101,25 +98,6 @@ async def test_a_call_around_a_fallback_keeps_to_its_budget(budgets, virtual_clo
         await strategy.sample("x", budget=budget)
     assert isinstance(caught.value.__cause__, BackendUnavailable)
     assert sum(len(member.requests) for member in members) == budget.spent.requests == budgets
-
-
-async def test_a_further_try_waits_for_room_without_holding_any(virtual_clock):
-    backend, _ = falling_back(refused, "yes")
-    budget = Budget(output_tokens=5, assume_output_tokens=4)
-    target = LimitedBackend(backend, budget)
-    ends: list[float] = []
-
-    async def send() -> None:
-        await target.generate(ask())
-        ends.append(anyio.current_time())
-
-    began = anyio.current_time()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(send)
-        tasks.start_soon(send)
-    # The second one's first try has room when the first one's has ended, and so on in turns.
-    assert [end - began for end in ends] == pytest.approx([3, 4])
-    assert budget.spent.output_tokens == 2
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5])

@@ -13,7 +13,7 @@ import pytest
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core.backend import BackendWrapper, Options, Request, RequestMeta
+from mellea_like.core.backend import Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
@@ -27,8 +27,8 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.limits.backoff_gate import BackoffGate, gate_of, told_to_wait
-from mellea_like.limits.retry import Retry, RetryBackend, gate_before, send_with_retries
+from mellea_like.limits.backoff_gate import BackoffGate, told_to_wait
+from mellea_like.limits.retry import Retry, RetryBackend, send_with_retries
 
 DOWN = BackendUnavailable
 CANCELLED = asyncio.CancelledError
@@ -129,14 +129,6 @@ def test_waits_double_up_to_the_maximum(failures, chance, seconds):
 # --- tries -------------------------------------------------------------------------------------
 
 pytestmark = pytest.mark.anyio
-
-
-async def test_each_try_says_how_many_there_were_before(virtual_clock):
-    backend = refuses(DOWN, DOWN)
-    await again(backend, ask(iteration=7))
-    assert [request.meta.retry for request in backend.requests] == [0, 1, 2]
-    assert {request.meta.iteration for request in backend.requests} == {7}
-    assert len({id(request.meter) for request in backend.requests}) == 3
 
 
 async def test_what_was_not_sent_is_not_counted_as_sent(virtual_clock):
@@ -293,33 +285,7 @@ async def test_a_wait_above_the_cap_fails_now_and_says_when_to_come_back(virtual
     assert len(backend.requests) == 1
 
 
-async def test_the_cap_is_the_policys(virtual_clock):
-    error = RateLimited("slow down", retry_after=121)
-    assert (await again(refuses(error), ask(), Retry(max_retry_after=121))).text == "good"
-    assert 121 <= virtual_clock.now <= 122
-    raised = await failure(refuses(error), ask(), Retry(max_retry_after=0))
-    assert "max_retry_after=0" in str(raised)
-
-
 # --- the backend that retries --------------------------------------------------------------------
-
-
-async def test_a_retrying_backend_tries_again_by_itself(virtual_clock):
-    inner = refuses(DOWN, RateLimited("429", retry_after=5))
-    backend = RetryBackend(inner)
-    request = ask()
-    assert (await backend.generate(request)).text == "good"
-    assert request.meter.usage.requests == 3
-    assert 5 <= virtual_clock.now < 6.1
-
-
-async def test_who_retries_is_seen_through_wrappers():
-    plain = ScriptedBackend(["good"])
-    assert gate_before(plain) is gate_before(BackendWrapper(plain)) is gate_of(plain)
-    assert gate_before(RetryBackend(plain)) is None
-    assert gate_before(BackendWrapper(RetryBackend(BackendWrapper(plain)))) is None
-    plain.retries = True
-    assert gate_before(BackendWrapper(plain)) is None
 
 
 class Broken:

@@ -8,14 +8,11 @@ import anyio
 import pytest
 from limiter_kit import Slow, request
 
-from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core.backend import Options, Request
-from mellea_like.core.conversation import Message
-from mellea_like.core.generation import Usage
-from mellea_like.core.prices import Price
+from mellea_like import Budget, Message, Price, Request
+from mellea_like.backends import ScriptedBackend
+from mellea_like.core import Options, Usage
 from mellea_like.errors import LimitExceeded
-from mellea_like.limits import Budget, Budgets, MemoryStore, RateLimiter, SQLiteStore
-from mellea_like.limits.base import RequestEnd
+from mellea_like.limits import MemoryStore, RateLimiter, RequestEnd, SQLiteStore
 from mellea_like.limits.budget_accounts import Amounts, Denied
 
 pytestmark = pytest.mark.anyio
@@ -134,16 +131,6 @@ async def test_who_leaves_while_waiting_holds_up_nobody(store, virtual_clock):
     assert account.look().reserved == Amounts(1, 0, 40)
 
 
-async def test_who_waits_for_one_account_holds_up_nobody_who_wants_another(store, virtual_clock):
-    key, other, all_ = tokens(store, "k", 10), tokens(store, "o", 10), tokens(store, "all", 100)
-    await standing(store, (key, 10), (all_, 10))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.reserve, [(key, Amounts(1, 0, 5)), (all_, Amounts(1, 0, 5))])
-        await anyio.sleep(1)
-        assert await standing(store, (other, 10), (all_, 10)) != "waits"
-        tasks.cancel_scope.cancel()
-
-
 async def test_an_account_is_forgotten_unless_something_is_reserved(store):
     account = tokens(store, "a", 10)
     held = await standing(store, (account, 10))
@@ -175,20 +162,6 @@ async def test_sums_that_are_larger_than_64_bits_are_exact(store):
     for _ in range(3):
         (await budget.acquire(asked(), BACKEND)).release(RequestEnd(cost, None, None))
     assert budget.spent == Amounts(3, 3 * 123_456_789, 3, 3 * 123_456_789.0)
-
-
-async def test_what_a_store_denies_takes_nothing_of_a_budget_in_memory(store, virtual_clock):
-    own, shared = Budget(requests=5), Budget(requests=1, store=store, name="a")
-    both = Budgets(own, shared)
-    permit = await both.acquire(asked(), BACKEND)
-    with anyio.move_on_after(1):
-        await both.acquire(asked(), BACKEND)
-    assert own.statistics().reserved.requests == 1
-    permit.release(ANSWERED)
-    with pytest.raises(LimitExceeded, match="1 of 1 requests"):
-        await both.acquire(asked(), BACKEND)
-    for budget in (own, shared):
-        assert budget.statistics()[:2] == (Amounts(1, 5, 10), ZERO)
 
 
 async def test_seconds_count_from_the_first_request_of_any_budget_of_the_name(store):

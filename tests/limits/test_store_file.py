@@ -264,11 +264,6 @@ def test_a_file_that_can_not_be_written_is_named(store):
         store.check()
 
 
-def test_making_a_store_opens_nothing(tmp_path):
-    SQLiteStore(tmp_path / "store.db").account("a", FREE)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
 def test_a_file_that_is_locked_is_waited_for(store, library, monkeypatch):
     async def main():

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from limiter_kit import Slow, request
 
 from mellea_like.errors import BackendUnavailable, RateLimited
-from mellea_like.limits.base import LimitedBackend
-from mellea_like.limits.concurrency import AdaptiveLimiter, ConcurrencyLimiter
-from mellea_like.limits.rate import RateLimiter
+from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, LimitedBackend, RateLimiter
 from mellea_like.testing import run_virtual
 
 LIBRARIES = ["asyncio", "trio"]

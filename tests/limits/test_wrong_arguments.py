@@ -6,11 +6,10 @@ import math
 
 import pytest
 
-from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core.prices import Price
+from mellea_like import Budget, Price
+from mellea_like.backends import ScriptedBackend
 from mellea_like.limits import (
     AdaptiveLimiter,
-    Budget,
     ConcurrencyLimiter,
     FallbackBackend,
     LimitedBackend,

@@ -32,13 +32,6 @@ async def test_a_cancelled_scope_asks():
     assert not cancel_requested()
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_told_apart():
-    try:
-        raise asyncio.CancelledError
-    except asyncio.CancelledError:
-        assert not cancel_requested()
-
-
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_native_cancellation_asks(anyio_backend):
     seen = []

@@ -39,14 +39,11 @@ def inside(function, *args, **kwargs) -> None:
     contextvars.copy_context().run(run)
 
 
-def test_a_record_outside_an_iteration_carries_none(records):
+def test_a_record_carries_the_running_iterations_ids_unless_it_has_some(records):
     logger.warning("from elsewhere")
-    assert ids(records[0]) == (None, None, None)
-
-
-def test_ids_that_a_record_has_already_are_kept(records):
+    inside(logger.warning, "from a validator")
     inside(logger.warning, "x", extra={"sampling_id": "own", "iteration": 1, "subsample": 0})
-    assert ids(records[0]) == ("own", 1, 0)
+    assert [ids(record) for record in records] == [(None,) * 3, ("call", 5, 2), ("own", 1, 0)]
 
 
 def test_a_warning_carries_the_running_iterations_ids(records):
