@@ -183,18 +183,6 @@ async def test_cancelling_a_winners_siblings_frees_their_slots(slow):
 
 
 @pytest.mark.anyio
-async def test_no_process_is_left_after_the_block(model):
-    backend = LlamaCppBackend(model[0])
-    for _ in range(2):
-        async with backend:
-            pid = backend.pid
-            assert is_alive(pid)
-            assert (await backend.generate(ask())).text
-        assert not is_alive(pid)
-    assert "not running" in repr(backend)
-
-
-@pytest.mark.anyio
 async def test_no_process_is_left_when_the_block_is_cancelled(slow):
     with anyio.CancelScope() as scope:
         async with LlamaCppBackend(slow._path) as backend:

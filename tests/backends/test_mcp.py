@@ -207,32 +207,6 @@ async def test_a_request_is_sent_to_the_client_and_counted_with_its_cost_unknown
     assert generation.usage == request.meter.usage == Usage(1, 0, 0, 1)
 
 
-class Session:
-    """Keeps how it is asked to send a request."""
-
-    protocol_version = "2025-06-18"
-    can_send_request = True
-
-    def __init__(self) -> None:
-        self.session, self.request_id = self, "17"
-        self.sent: list[tuple[Any, ...]] = []
-
-    def check_client_capability(self, wanted):
-        return wanted.sampling is not None
-
-    async def send_request(self, *arguments):
-        self.sent.append(arguments)
-        return sampled("fine")
-
-
-async def test_a_request_goes_with_the_tools_call_and_has_a_time_limit():
-    session = Session()
-    await MCPSamplingBackend(session, timeout=12.5).generate(ask())
-    ((request, _, timeout, metadata),) = session.sent
-    assert request.method == "sampling/createMessage"
-    assert (timeout, metadata.related_request_id) == (12.5, "17")
-
-
 async def test_a_reply_that_does_not_fit_the_protocol_is_malformed():
     async def odd(context, params):
         return types.CreateMessageResultWithTools(

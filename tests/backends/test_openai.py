@@ -165,17 +165,6 @@ async def test_openais_own_api_needs_a_models_name():
 # --- keys and URLs -----------------------------------------------------------------------------
 
 
-async def test_the_environment_is_read_at_first_use(monkeypatch):
-    backend = OpenAIBackend("m")
-    with OpenAIServer() as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        monkeypatch.setenv("OPENAI_API_KEY", " key-from-the-environment\n")
-        await backend.generate(ask())
-        await backend.aclose()
-    assert server.headers[0]["authorization"] == "Bearer key-from-the-environment"
-    assert backend.base_url == server.url
-
-
 async def test_credentials_in_the_url_are_used_but_not_shown():
     with OpenAIServer() as server:
         url = server.url.replace("http://", "http://me:pass%20word@")

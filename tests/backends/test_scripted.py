@@ -44,19 +44,6 @@ async def test_a_reply_that_never_comes_can_be_cancelled(virtual_clock):
     assert request.meter.usage == Usage(1, 2, 0, unknown=1)
 
 
-async def test_statistics_count_requests_in_flight(virtual_clock):
-    backend = ScriptedBackend([Reply("a", delay=1), Reply("b", delay=2), Reply("c", delay=9)])
-    with anyio.move_on_after(5):
-        async with anyio.create_task_group() as tasks:
-            for _ in range(3):
-                tasks.start_soon(backend.generate, ask())
-            await anyio.sleep(1.5)
-            seen = backend.statistics()
-    assert (seen.started, seen.finished, seen.in_flight, seen.max_in_flight) == (3, 1, 2, 3)
-    end = backend.statistics()
-    assert (end.finished, end.cancelled, end.in_flight, end.max_in_flight) == (2, 1, 0, 3)
-
-
 @pytest.mark.parametrize("usage", [Usage(1, 10, 20), Usage(1, 10, 20, 1), None])
 async def test_tokens_are_words_unless_the_script_says_otherwise(usage):
     request = ask("two words")

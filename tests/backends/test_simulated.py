@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from mellea_like.backends.simulated import SimulatedBackend, gives_itself_away, passes
-from mellea_like.core.backend import Options, Request, RequestMeta, StreamingBackend
+from mellea_like.core.backend import Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.validation import Candidate, Verdict
@@ -89,18 +89,6 @@ async def test_a_cancelled_request_has_cost_the_tokens_so_far(virtual_clock):
         await backend.generate(request)
     assert request.meter.usage == Usage(1, 2, whole // 2, unknown=1)
     assert backend.statistics() == (2, 1, 0, 1, 0, 1, 4, whole + whole // 2)
-
-
-async def test_a_stream_takes_as_long_and_says_the_same_as_the_whole(virtual_clock):
-    backend = SimulatedBackend(median=8)
-    assert isinstance(backend, StreamingBackend)
-    whole = await backend.generate(ask(3))
-    took = virtual_clock.now
-    async with backend.stream(ask(3)) as pieces:
-        seen = [piece async for piece in pieces]
-    assert virtual_clock.now == pytest.approx(2 * took)
-    assert "".join(seen[:-1]) == seen[-1].text == whole.text
-    assert seen[-1].usage == whole.usage
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from journal_kit import (
 from mellea_like import Budget, RejectionSamplingStrategy
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch import Journal, Progress
-from mellea_like.batch.journal import writer as writer_module
 from mellea_like.cli.batch.progress import summary
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.result import SamplingResult
@@ -177,32 +176,6 @@ async def test_a_journal_that_is_there_is_refused_where_it_should_be_new(path):
     assert bytes_beside(path) == before
 
 
-async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path, monkeypatch):
-    times = [f"2026-01-01T00:00:0{second}+00:00" for second in range(5)]
-    monkeypatch.setattr(writer_module, "timestamp", iter(times).__next__)
-    prices = {"m": Price(1.0, 2.0)}
-    async with Journal(path, prices=prices).open(IDENTITY) as store:
-        await write_item(store, 0)
-        await write_item(store, 1, passing=None)
-        store.begin(2, 1, "", "", None)
-        await finish(store, 2, 1, ValueError("x"))
-        store.begin(3, 1, "", "", None)
-        running = await unfinished(path)
-    assert running["format"] == "mellea_like.run"
-    assert running["version"] == 1
-    assert running["identity"] == IDENTITY
-    assert running["ended"] is None
-    assert running["counts"] == {"passed": 1, "failed": 1, "errored": 1, "unfinished": 1}
-    assert running["prices"] == {"m": [1.0, 2.0, "USD"]}
-    over = await run_of(path)
-    assert (running["started"], over["started"], over["ended"]) == (times[0], times[0], times[2])
-    async with Journal(path).open(IDENTITY):
-        assert (await run_of(path))["ended"] is None
-    again = await run_of(path)
-    assert (again["started"], again["ended"]) == (times[0], times[4])
-    assert again["prices"] == running["prices"]  # No other were given.
-
-
 # --- reading ------------------------------------------------------------------------------------
 
 
@@ -222,15 +195,6 @@ async def test_reading_changes_no_byte_and_leaves_no_file(path, tmp_path):
 
 
 # --- how it is written --------------------------------------------------------------------------
-
-
-async def test_a_result_is_on_the_disk_when_finish_returns(path, tmp_path):
-    async with Journal(path).open(IDENTITY) as store:
-        for item in range(3):
-            await write_item(store, item)
-            (tmp_path / str(item)).mkdir()
-            copy = copy_of(path, tmp_path / str(item) / "copy.db")
-            assert (await run_of(copy))["counts"]["passed"] == item + 1
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

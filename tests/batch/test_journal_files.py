@@ -14,16 +14,7 @@ from pathlib import Path
 
 import pytest
 from anyio import to_thread
-from journal_kit import (
-    IDENTITY,
-    bytes_beside,
-    copy_of,
-    integrity,
-    items_of,
-    run_of,
-    write_item,
-    write_run,
-)
+from journal_kit import IDENTITY, bytes_beside, items_of, run_of, write_item, write_run
 
 from mellea_like.batch import Journal, read_items, read_run
 from mellea_like.batch.journal.database import connect, create, make_durable
@@ -273,18 +264,6 @@ async def test_a_journal_in_a_folder_that_nobody_may_write_is_read(public):
 # --- damage -------------------------------------------------------------------------------------
 
 
-async def test_a_truncated_journal_is_refused(path, tmp_path):
-    async with Journal(path).open(IDENTITY) as store:
-        for item in range(100):
-            await write_item(store, item)
-    whole = path.read_bytes()
-    (tmp_path / "cut").mkdir()
-    cut = tmp_path / "cut" / "run.db"
-    for length in (1, 99, 100, 511, 4095, 4096, 8192, len(whole) // 2, len(whole) - 4096):
-        cut.write_bytes(whole[:length])
-        assert await refusals(cut)
-
-
 def read_all(path: Path) -> list[object]:
     return [read_run(path), *read_items(path)]
 
@@ -323,22 +302,6 @@ async def test_a_row_that_flipped_bits_hide_is_missed(path, table):
     path.write_bytes(whole)
     for said in await refusals(path):
         assert "is damaged" in said
-
-
-async def test_a_main_file_that_its_log_was_being_copied_into_is_no_damage(path, tmp_path):
-    (tmp_path / "killed").mkdir()
-    killed = tmp_path / "killed" / "run.db"
-    async with Journal(path).open(IDENTITY) as store:
-        for item in range(20):
-            await write_item(store, item)
-        copy_of(path, killed)
-        made = path.stat().st_size
-    # As after a kill when the first pages had been copied: the first one knows of all of them.
-    killed.write_bytes(path.read_bytes()[:made])
-    assert len(await items_of(killed)) == 20
-    async with Journal(killed).open(IDENTITY) as store:
-        assert len(await store.lookup(0, 99)) == 20
-    assert integrity(killed) == "ok"
 
 
 @pytest.mark.parametrize(

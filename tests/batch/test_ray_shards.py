@@ -12,25 +12,6 @@ from mellea_like.errors import MelleaError
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 
-async def test_shards_share_an_actors_calls_and_the_oldest_goes_first():
-    calls = Calls()
-    actor, ended = sampler(calls.strategy, calls=4), []
-
-    async def shard(start):
-        await actor(block(start, start + 10))
-        ended.append(start)
-
-    began = anyio.current_time()
-    async with anyio.create_task_group() as tasks:
-        for start in (0, 10, 20):
-            tasks.start_soon(shard, start)
-            await anyio.wait_all_tasks_blocked()
-    assert calls.most == 4
-    assert ended == [0, 10, 20]
-    # 30 rows, 4 at a time: a shard's last rows leave no room empty.
-    assert anyio.current_time() - began == pytest.approx(8 * 0.25, abs=0.05)
-
-
 async def test_a_shard_that_is_broken_off_leaves_its_room_to_the_next():
     calls = Calls()
     actor = sampler(calls.strategy, calls=2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from batch_kit import Counted, Plan, agrees, ids, into, results_of, strategy
+from batch_kit import Plan, ids, into, results_of, strategy
 
 from mellea_like import BaseSamplingStrategy, Budget, Instruction, Requirement, sample_many
 from mellea_like.errors import (
@@ -25,19 +25,6 @@ pytestmark = pytest.mark.anyio
 
 
 # --- what is handed on -----------------------------------------------------------------------
-
-
-async def test_every_item_has_its_result(virtual_clock):
-    prompts = ["one", "two", "three"]
-    items = await results_of(strategy(), prompts, concurrency=2)
-    assert {item.id: item.item for item in items} == dict(enumerate(prompts))
-    for item in items:
-        assert item.status == "passed"
-        assert item.success
-        assert item.value == item.unwrap() == "yes"
-        assert item.usage == item.result.usage
-        assert (item.attempt, item.replayed, item.error) == (1, False, None)
-        assert item.result.slices[0].action == Instruction(item.item, requirements=(agrees,))
 
 
 async def test_the_arguments_of_a_call_are_passed_on(virtual_clock):
@@ -202,24 +189,6 @@ async def test_a_source_that_fails_to_close_is_logged(virtual_clock, caplog):
         async for _ in results:
             break
     assert "closing the source of the batch: OSError: can't close" in caplog.text
-
-
-# --- a budget of all items ---------------------------------------------------------------------
-
-
-async def test_a_budget_that_is_spent_ends_the_run_after_what_is_paid_for(virtual_clock):
-    source = Counted(map(str, range(1000)))
-    seen = []
-    with pytest.raises(LimitExceeded, match="'of the day'") as caught:
-        await into(
-            seen,
-            sample_many(
-                strategy(), source, concurrency=4, budget=Budget(requests=10, name="of the day")
-            ),
-        )
-    assert [item.status for item in seen] == ["passed"] * 10
-    assert source.taken < 20
-    assert any("shared by the items" in note for note in caught.value.__notes__)
 
 
 # --- wrong arguments ---------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from batch_kit import ids, results_of, strategy
+from batch_kit import results_of, strategy
 from typed_values import Aliased, Computed, Doubling, Excluded, Login, Stamped, shown
 
-from mellea_like import BestOf, Budget, FunctionBackend, Generation, Journal, Request, sample_many
-from mellea_like.batch import read_items, read_run
+from mellea_like import BestOf, Budget, FunctionBackend, Generation, Journal, Request
+from mellea_like.batch import read_items
 from mellea_like.batch.journal.identity import label_of
 from mellea_like.core import Usage
 from mellea_like.errors import AuthenticationFailed, InvalidRequest, JournalError, SamplingFailed
@@ -44,40 +44,6 @@ class Quick:
 
 async def read(path: Path) -> list[dict[str, Any]]:
     return await anyio.to_thread.run_sync(lambda: list(read_items(path)))
-
-
-PROMPTS = [f"prompt {n % 30}" for n in range(50)]
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-async def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path, ordered):
-    path, backend = tmp_path / "run.db", Quick()
-    acknowledged = []
-    async with sample_many(
-        strategy(backend), PROMPTS, concurrency=8, journal=path, in_order=ordered
-    ) as results:
-        async for item in results:
-            acknowledged.append(item.id)
-            if len(acknowledged) == 25:
-                break
-    asked = len(backend.asked)
-    items = await results_of(
-        strategy(backend), PROMPTS, concurrency=8, journal=str(path), in_order=ordered
-    )
-    assert sorted(ids(items)) == list(range(50))
-    if ordered:
-        assert ids(items) == list(range(50))
-    assert set(acknowledged) <= {item.id for item in items if item.replayed}
-    repeated = asked + len(backend.asked[asked:]) - 50
-    assert 0 <= repeated <= 8, "at most what was in flight"
-    assert {item.attempt for item in items} <= {1, 2}
-    assert [item.item for item in sorted(items, key=lambda item: item.id)] == PROMPTS
-
-    stored = await read(path)
-    assert [item["id"] for item in stored] == list(range(50))
-    assert {item["status"] for item in stored} == {"passed"}
-    run = await anyio.to_thread.run_sync(read_run, path)
-    assert run["counts"]["passed"] == 50
 
 
 async def test_a_finished_run_comes_again_as_it_was(tmp_path):

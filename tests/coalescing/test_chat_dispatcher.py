@@ -166,16 +166,6 @@ async def test_submit_raises_where_there_is_no_room():
 # --- errors that no one sees ------------------------------------------------------------------
 
 
-async def test_a_message_that_is_queued_is_logged_with_its_session_and_the_depth(caplog):
-    caplog.set_level("DEBUG", "mellea_like")
-    async with chat(Bot(1)) as dispatcher:
-        await say(dispatcher, (0, "one"), (0.6, "two"), (0.7, "three"))
-    records = [record for record in caplog.records if hasattr(record, "depth")]
-    assert [(record.session, record.depth) for record in records] == [("a", 1), ("a", 1), ("a", 2)]
-    assert {record.levelname for record in records} == {"DEBUG"}
-    assert records[2].getMessage() == "session 'a' is running: 2 waiting"
-
-
 async def test_the_error_of_a_run_that_no_one_waits_for_is_logged(caplog):
     bot = Bot(1, error=OSError("the model is down"))
     async with chat(bot) as dispatcher:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from joint_kit import Person, entry, text_of
+from joint_kit import Person, entry
 
-from mellea_like import RejectionSamplingStrategy, Requirement, requirement
+from mellea_like import RejectionSamplingStrategy, requirement
 from mellea_like.coalescing import SamplingCoordinator
-from mellea_like.core import Usage
 from mellea_like.errors import MissingAnswer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -45,23 +44,6 @@ async def test_four_subsamples_make_one_request_a_round():
     # Those that had not been looked at when it won have their answers too.
     assert {slice_.outcome for slice_ in result.slices} <= {"failed", "passed", "cancelled"}
     assert sum(s.outcome == "passed" for s in result.slices) == 1
-
-
-async def test_ten_calls_at_once_make_one_request():
-    person = Person(lambda tasks: [entry(task, "good " + text_of(task)) for task in tasks])
-    unsaid = Requirement("good", lambda c: "good" in c.text, inline=True, check_only=True)
-    results = {}
-
-    async def call(coordinator, number):
-        strategy = RejectionSamplingStrategy(coordinator)
-        results[number] = await strategy.sample(f"job {number}", [unsaid])
-
-    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
-        for number in range(10):
-            tasks.start_soon(call, coordinator, number)
-    assert person.sizes == [10]
-    assert {n: r.value for n, r in results.items()} == {n: f"good job {n}" for n in range(10)}
-    assert sum((r.usage for r in results.values()), Usage()) == Usage(1, 100, 50)
 
 
 async def test_a_missing_answer_costs_its_turn_only():

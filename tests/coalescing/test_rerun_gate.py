@@ -135,16 +135,6 @@ async def test_restart_cancels_the_tick_and_the_next_one_answers_all(virtual_clo
     assert gate.status().coalesced == 1
 
 
-async def test_a_steady_stream_of_restarts_cannot_starve_the_gate(virtual_clock):
-    tick = Ticks(seconds=1)
-    async with RerunGate(tick, on_busy="restart", max_wait=3) as gate:
-        asked = Requests(gate)
-        await asked.all(*((0.5 * i, f"{i}") for i in range(20)))
-    # From 3 s after the first request on, its tick is left to end; then the same again.
-    assert asked.back["0"] == (3.5, 6)
-    assert all(at - int(name) / 2 <= 3 + 1 + 1 for name, (at, _) in asked.back.items())
-
-
 async def test_a_request_that_left_before_the_restart_is_not_answered(virtual_clock):
     tick = Ticks()
     async with RerunGate(tick, on_busy="restart") as gate:

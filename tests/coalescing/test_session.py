@@ -128,16 +128,3 @@ def test_a_follow_up_that_all_have_left_does_not_spare_the_next_its_window(leave
     assert session.phase is ChatPhase.IDLE
     came(session, (3, "c"))
     assert session.due() == 3.5
-
-
-def test_the_window_is_that_of_the_messages_that_are_left():
-    session = make()
-    first, last = message("a"), message("c")
-    session.admit(first, 0)
-    came(session, (0.4, "b"))
-    session.admit(last, 0.8)
-    assert session.withdraw(last)
-    assert session.due() == 0.9
-    assert not session.withdraw(last)
-    assert texts(session.take()) == ["a", "b"]
-    assert not session.withdraw(first), "a run has it"

@@ -16,7 +16,7 @@ from mellea_like.errors import (
     BackendUnavailable,
     RateLimited,
 )
-from mellea_like.limits.base import Limit, LimitedBackend, RequestEnd
+from mellea_like.limits.base import LimitedBackend, RequestEnd
 from mellea_like.limits.concurrency import AdaptiveLimiter, Window
 from mellea_like.testing import run_virtual
 
@@ -125,19 +125,6 @@ async def test_nobody_goes_until_the_time_that_a_429_names(virtual_clock, retry_
 
 
 # --- setting it -----------------------------------------------------------------------------------
-
-
-async def test_the_window_may_be_set_while_it_runs(virtual_clock):
-    backend, limiter = Slow(1.0), AdaptiveLimiter(1)
-    limited = LimitedBackend(backend, limiter)
-    async with anyio.create_task_group() as tasks:
-        for _ in range(10):
-            tasks.start_soon(limited.generate, request())
-        await anyio.sleep(0.5)
-        limiter.concurrency = 5
-        assert (limiter.concurrency, *limiter.statistics()) == (5, 5, 5, 5, 5, 0)
-    assert limiter.concurrency > 5  # It goes on from there.
-    assert isinstance(limiter, Limit)
 
 
 @pytest.mark.parametrize(("limit", "error"), [(0, ValueError), (11, ValueError), (2.5, TypeError)])

@@ -82,18 +82,6 @@ async def test_all_or_nothing_is_reserved(store, virtual_clock):
     assert (small.look().reserved, large.look().reserved) == (Amounts(1, 0, 10),) * 2
 
 
-async def test_accounts_of_one_name_are_one_and_each_asks_by_its_own_limits(store, virtual_clock):
-    low, high = tokens(store, "a", 50), tokens(store, "a", 100)
-    held = await standing(store, (low, 50))
-    assert await standing(store, (low, 1)) == "waits"
-    more = await standing(store, (high, 30))
-    assert low.look()[:4] == high.look()[:4]
-    held.settle([Amounts(1, 0, 50)])
-    assert await standing(store, (low, 1)) == ("output_tokens", 50)
-    more.settle([Amounts(1, 0, 30)])
-    assert await standing(store, (high, 21)) == ("output_tokens", 80)
-
-
 async def test_those_who_wait_go_in_the_order_of_arrival_and_small_ones_do_not_overtake(
     store, virtual_clock
 ):
