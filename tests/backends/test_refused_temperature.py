@@ -105,6 +105,15 @@ async def test_a_temperature_that_somebody_asked_for_is_refused_loudly(make):
     assert temperatures(server) == [0, 0]
 
 
+async def test_another_refusal_is_raised_as_ever():
+    with OpenAIServer(Answer.error(400, "Unknown field: 'seed'")) as server:
+        judge = chat(server)
+        with pytest.raises(RequirementError, match="seed"):
+            await judged_by(judge).sample("do", ["be kind"])
+        await judge.aclose()
+    assert temperatures(server) == [0]
+
+
 async def test_a_format_and_a_temperature_may_both_be_refused():
     def choose(number: int, body: dict[str, Any]) -> Answer:
         if "response_format" in body:

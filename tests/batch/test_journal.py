@@ -18,12 +18,15 @@ from journal_kit import (
     plain,
     run_of,
     sampled,
+    until,
     write_item,
 )
 
 from mellea_like import Budget, RejectionSamplingStrategy
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch import Journal, Progress
+from mellea_like.batch.journal import journal as journal_module
+from mellea_like.batch.journal.writer import JournalFile
 from mellea_like.cli.batch.progress import summary
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.result import SamplingResult
@@ -192,6 +195,36 @@ async def test_reading_changes_no_byte_and_leaves_no_file(path, tmp_path):
         after = bytes_beside(journal)
         after.pop("run.db-shm", None)
         assert after == before
+
+
+@pytest.fixture
+def commits(monkeypatch):
+    """How many rows each commit has written."""
+    sizes: list[int] = []
+    commit = JournalFile.commit
+
+    def counted(file: JournalFile, rows: Any) -> None:
+        commit(file, rows)
+        sizes.append(sum(map(len, rows.values())))
+
+    monkeypatch.setattr(JournalFile, "commit", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("reason", ["very many", "somebody waits", "closed"])
+async def test_rows_are_written_at_once_where_there_is_a_reason(path, commits, monkeypatch, reason):
+    monkeypatch.setattr(journal_module, "LINGER", 3600)
+    result = await sampled("x")
+    with anyio.fail_after(20):
+        async with Journal(path).open(IDENTITY) as store:
+            commits.clear()
+            for item in range(500 if reason == "very many" else 1):
+                store.begin(item, 1, "", "", None)
+            if reason == "somebody waits":
+                await finish(store, 0, 1, result)
+            elif reason == "very many":
+                await until(lambda: bool(commits))
+            assert bool(commits) == (reason != "closed")
 
 
 # --- how it is written --------------------------------------------------------------------------

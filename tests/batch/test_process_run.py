@@ -61,6 +61,11 @@ def test_a_process_that_dies_is_told_of_when_the_others_have_ended(tmp_path):
     assert passed[1] < 5
 
 
+def test_a_function_that_fails_ends_all():
+    with pytest.raises(MelleaError, match="TypeError: make_strategy returned 'no strategy'"):
+        outcomes(make=process_kit.make_badly)
+
+
 @pytest.mark.parametrize(
     ("more", "error", "says"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import asynccontextmanager
 
 import anyio
@@ -10,6 +11,7 @@ from cluster_limit_kit import FakeActor, Server, Worker
 
 from mellea_like.batch.ray import ClusterLimit
 from mellea_like.batch.ray.cluster_limit import SILENCE
+from mellea_like.core.prices import Price
 from mellea_like.errors import BackendTimeout, LimitExceeded, RateLimited
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -146,3 +148,10 @@ async def test_workers_stop_with_a_clear_error_when_the_actor_dies(calls):
 def test_what_is_wrong_with_a_limit_is_said_when_it_is_made(limits, error, says):
     with pytest.raises(error, match=says):
         ClusterLimit(**limits)
+
+
+def test_a_limit_can_be_sent_to_an_actor_and_keeps_its_name():
+    limit = ClusterLimit(money=1.0, prices={"m": Price(1.0, 2.0)}, requests_per_minute=5)
+    again = pickle.loads(pickle.dumps(limit))
+    assert again == limit
+    assert again.name != ClusterLimit(requests=1).name

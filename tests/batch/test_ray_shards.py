@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from cluster_limit_kit import FakeActor
 from pydantic import BaseModel
 from shard_kit import Calls, block, sampler
 
+from mellea_like import RejectionSamplingStrategy
+from mellea_like.backends import FunctionBackend
+from mellea_like.batch.ray import ClusterLimit
+from mellea_like.batch.ray.cluster_limit import RemoteLimit
 from mellea_like.errors import MelleaError
+from mellea_like.limits import LimitedBackend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -45,3 +51,24 @@ async def test_a_factory_that_fails_is_told_with_the_first_shard(make, says):
     actor = sampler(make)
     with pytest.raises(MelleaError, match=says):
         await actor(block(0, 1))
+
+
+def limited(answers, tasks, limit, **more):
+    """Make an actor that asks for each request, without Ray."""
+    actor = sampler(answers.strategy, **more)
+    actor._limit = RemoteLimit(FakeActor(limit, tasks))
+    backend = LimitedBackend(FunctionBackend(answers), actor._limit)
+    actor._strategy = RejectionSamplingStrategy(backend, loop_budget=1)
+    return actor
+
+
+async def test_rows_that_the_budget_does_not_reach_are_unfinished_and_the_shard_goes_on():
+    calls = Calls()
+    async with anyio.create_task_group() as tasks:
+        actor = limited(calls, tasks, ClusterLimit(requests=7), calls=2)
+        rows = (await actor(block(0, 10))).to_pylist()
+    done = [row["status"] for row in rows]
+    assert (done.count("passed"), len(calls.asked)) == (7, 7)
+    assert done.count("unfinished") + done.count("errored") == 3
+    assert all("budget 'cluster'" in row["error"] for row in rows if not row["success"])
+    assert [row["id"] for row in rows] == list(range(10))

@@ -361,6 +361,22 @@ async def test_interleaved_choices_of_a_real_server():
         await inner.aclose()
 
 
+async def test_a_win_closes_the_connection_of_all_choices():
+    async def write(send):
+        send.head(200, "text/event-stream", {})
+        for event in (chunk(0, "no"), chunk(1, "yes"), chunk(1, None, "stop")):
+            send.event(event)
+        await anyio.sleep(30)
+
+    with OpenAIServer(Answer(write=write)) as server:
+        inner = OpenAIBackend("m", base_url=server.url)
+        async with ChoicesBackend(inner, 2) as backend:
+            result = await strategy(backend, 2).sample("do", [yes])
+            assert result.best.iteration == 2
+            await server.wait_until(lambda: server.disconnected == 1)
+        await inner.aclose()
+
+
 async def test_it_keeps_every_promise_of_a_backend():
     def several(number, body):
         events = [chunk(i, f"reply {number}") for i in range(body.get("n", 1))]

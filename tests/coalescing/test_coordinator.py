@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from contextvars import ContextVar
 from dataclasses import replace
@@ -275,6 +276,33 @@ async def test_a_cancellation_that_no_one_asked_for_is_an_error():
         results = await gather(coordinator, *asks(2))
     assert [type(result) for result in results] == [BackendUnavailable, BackendUnavailable]
     assert "that no one asked for" in str(results[0])
+
+
+async def test_an_unmetered_backend_that_fails_when_asked_again_has_sent_one_request_more():
+    class Bare:
+        async def generate(self, request):
+            if tasks := tasks_of(request):
+                text = json.dumps(echo(tasks)[1:])
+                return Generation(text, usage=Usage(1, 7, 3))
+            raise BackendUnavailable("gone")
+
+    requests = asks(2)
+    async with SamplingCoordinator(Bare()) as coordinator:
+        await gather(coordinator, *requests)
+    assert sum((request.meter.usage for request in requests), Usage()) == Usage(2, 7, 3, 1)
+
+
+async def test_a_member_that_left_bears_its_part_of_what_was_known():
+    person = Person(delay=2)
+    requests = asks(3)
+    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
+        tasks.start_soon(gather, coordinator, *requests[1:])
+        with anyio.move_on_after(6):
+            await coordinator.generate(requests[0])
+        left = requests[0].meter.usage
+        assert left.input_tokens in {33, 34}
+    assert requests[0].meter.usage == left
+    assert sum((r.meter.usage for r in requests), Usage()) == Usage(1, 100, 50)
 
 
 # --- what it is -----------------------------------------------------------------------------------

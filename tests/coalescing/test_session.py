@@ -82,6 +82,17 @@ def test_messages_with_different_run_functions_are_split_at_the_boundary(runs, b
     assert taken == batches
 
 
+def test_only_what_would_have_joined_the_run_interrupts_it():
+    session = make(on_busy="interrupt")
+    came(session, (10, "a"))
+    session.take()
+    assert session.admit(message("b", run=other), 10.6) is None
+    assert session.admit(message("c"), 10.7) is None, "b goes first"
+    session.run_ended(cancelled=False)
+    assert session.due() == AT_ONCE
+    assert texts(session.take()) == ["b"]
+
+
 # --- room and policies ------------------------------------------------------------------------
 
 

