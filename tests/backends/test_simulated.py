@@ -81,6 +81,13 @@ async def test_errors_come_at_their_rates(virtual_clock):
     assert backend.statistics().failed == seen.count(BackendUnavailable) + seen.count(RateLimited)
 
 
+async def test_a_rate_limit_comes_at_once_and_says_how_long_to_wait(virtual_clock):
+    with pytest.raises(RateLimited) as caught:
+        await SimulatedBackend(rate_limit_rate=1, retry_after=4).generate(ask())
+    assert (caught.value.status, caught.value.retry_after, caught.value.retryable) == (429, 4, True)
+    assert virtual_clock.now == 0
+
+
 async def test_a_cancelled_request_has_cost_the_tokens_so_far(virtual_clock):
     request = ask(7)
     backend = SimulatedBackend(median=10, sigma=0, output_tokens=40)

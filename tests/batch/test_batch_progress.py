@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from batch_kit import Plan, results_of, strategy
+from batch_kit import MemoryJournal, Plan, results_of, strategy
 
 from mellea_like.batch import Progress, sample_many
 from mellea_like.core import Usage
@@ -37,6 +37,19 @@ async def test_progress_counts_items_by_what_came_of_them(virtual_clock):
         assert results.progress.done == 5
         await anyio.sleep(100)
     assert results.progress.elapsed == 50, "the run has ended, and its time with it"
+
+
+async def test_what_comes_from_the_journal_does_not_count_in_the_rate(virtual_clock):
+    journal = MemoryJournal()
+    await results_of(strategy(), ["a", "b", "c"], concurrency=3, journal=journal)
+    journal.items[2].result = None
+    async with sample_many(strategy(), ["a", "b", "c"], concurrency=3, journal=journal) as results:
+        assert len([item async for item in results]) == 3
+        now = results.progress
+    assert (now.done, now.replayed) == (3, 2)
+    assert now.rate == 1
+    assert now.usage == Usage(1, 2, 3)
+    assert now.replayed_usage == Usage(2, 4, 6)
 
 
 async def test_progress_of_nothing():
