@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from mellea_like.checking import CheckResult, ReplyLike, check
+from mellea_like.checking import CheckResult, ReplyLike, Requirements, check, several
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.core.conversation import Message
 from mellea_like.core.display import shown
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Prompt", "Requirements", "Reward", "reward"]
 
-Requirements: TypeAlias = "Requirement | str | Sequence[Requirement | str]"
 Prompt: TypeAlias = "str | Sequence[Message | Mapping[str, Any]]"
 """A prompt: a text, or a conversation as messages or OpenAI-style dictionaries."""
 
@@ -269,8 +268,7 @@ def _refuse_forgeable(requirements: Requirements) -> None:
     Raises:
         ValueError: a program can forge a pass of a requirement.
     """
-    parts = [requirements] if isinstance(requirements, str | Requirement) else requirements
-    for part in parts:
+    for part in several(requirements):
         if isinstance(part, Requirement):
             maker = getattr(getattr(part.origin, "func", None), "__name__", None)
             if maker == "passes_tests":
