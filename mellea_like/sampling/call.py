@@ -177,7 +177,8 @@ class RunningCall:
                 return await self._run()
             finally:
                 slices = self._call.slices
-                asked = next((s.messages for s in slices if s.messages), ())
+                first = next((s for s in slices if s.messages), None)
+                asked = first.messages[: len(first.messages) - len(first.rounds)] if first else ()
                 telemetry.decided(
                     span, self._ending, slices, self.usage, asked=asked, money=self._money()
                 )
