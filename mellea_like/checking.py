@@ -159,6 +159,7 @@ class NoJudge:
     """In place of a judge: it is refused before it could be asked."""
 
     can_judge = False
+    unfit = "there is none"
     retries = True
 
     async def generate(self, request: Request) -> Generation:

@@ -221,7 +221,11 @@ class Reward:
     ) -> CheckResult[Any]:
         requirements = self.requirements
         if callable(requirements):
-            requirements = requirements(row)
+            found: object = requirements(row)
+            if found is None:
+                msg = f"{requirements!r} returned None for a row: return its requirements"
+                raise TypeError(msg)
+            requirements = cast("Requirements", found)
             _refuse_forgeable(requirements)
         before, reply = _reply_of(completion)
         asked = () if prompt is None else prompt
@@ -285,7 +289,12 @@ def _reply_of(completion: Any) -> tuple[list[Message], ReplyLike]:
     """Return the messages before a completion's reply, and the reply; empty if it has none."""
     if isinstance(completion, str | Mapping | Message | Generation):
         return [], cast("ReplyLike", completion)
-    messages = _messages(completion)
+    if not isinstance(completion, list | tuple) or not all(
+        isinstance(message, Mapping | Message) for message in cast("Sequence[object]", completion)
+    ):
+        msg = f"a completion is a text, or a conversation as messages, not {shown(completion)}"
+        raise TypeError(msg)
+    messages = _messages(cast("Sequence[Any]", completion))
     if not messages or messages[-1].role != "assistant":
         return messages, ""  # The rounds of its tools were used up, say.
     return messages[:-1], messages[-1]
