@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path  # noqa: TC003 (Typer reads the annotations)
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from mellea_like.batch import Journal, check_many
 from mellea_like.batch.rows.formats import BadRow, whole
 from mellea_like.cli.backends import openai_upstream
@@ -21,12 +23,14 @@ from mellea_like.cli.errors import code_of, in_options, logs, problems_of, repor
 from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.cli.judge_budget import BUDGET, PRICE, judge_budget, read_judge_price
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
+from mellea_like.cli.outages import watched_servers
 from mellea_like.cli.reply_rows import REPLIES, STANDARD, field_of, opened, rows_of
 from mellea_like.cli.standard_streams import one_line, printable, warn
 from mellea_like.core.display import plural
 from mellea_like.core.generation import Usage
 from mellea_like.core.validation import ValidationStatus
 from mellea_like.errors import AuthenticationFailed, LimitExceeded
+from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS, is_code_check
 from mellea_like.specification.strategy import StrategySpec
 from mellea_like.specification.upstream import open_upstream
@@ -245,6 +249,8 @@ class _Checks:
                     open_upstream(self._judge, follow_redirects=True)
                 )
             file = stack.enter_context(opened(options.source))
+            gates = [] if judge is None else [gate_of(judge)]
+            await stack.enter_async_context(watched_servers(lambda: gates, warn))
             results = await stack.enter_async_context(
                 check_many(
                     rows_of(options.source, file),
@@ -264,7 +270,7 @@ class _Checks:
             )
             if self._output is not None:
                 self._output.begin(None, at_once=True)
-                stack.push_async_callback(self._output.close, keep=True)
+                stack.push_async_callback(self._close, self._output)
             view = None if options.quiet else live_view(self._progress)
             if view is not None:
                 stack.enter_context(view)
@@ -275,6 +281,10 @@ class _Checks:
                 self._count(item)
                 if self._output is not None:
                     await self._output.write(_record(item))
+
+    async def _close(self, output: Output) -> None:
+        with anyio.CancelScope(shield=True):
+            await output.close(keep=True)
 
     @property
     def _settings(self) -> dict[str, Any]:

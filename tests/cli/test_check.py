@@ -270,3 +270,15 @@ def test_a_row_that_is_undecided_keeps_its_other_verdicts(command, replies, tmp_
     assert row["status"] == "errored"
     assert [one["status"] for one in row["verdicts"]] == ["passed", "errored"]
     assert "not today" in row["error"]
+
+
+def test_a_judge_that_is_down_ends_the_run(command, replies, tmp_path, monkeypatch):
+    monkeypatch.setattr("mellea_like.cli.outages.GIVE_UP_AFTER", 0.1)
+    out = tmp_path / "verdicts.jsonl"
+    code, table, err = command(
+        *("check", str(replies), "--require", "says when", "--judge", "m", "-o", str(out)),
+        *("--judge-base-url", "http://127.0.0.1:9/v1"),
+    )
+    assert (code, table) == (3, "")
+    assert "Waiting for http://127.0.0.1:9/v1" in err
+    assert err.splitlines()[-1].startswith("mellea-like: can't reach http://127.0.0.1:9/v1")
