@@ -221,7 +221,7 @@ class Reward:
     ) -> CheckResult[Any]:
         requirements = self.requirements
         if callable(requirements):
-            found: object = requirements(row)
+            found: Any = requirements(row)
             if found is None:
                 msg = f"{requirements!r} returned None for a row: return its requirements"
                 raise TypeError(msg)
@@ -289,12 +289,13 @@ def _reply_of(completion: Any) -> tuple[list[Message], ReplyLike]:
     """Return the messages before a completion's reply, and the reply; empty if it has none."""
     if isinstance(completion, str | Mapping | Message | Generation):
         return [], cast("ReplyLike", completion)
-    if not isinstance(completion, list | tuple) or not all(
-        isinstance(message, Mapping | Message) for message in cast("Sequence[object]", completion)
-    ):
+    listed = isinstance(completion, list | tuple)
+    completion = cast("Any", completion)
+    parts: list[Any] = list(completion) if listed else []
+    if not listed or not all(isinstance(part, Mapping | Message) for part in parts):
         msg = f"a completion is a text, or a conversation as messages, not {shown(completion)}"
         raise TypeError(msg)
-    messages = _messages(cast("Sequence[Any]", completion))
+    messages = _messages(parts)
     if not messages or messages[-1].role != "assistant":
         return messages, ""  # The rounds of its tools were used up, say.
     return messages[:-1], messages[-1]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import anyio
 
@@ -269,7 +269,7 @@ async def compare(
 
     async def tried(example: T, variant: Callable[[T], Awaitable[bool]]) -> bool:
         with foreign("a variant"):
-            passed: object = await variant(example)
+            passed: Any = await variant(example)
         if passed is None:
             msg = f"{variant!r} returned None: return whether the example passed"
             raise TypeError(msg)

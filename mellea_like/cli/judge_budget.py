@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.cli.draw_options import BUDGETS, parse_budget
 from mellea_like.cli.exit_codes import Exit, Problem
@@ -34,7 +34,7 @@ PRICE = (
 def read_judge_price(given: str | None) -> Price | None:
     """Read the value of ``--price``."""
     try:
-        price: Any = read_price(given)
+        price = cast("Price | None", read_price(given))
     except ValueError as exc:
         msg = f"--price {exc}"
         raise Problem(msg, Exit.USAGE) from exc

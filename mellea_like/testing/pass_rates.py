@@ -23,6 +23,7 @@ import json
 import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -158,8 +159,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         pytest.fail(rule, pytrace=False)
     config = item.config
     body: Callable[..., Any] = item.obj
-    cache = _cache_of(config, item.nodeid)
-    trial = Trial(body, rule, _purse_of(config), config.stash.get(_PRICE, None), cache)
+    price = config.stash.get(_PRICE, None)
+    trial = Trial(body, rule, _purse_of(config), partial(_draw, config, item.nodeid), price)
     item.stash[_TRIAL] = trial
     item.obj = trial.stand_in()
     try:
@@ -193,21 +194,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def _cache_of(config: pytest.Config, test: str) -> Callable[[int, Any], Any] | None:
-    """Return the function that gives a run of a test its cached backend; None without a cache."""
+def _draw(config: pytest.Config, test: str, number: int) -> Draw:
+    """Make the draw of a run of a test."""
     path = config.getoption("--cached")
     if path is None:
-        return None
+        return Draw(number)
     caches = config.stash.setdefault(_CACHES, dict[int, Any]())
 
-    def cached(number: int, backend: Any) -> Any:
+    def cached(backend: Any) -> Any:
         from mellea_like.backends import CachedBackend  # noqa: PLC0415
 
         if id(backend) not in caches:
             caches[id(backend)] = CachedBackend(backend, path)
         return caches[id(backend)].apart(f"{test} {number}")
 
-    return cached
+    return Draw(number, _cache=cached)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

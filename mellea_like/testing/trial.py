@@ -22,12 +22,12 @@ from mellea_like.core.generation import Meter, Usage
 from mellea_like.runtime.event_loops import foreign, split_cancellation
 from mellea_like.runtime.threads import run_in_thread
 from mellea_like.sequential import PassRateTest
-from mellea_like.testing.pass_rates import Draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mellea_like.core.prices import Price
+    from mellea_like.testing.pass_rates import Draw
 
 LONGEST = 500
 """Characters of a failing reply that are shown."""
@@ -78,8 +78,9 @@ class Trial:
     body: Callable[..., Any]
     rule: Rule
     purse: Purse
+    draw: Callable[[int], Draw]
+    """Makes the draw of a run, from its number."""
     price: Price | None = None
-    cache: Callable[[int, Any], Any] | None = None
     raised: BaseException | None = None
     """What ended the test, other than its verdict."""
     returned: object = None
@@ -114,14 +115,16 @@ class Trial:
 
         So whatever runs async tests runs it, in the event loop of the test's async fixtures.
         """
-        wraps = functools.wraps(self.body, updated=())
-        if not inspect.iscoroutinefunction(self.body):
-            return wraps(lambda **fixtures: anyio.run(self._run, fixtures))
 
+        @functools.wraps(self.body, updated=())
         async def tried(**fixtures: Any) -> None:
             await self._run(fixtures)
 
-        return wraps(tried)
+        @functools.wraps(self.body, updated=())
+        def tried_in_threads(**fixtures: Any) -> None:
+            anyio.run(self._run, fixtures)
+
+        return tried if inspect.iscoroutinefunction(self.body) else tried_in_threads
 
     def conclude(self) -> None:
         """Raise what the test raised, or fail it if it has not passed."""
@@ -192,8 +195,7 @@ class Trial:
 
     async def _passes(self, number: int, fixtures: Mapping[str, Any]) -> bool:
         """Run the body once."""
-        cache = self.cache
-        draw = Draw(number, _cache=None if cache is None else partial(cache, number))
+        draw = self.draw(number)
         given = {**fixtures, "draw": draw} if "draw" in fixtures else fixtures
         meter = Meter()
         SPENDS_ON.set(meter)
@@ -287,16 +289,21 @@ class Trial:
 
 def _only_assertions(exc: BaseException) -> bool:
     """Tell whether an exception says that an assertion failed, also one in a task group."""
-    if isinstance(exc, BaseExceptionGroup):
-        return all(map(_only_assertions, exc.exceptions))
+    if inside := _inside(exc):
+        return all(map(_only_assertions, inside))
     return isinstance(exc, AssertionError | pytest.fail.Exception) and not isinstance(
         exc, pytest.xfail.Exception
     )
 
 
+def _inside(exc: Any) -> tuple[BaseException, ...]:
+    """Return the exceptions of a group; none for any other exception."""
+    return exc.exceptions if isinstance(exc, BaseExceptionGroup) else ()
+
+
 def _reason(exc: BaseException) -> str:
-    while isinstance(exc, BaseExceptionGroup):
-        exc = exc.exceptions[0]
+    while inside := _inside(exc):
+        exc = inside[0]
     text = _text(error_text(exc)) or ""
     if isinstance(exc, AssertionError | pytest.fail.Exception):
         return text or type(exc).__name__
