@@ -289,16 +289,19 @@ def _reply_of(completion: Any) -> tuple[list[Message], ReplyLike]:
     """Return the messages before a completion's reply, and the reply; empty if it has none."""
     if isinstance(completion, str | Mapping | Message | Generation):
         return [], cast("ReplyLike", completion)
-    listed = isinstance(completion, list | tuple)
-    completion = cast("Any", completion)
-    parts: list[Any] = list(completion) if listed else []
-    if not listed or not all(isinstance(part, Mapping | Message) for part in parts):
+    if not _is_conversation(completion):
         msg = f"a completion is a text, or a conversation as messages, not {shown(completion)}"
         raise TypeError(msg)
-    messages = _messages(parts)
+    messages = _messages(completion)
     if not messages or messages[-1].role != "assistant":
         return messages, ""  # The rounds of its tools were used up, say.
     return messages[:-1], messages[-1]
+
+
+def _is_conversation(thing: object) -> bool:
+    if not isinstance(thing, list | tuple):
+        return False
+    return all(isinstance(part, Mapping | Message) for part in cast("Sequence[object]", thing))
 
 
 def _messages(conversation: Sequence[Message | Mapping[str, Any]]) -> list[Message]:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 from unittest import SkipTest
 
 import anyio
@@ -298,7 +298,9 @@ def _only_assertions(exc: BaseException) -> bool:
 
 def _inside(exc: Any) -> tuple[BaseException, ...]:
     """Return the exceptions of a group; none for any other exception."""
-    return exc.exceptions if isinstance(exc, BaseExceptionGroup) else ()
+    if not isinstance(exc, BaseExceptionGroup):
+        return ()
+    return cast("BaseExceptionGroup[BaseException]", exc).exceptions
 
 
 def _reason(exc: BaseException) -> str:
