@@ -36,7 +36,7 @@ def check_many(
     """Check many replies, so many at a time; with a journal, a run can be resumed.
 
     It is `sample_many` with replies that exist already: ``async with`` it, and iterate over the
-    items. ``CheckResult(item.result.slices[0])`` is what `check` returns for one of them. An item
+    items. ``CheckResult(item.result.slices[0])`` is the result of one item's check. An item
     whose requirements could not be decided is ``"errored"``: its ``error`` says why, and the record
     has the verdicts on the others. One that is no reply at all has no ``result``.
 
