@@ -12,6 +12,15 @@ from mellea_like.backends.simulated import SimulatedBackend
 from mellea_like.lazy import keep_installed, lazy_exports
 
 if TYPE_CHECKING:
+    from mellea_like.backends.batch_api import (
+        BatchAPI,
+        Intention,
+        JobError,
+        JobLimits,
+        JobOutcome,
+        JobResult,
+        JobState,
+    )
     from mellea_like.backends.cached import CachedBackend, CacheStatistics
     from mellea_like.backends.llama import LlamaCppBackend
     from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
@@ -20,9 +29,16 @@ if TYPE_CHECKING:
     from mellea_like.backends.reward_model import RewardModel
 
 __all__ = [
+    "BatchAPI",
     "CacheStatistics",
     "CachedBackend",
     "FunctionBackend",
+    "Intention",
+    "JobError",
+    "JobLimits",
+    "JobOutcome",
+    "JobResult",
+    "JobState",
     "LlamaCppBackend",
     "MCPSamplingBackend",
     "MarkovBackend",
@@ -48,6 +64,9 @@ keep_installed(
 __getattr__, __dir__ = lazy_exports(
     globals(),
     {
+        "mellea_like.backends.batch_api": (
+            "BatchAPI Intention JobError JobLimits JobOutcome JobResult JobState"
+        ),
         "mellea_like.backends.cached": "CacheStatistics CachedBackend",
         "mellea_like.backends.llama": "LlamaCppBackend",
         "mellea_like.backends.mcp": "MCPSamplingBackend SamplingRounds",

@@ -309,8 +309,10 @@ class BatchRun(Generic[T, I]):
 
     def _earlier(self, stored: StoredItem) -> WaitingItem:
         """Return an unfinished item with the draws that it continues from."""
-        several = not isinstance(self._work.strategy.settings.selection, str)
-        return earlier_draws(stored, self._work.format, several=several)
+        settings = self._work.strategy.settings
+        several = not isinstance(settings.selection, str)
+        broken = bool(settings.stages)
+        return earlier_draws(stored, self._work.format, several=several, broken=broken)
 
     def _resumed(self, job: Job, stored: StoredItem) -> Job:
         """Go on with an item where an earlier run left it, unless all its turns were spent."""

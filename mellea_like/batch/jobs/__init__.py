@@ -1,0 +1,1 @@
+"""Jobs of providers' batch APIs: a run whose rounds are submitted as a whole."""
