@@ -91,7 +91,10 @@ class JobRounds:
     async def open(self) -> None:
         """Open the file, and learn what an earlier sitting left."""
         self._store = await to_thread.run_sync(self._make_store, limiter=self._thread)
-        self._began = time.time() - anyio.current_time()
+        known: list[StoredJob] = await self._do(self._store.jobs)
+        # The time of day doesn't go back, even if the computer's clock does.
+        today = max([time.time(), *(job.noted for job in known)])
+        self._began = today - anyio.current_time()
         self.sitting = self._store.sitting
 
     async def close(self) -> None:

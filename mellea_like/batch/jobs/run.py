@@ -15,6 +15,7 @@ from mellea_like.batch.jobs.backend import PARKING, Parking
 from mellea_like.batch.jobs.rounds import JobRounds
 from mellea_like.batch.jobs.store import JobStore, jobs_path
 from mellea_like.batch.journal.reader import read_run
+from mellea_like.core.argument_checks import is_async
 from mellea_like.errors import LimitExceeded
 
 if TYPE_CHECKING:
@@ -52,9 +53,8 @@ class JobsRun(BreadthRun[T, I]):
         self._charged: dict[int, frozenset[int]] = {}
         self._canaries = set[int]()
         selection = work.strategy.settings.selection
-        self._scores = not isinstance(selection, str) and selection.mark is not None and (
-            "scored" in selection.features
-        )
+        # Marks that are made at once are made again; scores may have cost something.
+        self._scores = not isinstance(selection, str) and is_async(selection.mark)
         self._rounds = JobRounds(
             lambda: JobStore(jobs_path(path), str(read_run(path, check=False)["started"])),
             work.example.budgets,

@@ -72,7 +72,7 @@ CREATE TABLE marks (
   PRIMARY KEY (item, iteration)
 ) WITHOUT ROWID;
 CREATE INDEX waiting ON requests (api, item, id) WHERE job IS NULL AND answer IS NULL;
-CREATE INDEX of_job ON requests (job) WHERE job IS NOT NULL;
+CREATE INDEX of_job ON requests (job, item, id) WHERE job IS NOT NULL;
 """
 
 MANY = 500
@@ -337,25 +337,26 @@ class JobStore:
 
     def lines(self, job: StoredJob, write: Callable[[str, Mapping[str, Any]], str]) -> Iterator[str]:
         """Write the lines of a job's file, one after another."""
-        last = -1
+        last = (-1, -1)
         while True:
             with self._reading() as db:
                 rows = db.execute(
-                    "SELECT id, body FROM requests WHERE job = ? AND id > ?"
-                    " ORDER BY id LIMIT ?",
-                    (job.id, last, MANY),
+                    "SELECT item, id, body FROM requests WHERE job = ? AND (item, id) > (?, ?)"
+                    " ORDER BY item, id LIMIT ?",
+                    (job.id, *last, MANY),
                 ).fetchall()
             if not rows:
                 return
-            for id_, body in rows:
+            for _, id_, body in rows:
                 yield write(f"{self.prefix}{job.id}-{id_}", json.loads(body))
-            last = rows[-1][0]
+            last = rows[-1][:2]
 
     def costs(self, job: StoredJob) -> list[tuple[int, int | None]]:
         """Return the estimated tokens of the prompts of a job's requests, and of their replies."""
         with self._reading() as db:
             rows = db.execute(
-                "SELECT input_tokens, max_tokens FROM requests WHERE job = ? ORDER BY id", (job.id,)
+                "SELECT input_tokens, max_tokens FROM requests WHERE job = ? ORDER BY item, id",
+                (job.id,),
             )
             return [(sent, received) for sent, received in rows]
 
@@ -420,7 +421,7 @@ class JobStore:
         with self._writing() as db:
             db.execute(
                 "UPDATE requests SET answer = ?, answered = ? WHERE id = (SELECT id FROM requests"
-                " WHERE job = ? ORDER BY id LIMIT 1 OFFSET ?)",
+                " WHERE job = ? ORDER BY item, id LIMIT 1 OFFSET ?)",
                 (answer, self.sitting, job.id, line - 1),
             )
 
