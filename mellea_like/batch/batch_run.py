@@ -34,11 +34,12 @@ from mellea_like.runtime.logs import warn
 from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from types import TracebackType
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+    from mellea_like.backends import JobState
     from mellea_like.batch.breadth_first import WaitingItem
     from mellea_like.batch.item import Work
     from mellea_like.batch.journal.journal import Journal, OpenJournal
@@ -134,6 +135,7 @@ class BatchRun(Generic[T, I]):
             usage=self._usage,
             replayed_usage=self._replayed_usage,
             elapsed=0.0 if self._stack is None else now - self._began,
+            jobs=self._jobs,
         )
 
     async def __aenter__(self) -> Self:
@@ -394,6 +396,11 @@ class BatchRun(Generic[T, I]):
 
     def _unpaid(self, job: Job) -> None:
         """Take note of an item whose next draw can't be paid for; by default nothing."""
+
+    @property
+    def _jobs(self) -> Sequence[JobState]:
+        """The jobs under way at a provider's batch API."""
+        return ()
 
     @property
     def _waiting_items(self) -> int:

@@ -29,6 +29,14 @@ COMMANDS = {
         "batch.options.BatchOptions",
         "Ask a model about every row of a file: many at a time, and each until its reply is good.",
     ),
+    "batch status": (
+        "batch.jobs.StatusOptions",
+        "Show the jobs of a run at a provider's batch API.",
+    ),
+    "batch cancel": (
+        "batch.jobs.CancelOptions",
+        "Cancel the jobs of a run, and keep what they have answered.",
+    ),
     "check": (
         "check.CheckOptions",
         "Check a file of replies that exist already, and draw nothing.",

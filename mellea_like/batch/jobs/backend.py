@@ -272,10 +272,9 @@ def _read(backend: BatchJobs, request: Request, answer: Answer, *, charged: bool
     meter = request.meter.start()
     try:
         reply = backend.api.reply(request, answer.outcome, meter)
-    except BackendError as exc:
+    except BackendError:
         if not meter.settled:
             meter.settle(input_tokens=0, output_tokens=0)
-        exc.retryable = False  # It went into as many jobs as it may.
         raise
     if charged:
         meter.settle(input_tokens=0, output_tokens=0)

@@ -16,10 +16,9 @@ import anyio
 from anyio import to_thread
 
 from mellea_like.backends import Intention, JobState
-from mellea_like.batch.jobs.store import JobStage, JobStore
+from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore
 from mellea_like.core.backend import Options
 from mellea_like.core.display import plural
-from mellea_like.core.generation import Usage
 from mellea_like.errors import BackendError, InvalidRequest, LimitExceeded
 from mellea_like.limits import reserve_round
 from mellea_like.runtime.logs import warn
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from mellea_like.backends import JobResult
+    from mellea_like.backends import BatchAPI, JobResult
+    from mellea_like.core.generation import Usage
     from mellea_like.batch.jobs.backend import BatchJobs
     from mellea_like.batch.jobs.store import Answer, Ask, StoredJob, Waiting
     from mellea_like.limits import Budget, ReservedRound
@@ -52,8 +52,6 @@ DOWNLOADS = 6
 
 PAUSE = 2.0
 """Seconds until a download that was cut is tried again; doubled each time."""
-
-_UNDER_WAY = (JobStage.NOTED, JobStage.CREATING, JobStage.AT_WORK)
 
 
 class JobRounds:
@@ -171,7 +169,7 @@ class JobRounds:
             await anyio.sleep(min(backend.poll for backend in self._backends.values()))
 
     async def _under_way(self) -> list[StoredJob]:
-        jobs: list[StoredJob] = await self._do(self._store.jobs, *_UNDER_WAY)
+        jobs: list[StoredJob] = await self._do(self._store.jobs, *UNDER_WAY)
         return [job for job in jobs if job.api in self._backends]
 
     async def _waits(self) -> bool:
@@ -356,8 +354,8 @@ class JobRounds:
             return set()
         if state.errors and not state.outputs:
             return await self._refused(job, backend, state)
-        await collect(store, job, backend, state, self._do)
-        cost: Usage = await self._do(_cost, store, job, backend)
+        await collect(store, job, backend.api, state, self._do, tries=backend.tries)
+        cost: Usage = await self._do(store.cost, job)
         self._settle(job, cost)
         items: set[int] = await self._do(store.items_of, job)
         return items
@@ -391,18 +389,21 @@ def intention_of(store: JobStore, job: StoredJob) -> Intention:
 async def collect(
     store: JobStore,
     job: StoredJob,
-    backend: BatchJobs,
+    api: BatchAPI,
     state: JobState,
     do: Callable[..., Any],
+    *,
+    tries: int,
 ) -> None:
     """Keep the results of a job that has ended, fetching them again if a download is cut.
 
     Args:
         store: where they are kept.
         job: the job.
-        backend: whose it is.
+        api: whose it is.
         state: what the provider says of it.
         do: runs a function in the store's thread.
+        tries: how many jobs may leave a request without an answer.
 
     Raises:
         BackendError: they can't be had.
@@ -410,10 +411,10 @@ async def collect(
     pause = PAUSE
     for last in (*[False] * (DOWNLOADS - 1), True):
         try:
-            chunk: list[JobResult] = []
-            async with backend.api.results(state) as results:
+            chunk: list[tuple[JobResult, Usage]] = []
+            async with api.results(state) as results:
                 async for result in results:
-                    chunk.append(result)
+                    chunk.append((result, api.usage(result.outcome)))
                     if len(chunk) >= MANY:
                         await do(store.take, job, chunk)
                         chunk = []
@@ -423,11 +424,10 @@ async def collect(
             await do(store.take, job, chunk)
             if last or not exc.retryable:
                 raise
-            warn("%r: the results of job %s are fetched again: %s", backend, state.id, exc)
+            warn("%r: the results of job %s are fetched again: %s", api, state.id, exc)
             await anyio.sleep(pause)
             pause *= 2
-    why = f"no answer in {plural(backend.tries, 'job')}"
-    await do(store.collected, job, state, backend.tries, why)
+    await do(store.collected, job, state, tries, f"no answer in {plural(tries, 'job')}")
 
 
 def _fitting(
@@ -457,8 +457,3 @@ def _write(path: Path, lines: Iterable[str]) -> None:
     path.touch(mode=0o600)
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
-
-
-def _cost(store: JobStore, job: StoredJob, backend: BatchJobs) -> Usage:
-    """Add up what a job's requests cost."""
-    return sum(map(backend.api.usage, store.outcomes(job)), Usage())

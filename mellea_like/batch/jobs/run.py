@@ -19,7 +19,7 @@ from mellea_like.core.argument_checks import is_async
 from mellea_like.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from anyio.streams.memory import MemoryObjectSendStream
 
@@ -62,9 +62,8 @@ class JobsRun(BreadthRun[T, I]):
         )
 
     @property
-    def jobs(self) -> dict[str, JobState]:
-        """The jobs under way, by their ids at the provider, as they were last seen."""
-        return {state.id: state for state in self._rounds.states.values()}
+    def _jobs(self) -> Sequence[JobState]:
+        return tuple(self._rounds.states.values())
 
     async def _take_items(self, send: MemoryObjectSendStream[Job]) -> None:
         self._waiting = Waiting(self._open_journal, self._earlier)

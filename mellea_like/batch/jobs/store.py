@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from mellea_like.backends import JobOutcome
 from mellea_like.batch.journal.database import connect, is_there, journal_errors, make_durable
+from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError
 
 if TYPE_CHECKING:
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
 
     from mellea_like.backends import JobState, JobResult
 
-__all__ = ["Answer", "Ask", "JobStage", "JobStore", "StoredJob", "Waiting", "jobs_path"]
+__all__ = [
+    "UNDER_WAY",
+    "Answer",
+    "Ask",
+    "JobStage",
+    "JobStore",
+    "StoredJob",
+    "Waiting",
+    "jobs_path",
+]
 
 APPLICATION_ID = 0x4D4C6A62
 """``MLjb``."""
@@ -63,6 +73,11 @@ CREATE TABLE requests (
   answer TEXT,
   answered INTEGER,
   trouble TEXT NOT NULL DEFAULT '',
+  cost_requests INTEGER NOT NULL DEFAULT 0,
+  cost_input INTEGER NOT NULL DEFAULT 0,
+  cost_output INTEGER NOT NULL DEFAULT 0,
+  cost_cached INTEGER NOT NULL DEFAULT 0,
+  cost_reasoning INTEGER NOT NULL DEFAULT 0,
   UNIQUE (item, key)
 );
 CREATE TABLE marks (
@@ -96,6 +111,9 @@ class JobStage(StrEnum):
     """It has ended, and what came of its requests is in the file."""
     VOID = "void"
     """It was never created, or its results were deleted."""
+
+
+UNDER_WAY = (JobStage.NOTED, JobStage.CREATING, JobStage.AT_WORK)
 
 
 class Ask(NamedTuple):
@@ -149,6 +167,7 @@ class JobStore:
     Args:
         path: the file, which is made if it isn't there.
         journal: what tells the run of the journal from any other; another run's file is refused.
+        look: whether it is only looked at.
 
     Attributes:
         path: see above.
@@ -156,7 +175,7 @@ class JobStore:
         sitting: the number of times that the run has been begun or resumed.
     """
 
-    def __init__(self, path: Path, journal: str) -> None:
+    def __init__(self, path: Path, journal: str, *, look: bool = False) -> None:
         self.path = path
         self._using = threading.Lock()
         with journal_errors(path):
@@ -165,12 +184,12 @@ class JobStore:
                 path.touch(mode=0o600)
             self._db = connect(path, "rw")
             try:
-                self._open(journal, new=new)
+                self._open(journal, new=new, look=look)
             except BaseException:
                 self._db.close()
                 raise
 
-    def _open(self, journal: str, *, new: bool) -> None:
+    def _open(self, journal: str, *, new: bool, look: bool) -> None:
         make_durable(self._db, self.path)
         (application,) = self._db.execute("PRAGMA application_id").fetchone()
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
@@ -193,7 +212,10 @@ class JobStore:
             )
             raise JournalError(msg)
         self.prefix = facts["prefix"]
-        self.sitting = int(facts["sitting"]) + 1
+        self.sitting = int(facts["sitting"])
+        if look:
+            return
+        self.sitting += 1
         with self._writing() as db:
             db.execute("UPDATE run SET value = ? WHERE name = 'sitting'", (str(self.sitting),))
             # What went wrong before costs nothing, and may go better now.
@@ -281,6 +303,14 @@ class JobStore:
                 "SELECT count(*) FROM requests WHERE api = ? AND job IS NULL AND answer IS NULL"
                 " AND sitting = ?",
                 (api, self.sitting),
+            ).fetchone()
+        return int(count)
+
+    def count_all_waiting(self) -> int:
+        """Return how many requests wait for a job, of any model."""
+        with self._reading() as db:
+            (count,) = db.execute(
+                "SELECT count(*) FROM requests WHERE job IS NULL AND answer IS NULL AND sitting > 0"
             ).fetchone()
         return int(count)
 
@@ -389,14 +419,10 @@ class JobStore:
             db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.VOID, job.id))
             _back(db, job.id, tried=tried)
 
-    def take(self, job: StoredJob, results: Sequence[JobResult]) -> int:
-        """Keep results of a job; return how many of them it had no answer to before.
-
-        Results of other jobs and of requests that are answered are left out.
-        """
-        taken = 0
+    def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> None:
+        """Keep results of a job and what they cost; those that aren't its own are left out."""
         with self._writing() as db:
-            for custom_id, outcome in results:
+            for (custom_id, outcome), usage in results:
                 request = custom_id.removeprefix(f"{self.prefix}{job.id}-")
                 if not request.isdecimal():
                     continue
@@ -407,13 +433,22 @@ class JobStore:
                         (outcome.error or outcome.unrun, int(request), job.id),
                     )
                     continue
-                changed = db.execute(
-                    "UPDATE requests SET answer = ?, answered = ?, body = NULL"
+                db.execute(
+                    "UPDATE requests SET answer = ?, answered = ?, body = NULL, cost_requests = ?,"
+                    " cost_input = ?, cost_output = ?, cost_cached = ?, cost_reasoning = ?"
                     " WHERE id = ? AND job = ? AND answer IS NULL",
-                    (json.dumps(outcome._asdict()), self.sitting, int(request), job.id),
+                    (
+                        json.dumps(outcome._asdict()),
+                        self.sitting,
+                        usage.requests,
+                        usage.input_tokens,
+                        usage.output_tokens,
+                        usage.cached_input_tokens,
+                        usage.reasoning_tokens,
+                        int(request),
+                        job.id,
+                    ),
                 )
-                taken += changed.rowcount
-        return taken
 
     def refuse(self, job: StoredJob, line: int, why: str) -> None:
         """Note that a job's line was refused, counted from 1."""
@@ -474,21 +509,21 @@ class JobStore:
             )
             return {item for (item,) in rows}
 
-    def outcomes(self, job: StoredJob) -> Iterator[JobOutcome]:
-        """Go through the outcomes of a job's requests."""
-        last = -1
-        while True:
-            with self._reading() as db:
-                rows = db.execute(
-                    "SELECT id, answer FROM requests WHERE job = ? AND answer IS NOT NULL AND id > ?"
-                    " ORDER BY id LIMIT ?",
-                    (job.id, last, MANY),
-                ).fetchall()
-            if not rows:
-                return
-            for _, text in rows:
-                yield JobOutcome(**json.loads(text))
-            last = rows[-1][0]
+    def cost(self, job: StoredJob) -> Usage:
+        """Return what the answered requests of a job cost."""
+        with self._reading() as db:
+            row = db.execute(f"SELECT {_COST} FROM requests WHERE job = ?", (job.id,)).fetchone()  # noqa: S608 (a constant)
+        return _usage(row)
+
+
+_COST = (
+    "sum(cost_requests), sum(cost_input), sum(cost_output), sum(cost_cached), sum(cost_reasoning)"
+)
+
+
+def _usage(row: Sequence[int | None]) -> Usage:
+    requests, sent, received, cached, reasoning = (number or 0 for number in row)
+    return Usage(requests, sent, received, 0, cached, reasoning)
 
 
 def _mark(value: Any) -> Any:
