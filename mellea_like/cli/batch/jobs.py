@@ -1,37 +1,31 @@
-"""Providers' batch APIs on the command line: ``batch --batch-api``, ``batch status`` and ``cancel``."""
+"""Providers' batch APIs on the command line: those that there are, and the jobs of a run."""
 
 from __future__ import annotations
 
-import sys
+import os
 import time
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
-
-import anyio
-from anyio import to_thread
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mellea_like.batch import BatchJobs
-from mellea_like.batch.jobs.overview import JobFile, cancel_jobs
+from mellea_like.cli.batch.options import BatchAPIName
 from mellea_like.cli.exit_codes import Exit, Problem
-from mellea_like.cli.option_fields import argument, option
-from mellea_like.cli.standard_streams import one_line, warn
 from mellea_like.core.display import plural
 from mellea_like.report.numbers import money, seconds
+from mellea_like.runtime.threads import run_in_thread
+from mellea_like.specification.section import Name
+from mellea_like.specification.upstream import Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from mellea_like.backends import BatchAPI, JobState
-    from mellea_like.batch.jobs.overview import KnownJob
-    from mellea_like.cli.batch.options import BatchOptions
-    from mellea_like.cli.signals import SignalHandler
+    from mellea_like.batch.jobs.overview import JobFile, KnownJob
     from mellea_like.core.backend import Backend
 
-__all__ = ["BatchAPIName", "CancelOptions", "StatusOptions", "jobs_of", "make_api", "under_way"]
+__all__ = ["JobsUpstream", "api_at", "describe", "make_api", "open_jobs", "under_way"]
 
-BatchAPIName = Literal["openai", "azure", "anthropic", "mistral"]
+MISTRAL_URL = "https://api.mistral.ai/v1"
 
 HOUR = 3600.0
 
@@ -45,10 +39,7 @@ def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
             case "openai":
                 return backends.OpenAIBatches(model, base_url=base_url)
             case "azure":
-                import openai  # noqa: PLC0415
-
-                azure: Any = {} if base_url is None else {"azure_endpoint": base_url}
-                return backends.OpenAIBatches(model, client=openai.AsyncAzureOpenAI(**azure))
+                return backends.OpenAIBatches(model, client=_azure(base_url))
             case "anthropic":
                 return backends.AnthropicBatches(model, base_url=base_url)
             case "mistral":
@@ -65,24 +56,82 @@ def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
         raise Problem(msg) from exc
 
 
-def jobs_of(options: BatchOptions, direct: Backend | None) -> BatchJobs:
-    """Make the backend that ``--batch-api`` asks for."""
-    assert options.batch_api is not None  # noqa: S101 (the caller has looked)
-    if options.model is None:
-        msg = f"--batch-api {options.batch_api} needs the name of a model: --model NAME"
-        raise Problem(msg, Exit.USAGE)
-    hours = options.job_hours
-    return BatchJobs(
-        make_api(options.batch_api, options.model, options.base_url),
-        direct=direct,
-        direct_below=options.direct_below,
-        canary=options.canary,
-        requests_per_job=options.job_requests,
-        jobs_at_once=options.jobs_at_once,
-        enqueued_tokens=options.enqueued_tokens,
-        poll=options.poll,
-        deadline=None if hours is None else hours * HOUR,
-    )
+def _azure(base_url: str | None) -> Any:
+    """Make Azure's client; a URL is that of the endpoint, or that of its requests."""
+    import openai  # noqa: PLC0415 (an extra)
+
+    at = "base_url" if "/openai" in str(base_url) else "azure_endpoint"
+    given: Any = {} if base_url is None else {at: base_url}
+    return openai.AsyncAzureOpenAI(**given)
+
+
+def api_at(place: str) -> BatchAPI:
+    """Make the API of a place, as `BatchJobs.place` names it."""
+    name, model, where = place.split(" ", 2)
+    return make_api(name, model, where)
+
+
+class JobsUpstream(Upstream):
+    """A model behind a provider's batch API."""
+
+    kind: Literal["jobs"]
+    api: BatchAPIName
+    model: Name
+    base_url: str | None = None
+    direct_below: int = 0
+    canary: bool = False
+    job_requests: int | None = None
+    jobs_at_once: int = 8
+    enqueued_tokens: int | None = None
+    job_hours: float | None = None
+    poll: float = 30.0
+
+    @property
+    def asks_directly(self) -> bool:
+        """Whether the ordinary API is asked, too, at its own price."""
+        return self.canary or self.direct_below > 0
+
+    def make(self) -> BatchJobs:
+        """Make the backend."""
+        return BatchJobs(
+            make_api(self.api, self.model, self.base_url),
+            direct=_direct(self.api, self.model, self.base_url) if self.asks_directly else None,
+            direct_below=self.direct_below,
+            canary=self.canary,
+            requests_per_job=self.job_requests,
+            jobs_at_once=self.jobs_at_once,
+            enqueued_tokens=self.enqueued_tokens,
+            poll=self.poll,
+            deadline=None if self.job_hours is None else self.job_hours * HOUR,
+        )
+
+
+@asynccontextmanager
+async def open_jobs(spec: JobsUpstream) -> AsyncGenerator[BatchJobs]:
+    """Open a batch API, and close its connections at the end."""
+    made = await run_in_thread(spec.make)
+    try:
+        yield made
+    finally:
+        await made.aclose()
+
+
+def _direct(name: str, model: str, base_url: str | None) -> Backend:
+    """Make the same model's backend at the provider's ordinary API."""
+    from mellea_like import backends  # noqa: PLC0415 (each provider's SDK is an extra)
+
+    match name:
+        case "openai":
+            return backends.OpenAIBackend(model, base_url=base_url)
+        case "azure":
+            return backends.OpenAIBackend(model, client=_azure(base_url))
+        case "mistral":
+            key = os.environ.get("MISTRAL_API_KEY")
+            return backends.OpenAIBackend(model, base_url=base_url or MISTRAL_URL, api_key=key)
+        case _:
+            if base_url is not None:
+                os.environ.setdefault("ANTHROPIC_BASE_URL", base_url)
+            return backends.PydanticAIBackend(f"anthropic:{model}")
 
 
 def under_way(jobs: Sequence[JobState], journal: object) -> str:
@@ -97,95 +146,8 @@ def under_way(jobs: Sequence[JobState], journal: object) -> str:
     )
 
 
-# --- batch status, batch cancel -------------------------------------------------------------------
-
-STATUS_HELP = """Show the jobs of a run: their ages, how far they are, and what they may cost.
-
-RUN is the journal of a run of [bold]mellea-like batch --batch-api[/bold]. The provider is asked\
- for the jobs under way if its key is set; otherwise you see what the run saw last.
-"""
-
-CANCEL_HELP = """Cancel the jobs of a run, and keep what they have answered by then.
-
-RUN is the journal of a run of [bold]mellea-like batch --batch-api[/bold] that isn't running now.\
- Cancelling takes a provider some minutes; answers that are there by then were paid for, and are\
- used when the run is resumed.
-"""
-
-EPILOG = "Exit codes: 0 done, 2 bad usage, 3 an error of the provider or a file, 130 interrupted."
-
-
-@dataclass(frozen=True, kw_only=True)
-class StatusOptions:
-    """The options of ``mellea-like batch status``."""
-
-    panels: ClassVar = ()
-
-    run: Path = argument("RUN", "The journal of the run.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CancelOptions:
-    """The options of ``mellea-like batch cancel``."""
-
-    panels: ClassVar = ()
-
-    run: Path = argument("RUN", "The journal of the run.")
-    poll: float = option(
-        15.0, "--poll SECONDS", "How often to ask whether the jobs have ended.", min=0.05
-    )
-
-
-def run_status(options: StatusOptions, signals: SignalHandler) -> int:
-    """Run ``mellea-like batch status``."""
-    signals.run(partial(_status, options.run))
-    return Exit.PASSED
-
-
-def run_cancel(options: CancelOptions, signals: SignalHandler) -> int:
-    """Run ``mellea-like batch cancel``."""
-    signals.last_words = lambda: (
-        "Interrupted. What was cancelled stays cancelled: the same command collects the rest."
-    )
-    signals.run(partial(_cancel, options.run, options.poll))
-    return Exit.PASSED
-
-
-async def _status(run: Path) -> None:
-    file = await to_thread.run_sync(JobFile.read, run)
-    for place in file.places:
-        await _ask(file, place)
-    print("\n".join(_lines(file)))
-
-
-async def _ask(file: JobFile, place: str) -> None:
-    """Ask a provider for the present state of a run's jobs there."""
-    name, model, where = place.split(" ", 2)
-    try:
-        api = make_api(name, model, where)
-        try:
-            await file.refresh(place, api)
-        finally:
-            await api.aclose()
-    except Exception as exc:  # noqa: BLE001 (what was seen last is shown)
-        warn(f"mellea-like: {name} can't be asked, so these are the states seen last: {exc}")
-
-
-async def _cancel(run: Path, poll: float) -> None:
-    def told(line: str) -> None:
-        warn(one_line(line))
-
-    def api_at(place: str) -> BatchAPI:
-        name, model, where = place.split(" ", 2)
-        return make_api(name, model, where)
-
-    await cancel_jobs(run, api_at, poll=poll, tell=told)
-    file = await to_thread.run_sync(JobFile.read, run)
-    print("\n".join(_lines(file)))
-
-
-def _lines(file: JobFile) -> Iterator[str]:
-    """Describe the jobs of a run."""
+def describe(file: JobFile) -> Iterator[str]:
+    """Describe the jobs of a run, in lines."""
     counts = file.counts
     told = [f"{n:,} {status}" for status, n in counts.items() if n]
     yield f"{file.path.name}: {plural(sum(counts.values()), 'row')}: {', '.join(told) or 'none yet'}"
