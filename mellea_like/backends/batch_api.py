@@ -21,9 +21,9 @@ __all__ = [
     "Intention",
     "JobError",
     "JobLimits",
-    "JobState",
     "JobOutcome",
     "JobResult",
+    "JobState",
 ]
 
 
@@ -194,7 +194,7 @@ class BatchAPI(Protocol):
         ...
 
     def usage(self, outcome: JobOutcome) -> Usage:
-        """Return what a request cost: one request and its tokens; nothing if nobody worked on it."""
+        """Return what a request cost: itself and its tokens; nothing if nobody worked on it."""
         ...
 
     # Jobs

@@ -259,7 +259,9 @@ class Backends:
 
         options: Any = self._options
         names = option_names(type(options))
-        given = {name: getattr(options, name) for name in names if name in JobsUpstream.model_fields}
+        given = {
+            name: getattr(options, name) for name in names if name in JobsUpstream.model_fields
+        }
         given |= {"kind": "jobs", "api": options.batch_api}
         given |= {"model": model, "base_url": base_url, "price": price}
         return read_section(JobsUpstream, given, names)

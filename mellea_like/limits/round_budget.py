@@ -102,8 +102,8 @@ async def reserve_round(
         # The largest number that fits; sums only grow.
         count = bisect_left(
             sums[-1][:count],
-            True,  # noqa: FBT003
-            key=lambda total: beyond(budget._most, taken, total) is not None,  # noqa: B023
+            True,
+            key=lambda total: beyond(budget._most, taken, total) is not None,
         )
         lacking = None if count or paid else beyond(budget._most, known.spent, sums[-1][0])
         if lacking is not None:

@@ -40,7 +40,7 @@ EXCLUSIONS = (
     Exclusion("rounds", "lanes", "a round makes one draw for each item"),
     Exclusion("rounds", "scored", "scores of earlier rounds aren't kept"),
     Exclusion("rounds", "schedule", "a round says when draws start"),
-    Exclusion("rounds", "stage_budget", "which of its stages a call is in depends on others' costs"),
+    Exclusion("rounds", "stage_budget", "what a stage has spent isn't kept"),
 )
 """All pairs that exclude each other.
 
@@ -48,8 +48,8 @@ The features: an ``ordered`` selection, one that waits for ``several`` draws, on
 winners (``collect``), one that keeps scores or comparisons (``scored``); a ``schedule``, one that
 depends on timing (``timed``), one that pools attempts (``pooled``); ``give_up``; more than one of
 ``lanes``; an escalation's ``stages``, its rule ``cheaper``, one of them with a budget
-(``stage_budget``), and what it doesn't take: a ``backend`` and a ``loop_budget``; a ``stream``, an ``agent``, a request's number of ``choices``, and ``rounds``
-over many items.
+(``stage_budget``), and what it doesn't take: a ``backend`` and a ``loop_budget``; a ``stream``, an
+``agent``, a request's number of ``choices``, and ``rounds`` over many items.
 """
 
 

@@ -7,14 +7,14 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like import Generation
+from mellea_like import Generation, Request
 from mellea_like.backends import (
     Intention,
     JobError,
@@ -23,11 +23,12 @@ from mellea_like.backends import (
     JobResult,
     JobState,
 )
-from mellea_like import Request
 from mellea_like.core import Options, Usage
 from mellea_like.errors import BackendUnavailable, InvalidRequest, RateLimited
 
 Answer = Callable[[list[str]], str]
+
+LIMITS = JobLimits(1000, 1_000_000)
 
 
 @dataclass
@@ -62,7 +63,7 @@ class FakeProvider:
         self.usage = Usage()
         """What is billed."""
         self.lost: list[str] = []
-        """What happens to the next answers to ``create``: ``"after"`` or ``"before"`` the job is made."""
+        """How the next creations end: lost ``"after"`` or ``"before"`` the job is made, refused."""
         self.hidden = 0
         """How many times a search doesn't list jobs yet."""
         self.fate: Callable[[str, str], JobOutcome | None] = lambda custom_id, prompt: None
@@ -88,7 +89,9 @@ class FakeProvider:
             text = self.answer(texts)
             usage = Usage(1, sum(len(t.split()) for t in texts), len(text.split()))
             self.usage += usage
-            outcome = JobOutcome({"text": text, "in": usage.input_tokens, "out": usage.output_tokens})
+            outcome = JobOutcome(
+                {"text": text, "in": usage.input_tokens, "out": usage.output_tokens}
+            )
         job.results[custom_id] = outcome
 
 
@@ -104,7 +107,7 @@ class FakeAPI:
         provider: FakeProvider,
         model: str = "small",
         *,
-        limits: JobLimits = JobLimits(1000, 1_000_000),
+        limits: JobLimits = LIMITS,
         keys: bool = True,
     ) -> None:
         self.provider = provider
@@ -181,7 +184,11 @@ class FakeAPI:
         for job in self.provider.jobs.values():
             if self.keys and job.key == intention.key:
                 return self._state(job)
-            if not self.keys and job.id not in intention.before and len(job.lines) == intention.count:
+            if (
+                not self.keys
+                and job.id not in intention.before
+                and len(job.lines) == intention.count
+            ):
                 if job.status == "in_progress":
                     return "perhaps"
                 if all(i.startswith(intention.prefix) for i in job.lines):

@@ -110,9 +110,7 @@ def _known(job: StoredJob) -> KnownJob:
     status = state.get("status", "unknown") if job.stage is JobStage.AT_WORK else job.stage.value
     if job.cancelled and job.stage is JobStage.AT_WORK:
         status = f"{status}, cancelled"
-    return KnownJob(
-        job.api, job.provider_id, job.stage, status, job.requests, answered, job.noted
-    )
+    return KnownJob(job.api, job.provider_id, job.stage, status, job.requests, answered, job.noted)
 
 
 def _money(spent: dict[str, Usage], prices: Any) -> tuple[float, str] | None:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mellea_like.backends import BatchAPI, JobResult
-    from mellea_like.core.generation import Usage
     from mellea_like.batch.jobs.backend import BatchJobs
     from mellea_like.batch.jobs.store import Answer, Ask, StoredJob, Waiting
+    from mellea_like.core.generation import Usage
     from mellea_like.limits import Budget, ReservedRound
 
 __all__ = ["JobRounds", "collect", "intention_of"]
@@ -195,11 +195,13 @@ class JobRounds:
                 continue
             if count < backend.direct_below and not under_way:
                 items |= waiting
-            elif backend.canary and place not in self._tried and not await self._do(self._store.jobs):
+            elif backend.canary and place not in self._tried:
+                self._tried.add(place)
+                if await self._do(self._store.jobs):
+                    continue  # An earlier sitting has begun with one.
                 items.add(min(waiting))
             else:
                 continue
-            self._tried.add(place)
             direct.add(place)
             await self._do(self._store.leave_out, place, items)
         self.direct = frozenset(direct)
@@ -301,9 +303,7 @@ class JobRounds:
             self.states[job.id] = state
             self._changed()
             if not state.ended:
-                late = backend.deadline is not None and (
-                    self._now() > job.noted + backend.deadline
-                )
+                late = backend.deadline is not None and (self._now() > job.noted + backend.deadline)
                 if late and not job.cancelled:
                     warn("%r: job %s is late and is cancelled", backend, state.id)
                     await backend.api.cancel(state.id)
@@ -439,7 +439,9 @@ def _fitting(
     for request in store.waiting(place):
         own = request.bytes + PACKAGING
         if own > backend.bytes_per_job:
-            store.fail(request, f"the request has {own:,} bytes; a job may have {backend.bytes_per_job:,}")
+            store.fail(
+                request, f"the request has {own:,} bytes; a job may have {backend.bytes_per_job:,}"
+            )
             continue
         if len(requests) >= backend.requests_per_job or size + own > backend.bytes_per_job:
             break

@@ -69,7 +69,7 @@ class JobsRun(BreadthRun[T, I]):
         self._waiting = Waiting(self._open_journal, self._earlier)
         await self._rounds.open()
         try:
-            await BatchRun._take_items(self, send)  # noqa: SLF001 (the first time through)
+            await BatchRun._take_items(self, send)
             while True:
                 await self._settled()
                 if not self._waiting.count or not (due := await self._rounds.round()):

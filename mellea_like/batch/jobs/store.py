@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from mellea_like.backends import JobState, JobResult
+    from mellea_like.backends import JobResult, JobState
 
 __all__ = [
     "UNDER_WAY",
@@ -193,7 +193,9 @@ class JobStore:
         make_durable(self._db, self.path)
         (application,) = self._db.execute("PRAGMA application_id").fetchone()
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if not application and (new or not self._db.execute("SELECT 1 FROM sqlite_schema").fetchone()):
+        if not application and (
+            new or not self._db.execute("SELECT 1 FROM sqlite_schema").fetchone()
+        ):
             facts = {"journal": journal, "prefix": f"{uuid4().hex[:12]}-", "sitting": "0"}
             self._db.executescript(
                 f"BEGIN; PRAGMA application_id = {APPLICATION_ID};"
@@ -219,8 +221,10 @@ class JobStore:
         with self._writing() as db:
             db.execute("UPDATE run SET value = ? WHERE name = 'sitting'", (str(self.sitting),))
             # What went wrong before costs nothing, and may go better now.
-            db.execute("DELETE FROM requests WHERE json_extract(answer, '$.reply') IS NULL"
-                       " AND answer IS NOT NULL")
+            db.execute(
+                "DELETE FROM requests WHERE json_extract(answer, '$.reply') IS NULL"
+                " AND answer IS NOT NULL"
+            )
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
@@ -253,10 +257,7 @@ class JobStore:
                 "INSERT INTO requests (item, key, api, purpose, body, bytes, input_tokens,"
                 " max_tokens, sitting) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (item, key) DO UPDATE SET sitting = excluded.sitting",
-                [
-                    (*ask[:5], len(ask.body.encode()), *ask[5:], self.sitting)
-                    for ask in asks
-                ],
+                [(*ask[:5], len(ask.body.encode()), *ask[5:], self.sitting) for ask in asks],
             )
 
     def known(self, item: int) -> tuple[dict[str, Answer], dict[int, Any]]:
@@ -365,7 +366,9 @@ class JobStore:
             if not stages or row[3] in stages
         ]
 
-    def lines(self, job: StoredJob, write: Callable[[str, Mapping[str, Any]], str]) -> Iterator[str]:
+    def lines(
+        self, job: StoredJob, write: Callable[[str, Mapping[str, Any]], str]
+    ) -> Iterator[str]:
         """Write the lines of a job's file, one after another."""
         last = (-1, -1)
         while True:

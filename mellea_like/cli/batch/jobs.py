@@ -13,7 +13,7 @@ from mellea_like.cli.exit_codes import Exit, Problem
 from mellea_like.core.display import plural
 from mellea_like.report.numbers import money, seconds
 from mellea_like.runtime.threads import run_in_thread
-from mellea_like.specification.section import Name
+from mellea_like.specification.section import Name  # noqa: TC001 (pydantic reads it)
 from mellea_like.specification.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ def describe(file: JobFile) -> Iterator[str]:
     """Describe the jobs of a run, in lines."""
     counts = file.counts
     told = [f"{n:,} {status}" for status, n in counts.items() if n]
-    yield f"{file.path.name}: {plural(sum(counts.values()), 'row')}: {', '.join(told) or 'none yet'}"
+    rows_of_run = plural(sum(counts.values()), "row")
+    yield f"{file.path.name}: {rows_of_run}: {', '.join(told) or 'none yet'}"
     rows = [("job", "model", "status", "answered", "age"), *map(_row, file.jobs)]
     if file.jobs:
         widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]

@@ -162,7 +162,9 @@ async def test_the_next_stage_is_the_next_rounds_model(virtual_clock, path):
 
 
 async def test_results_may_be_wanted_in_order_and_unique(virtual_clock, path):
-    provider = FakeProvider(lambda texts: "SAME" if "same" not in texts[-1] else texts[-1].split()[0])
+    provider = FakeProvider(
+        lambda texts: "SAME" if "same" not in texts[-1] else texts[-1].split()[0]
+    )
     strategy = RepairTemplateStrategy(BatchJobs(FakeAPI(provider)), loop_budget=2)
     found = await finish(strategy, words(3), path, unique=True, in_order=True)
     assert [item.id for item in found] == [0, 1, 2]
@@ -284,9 +286,7 @@ async def test_jobs_are_split_by_their_limits_and_queued(virtual_clock, path):
     assert all(item.success for item in found)
     assert max(len(job.lines) for job in provider.jobs.values()) == 5
     begun = sorted((job.created, job.ends) for job in provider.jobs.values())
-    assert all(
-        sum(start <= at < end for start, end in begun) <= 2 for at, _ in begun
-    )
+    assert all(sum(start <= at < end for start, end in begun) <= 2 for at, _ in begun)
 
 
 async def test_enqueued_tokens_are_limited(virtual_clock, path):
@@ -320,6 +320,7 @@ async def test_a_round_that_cannot_be_paid_is_submitted_in_part(virtual_clock, p
 async def test_small_rounds_are_answered_directly(virtual_clock, path):
     provider = FakeProvider(answer)
     direct = ScriptedBackend(["DIRECT"] * 3, model="small")
+
     def mostly(texts):
         word = texts[-1].split()[0]
         return word.upper() if int(word[4:]) >= 3 else word
@@ -402,6 +403,7 @@ def test_a_run_that_is_left_at_any_step_is_resumed(path, loop, seed, keys):
             sittings += 1
             if not scope.cancelled_caught:
                 return sorted(found, key=lambda item: item.id)
+        return None
 
     found = run_stepped(run, loop)
     assert [item.status for item in found] == ["passed"] * 17
