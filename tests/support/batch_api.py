@@ -68,6 +68,8 @@ class FakeProvider:
         """How many times a search doesn't list jobs yet."""
         self.fate: Callable[[str, str], JobOutcome | None] = lambda custom_id, prompt: None
         """What comes of a request in place of a reply."""
+        self.looked: Callable[[], object] = lambda: None
+        """Called when someone looks at a job."""
         self.cut = 0
         """How many downloads end in the middle."""
         self.full_from: int | None = None
@@ -196,6 +198,7 @@ class FakeAPI:
         return None
 
     async def look(self, job: str) -> JobState:
+        self.provider.looked()
         await checkpoint()
         self.provider.work(anyio.current_time())
         return self._state(self.provider.jobs[job])

@@ -12,8 +12,9 @@ import anyio
 from anyio import to_thread
 
 from mellea_like.backends import JobState
+from mellea_like.batch.jobs import jobs_path
 from mellea_like.batch.jobs.rounds import SETTLED, collect, intention_of
-from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore, jobs_path
+from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.writer import JournalLock
 from mellea_like.core.generation import Usage

@@ -8,6 +8,7 @@ lost, by a broken connection or a crash, the provider is asked for the job befor
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -16,7 +17,7 @@ import anyio
 from anyio import to_thread
 
 from mellea_like.backends import Intention, JobState
-from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore
+from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore, Known
 from mellea_like.core.backend import Options
 from mellea_like.core.display import plural
 from mellea_like.errors import BackendError, InvalidRequest, LimitExceeded
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from mellea_like.backends import BatchAPI, JobResult
     from mellea_like.batch.jobs.backend import BatchJobs
-    from mellea_like.batch.jobs.store import Answer, Ask, StoredJob, Waiting
+    from mellea_like.batch.jobs.store import Ask, StoredJob, Waiting
     from mellea_like.core.generation import Usage
     from mellea_like.limits import Budget, ReservedRound
 
@@ -37,6 +38,9 @@ __all__ = ["JobRounds", "collect", "intention_of"]
 
 MANY = 500
 """How many requests or results are written together."""
+
+BLOCK = 100
+"""How many items are looked up together."""
 
 PACKAGING = 256
 """Bytes of a line besides the body of its request: its id, a method, a path."""
@@ -79,6 +83,8 @@ class JobRounds:
         self._wait_until: dict[str, float] = {}
         self._tried = set[str]()
         self._told = set[str]()
+        self._looked_up: dict[int, Known] = {}
+        self._due: Sequence[int] = ()
         self.direct = frozenset[str]()
         """The places whose requests are answered directly in this pass."""
         self.problem: LimitExceeded | None = None
@@ -94,6 +100,7 @@ class JobRounds:
         today = max([time.time(), *(job.noted for job in known)])
         self._began = today - anyio.current_time()
         self.sitting = self._store.sitting
+        self._last_item: int = await self._do(self._store.last_item)
 
     async def close(self) -> None:
         """Write what is left, and close the file; jobs go on at the provider."""
@@ -126,10 +133,17 @@ class JobRounds:
             asks, self._buffer = self._buffer, []
             await self._do(self._store.ask, asks)
 
-    async def known(self, item: int) -> tuple[Mapping[str, Answer], dict[int, Any]]:
+    async def known(self, item: int) -> Known:
         """Return the answers to an item's requests so far, and the marks of its draws."""
-        known: tuple[Mapping[str, Answer], dict[int, Any]]
-        known = await self._do(self._store.known, item)
+        if item > self._last_item:
+            return Known({}, {})  # It is new.
+        known = self._looked_up.pop(item, None)
+        if known is None:
+            # Items come in order, so the next ones are looked up with it.
+            at = bisect_right(self._due, item)
+            items = [item, *self._due[at : at + BLOCK]]
+            self._looked_up |= await self._do(self._store.known, items)
+            known = self._looked_up.pop(item)
         return known
 
     async def mark(self, item: int, marks: Mapping[int, Any]) -> None:
@@ -150,8 +164,16 @@ class JobRounds:
             BackendError: a provider refuses a job, or its key.
         """
         await self._flush()
+        self._last_item = await self._do(self._store.last_item)
+        self._looked_up.clear()
         self.direct = frozenset()
         self.problem = None
+        items = await self._wait()
+        self._due = sorted(items)
+        return items
+
+    async def _wait(self) -> set[int]:
+        """Submit and look until some items have answers, or nothing is left to wait for."""
         while True:
             if items := await self._directly():
                 return items

@@ -11,15 +11,17 @@ from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.breadth_first import Waiting, earlier_draws
 from mellea_like.batch.breadth_run import BreadthRun
 from mellea_like.batch.item import Paused, Work, ended_by_error
+from mellea_like.batch.jobs import jobs_path
 from mellea_like.batch.jobs.backend import PARKING, Parking
 from mellea_like.batch.jobs.rounds import JobRounds
-from mellea_like.batch.jobs.store import JobStore, jobs_path
+from mellea_like.batch.jobs.store import JobStore
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.core.argument_checks import is_async
 from mellea_like.errors import LimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from anyio.streams.memory import MemoryObjectSendStream
 
@@ -60,6 +62,9 @@ class JobsRun(BreadthRun[T, I]):
             work.example.budgets,
             self._changed,
         )
+
+    def _check_jobs(self, journal: Path) -> None:
+        """Let the jobs of an earlier sitting go on."""
 
     @property
     def _jobs(self) -> Sequence[JobState]:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from mellea_like.backends import JobOutcome
+from mellea_like.batch.jobs import jobs_path
 from mellea_like.batch.journal.database import connect, is_there, journal_errors, make_durable
+from mellea_like.batch.journal.reader import read_run
 from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError
 
@@ -32,9 +34,10 @@ __all__ = [
     "Ask",
     "JobStage",
     "JobStore",
+    "Known",
     "StoredJob",
     "Waiting",
-    "jobs_path",
+    "jobs_under_way",
 ]
 
 APPLICATION_ID = 0x4D4C6A62
@@ -94,11 +97,6 @@ MANY = 500
 """How many results are written together."""
 
 
-def jobs_path(journal: Path) -> Path:
-    """Return the path of the jobs' file of a journal."""
-    return journal.with_name(f"{journal.name}-jobs")
-
-
 class JobStage(StrEnum):
     """How far a job is, as the run knows it."""
 
@@ -133,6 +131,13 @@ class Answer(NamedTuple):
 
     outcome: JobOutcome
     sitting: int
+
+
+class Known(NamedTuple):
+    """The answers to an item's requests, by their keys, and the marks of its draws."""
+
+    answers: dict[str, Answer]
+    marks: dict[int, Any]
 
 
 class Waiting(NamedTuple):
@@ -260,17 +265,27 @@ class JobStore:
                 [(*ask[:5], len(ask.body.encode()), *ask[5:], self.sitting) for ask in asks],
             )
 
-    def known(self, item: int) -> tuple[dict[str, Answer], dict[int, Any]]:
-        """Return the answers to an item's requests, by their keys, and the marks of its draws."""
+    def known(self, items: Sequence[int]) -> dict[int, Known]:
+        """Return what is known of each of some items."""
+        found = {item: Known({}, {}) for item in items}
         with self._reading() as db:
-            rows = db.execute(
-                "SELECT key, answer, answered FROM requests WHERE item = ? AND answer IS NOT NULL",
-                (item,),
-            ).fetchall()
-            marks = db.execute("SELECT iteration, value FROM marks WHERE item = ?", (item,))
-            read = {iteration: _mark(json.loads(value)) for iteration, value in marks}
-        answers = {key: Answer(JobOutcome(**json.loads(text)), when) for key, text, when in rows}
-        return answers, read
+            for item, known in found.items():
+                rows = db.execute(
+                    "SELECT key, answer, answered FROM requests"
+                    " WHERE item = ? AND answer IS NOT NULL",
+                    (item,),
+                )
+                for key, text, when in rows:
+                    known.answers[key] = Answer(JobOutcome(**json.loads(text)), when)
+                marks = db.execute("SELECT iteration, value FROM marks WHERE item = ?", (item,))
+                known.marks.update((n, _mark(json.loads(value))) for n, value in marks)
+        return found
+
+    def last_item(self) -> int:
+        """Return the highest id of an item that has asked; -1 for none."""
+        with self._reading() as db:
+            (last,) = db.execute("SELECT max(item) FROM requests").fetchone()
+        return -1 if last is None else int(last)
 
     def mark(self, item: int, marks: Mapping[int, Any]) -> None:
         """Keep the marks of an item's draws."""
@@ -527,6 +542,13 @@ _COST = (
 def _usage(row: Sequence[int | None]) -> Usage:
     requests, sent, received, cached, reasoning = (number or 0 for number in row)
     return Usage(requests, sent, received, 0, cached, reasoning)
+
+
+def jobs_under_way(journal: Path) -> int:
+    """Return how many jobs of a run have not been collected; call it in a thread."""
+    run = read_run(journal, check=False)
+    with closing(JobStore(jobs_path(journal), str(run["started"]), look=True)) as store:
+        return len(store.jobs(*UNDER_WAY))
 
 
 def _mark(value: Any) -> Any:

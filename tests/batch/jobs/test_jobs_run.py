@@ -419,3 +419,17 @@ async def test_another_runs_jobs_are_not_taken_up(virtual_clock, path):
     path.unlink()
     with pytest.raises(MelleaError, match="another run"):
         await finish(shouting(BatchJobs(FakeAPI(provider))), words(2), path)
+
+
+async def test_a_run_with_paid_jobs_is_not_asked_again_directly(virtual_clock, path):
+    class Direct(ScriptedBackend):
+        provider = "fake"
+
+    provider = FakeProvider(answer, seconds=10**9)
+    with anyio.CancelScope() as scope:
+        provider.looked = scope.cancel
+        await finish(shouting(BatchJobs(FakeAPI(provider))), words(2), path)
+    direct = shouting(Direct(["WORD"] * 2, model="small"))
+    with pytest.raises(MelleaError, match="1 job of this run"):
+        async with sample_many(direct, words(2), concurrency=1, journal=Journal(path)) as results:
+            await anext(results)
