@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.backends.llama import LlamaCppBackend
     from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
     from mellea_like.backends.openai import OpenAIBackend
+    from mellea_like.backends.openai_batches import OpenAIBatches
     from mellea_like.backends.pydantic_ai import PydanticAIBackend
     from mellea_like.backends.reward_model import RewardModel
 
@@ -27,6 +28,7 @@ __all__ = [
     "MCPSamplingBackend",
     "MarkovBackend",
     "OpenAIBackend",
+    "OpenAIBatches",
     "PydanticAIBackend",
     "Reply",
     "RewardModel",
@@ -40,6 +42,7 @@ keep_installed(
     LlamaCppBackend="xllamacpp openai httpx2",  # It speaks to its server through the SDK.
     MCPSamplingBackend="mcp mcp_types",
     OpenAIBackend="openai httpx2",
+    OpenAIBatches="openai httpx2",
     PydanticAIBackend="pydantic_ai",
     RewardModel="openai httpx2",
     SamplingRounds="mcp mcp_types",
@@ -52,6 +55,7 @@ __getattr__, __dir__ = lazy_exports(
         "mellea_like.backends.llama": "LlamaCppBackend",
         "mellea_like.backends.mcp": "MCPSamplingBackend SamplingRounds",
         "mellea_like.backends.openai": "OpenAIBackend",
+        "mellea_like.backends.openai_batches": "OpenAIBatches",
         "mellea_like.backends.pydantic_ai": "PydanticAIBackend",
         "mellea_like.backends.reward_model": "RewardModel",
     },

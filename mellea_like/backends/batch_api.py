@@ -194,7 +194,7 @@ class BatchAPI(Protocol):
         ...
 
     def usage(self, outcome: Outcome) -> Usage:
-        """Return what a request cost: one request and its tokens; nothing if nobody worked on it."""
+        """Return what a request cost, which is nothing if nobody worked on it."""
         ...
 
     # Jobs
