@@ -12,6 +12,7 @@ from mellea_like.backends.simulated import SimulatedBackend
 from mellea_like.lazy import keep_installed, lazy_exports
 
 if TYPE_CHECKING:
+    from mellea_like.backends.anthropic_batches import AnthropicBatches
     from mellea_like.backends.cached import CachedBackend, CacheStatistics
     from mellea_like.backends.llama import LlamaCppBackend
     from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mellea_like.backends.reward_model import RewardModel
 
 __all__ = [
+    "AnthropicBatches",
     "CacheStatistics",
     "CachedBackend",
     "FunctionBackend",
@@ -39,6 +41,7 @@ __all__ = [
 
 keep_installed(
     __all__,
+    AnthropicBatches="anthropic",
     LlamaCppBackend="xllamacpp openai httpx2",  # It speaks to its server through the SDK.
     MCPSamplingBackend="mcp mcp_types",
     OpenAIBackend="openai httpx2",
@@ -51,6 +54,7 @@ keep_installed(
 __getattr__, __dir__ = lazy_exports(
     globals(),
     {
+        "mellea_like.backends.anthropic_batches": "AnthropicBatches",
         "mellea_like.backends.cached": "CacheStatistics CachedBackend",
         "mellea_like.backends.llama": "LlamaCppBackend",
         "mellea_like.backends.mcp": "MCPSamplingBackend SamplingRounds",

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import secrets
+import mmap
 from contextlib import asynccontextmanager
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import anyio
 from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
 
 from mellea_like.errors import InvalidRequest
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["BrokenLineError", "Upload", "json_lines", "multipart", "plain", "upload", "write_line"]
+__all__ = ["BrokenLineError", "JoinedLines", "json_lines", "mapped", "plain", "write_line"]
 
-CHUNK = 2**20
-"""Bytes that are read of a file at a time."""
+CHUNK = 2**16
+"""Bytes that are sent of a file at a time."""
 
 
 # --- what is sent ---------------------------------------------------------------------------------
@@ -54,25 +53,35 @@ def write_line(fields: Mapping[str, Any]) -> str:
     return line
 
 
-class _Beginning(NamedTuple):
-    file: IO[bytes]
-    size: int
-    first: bytes
+def _map(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _open(path: Path) -> _Beginning:
-    """Open a file; a newline at its end doesn't count."""
-    file = path.open("rb")
-    size = path.stat().st_size
-    if size:
-        file.seek(size - 1)
-        size -= file.read(1) == b"\n"
-        file.seek(0)
-    return _Beginning(file, size, file.read(min(size, CHUNK)))
+@asynccontextmanager
+async def mapped(path: Path) -> AsyncGenerator[mmap.mmap]:
+    """Open a file to be sent, of which only what is being sent needs memory.
+
+    Args:
+        path: the file, which isn't empty.
+
+    Yields:
+        The file. Its ``read`` copies memory, so that no thread is needed for each part.
+    """
+    opened = await run_in_thread(_map, path)
+    try:
+        yield opened
+    finally:
+        opened.close()
 
 
-class Upload:
-    """The bytes of a file, with more before and after it; to be iterated once.
+class JoinedLines:
+    """The lines of a file with commas between them, and more before and after.
+
+    Args:
+        file: the lines; what is behind the last newline is one, too.
+        before: what is sent before them.
+        after: what is sent after them.
 
     Attributes:
         length: the number of bytes.
@@ -80,79 +89,25 @@ class Upload:
 
     # It is no generator: the HTTP library would leave that suspended if the request is cancelled.
 
-    def __init__(self, opened: _Beginning, before: bytes, after: bytes, between: bytes) -> None:
-        self._file, self._left, self._first = opened
-        self._before: bytes | None = before
-        self._after: bytes | None = after
-        self._between = between
-        self.length = len(before) + self._left + len(after)
+    def __init__(self, file: mmap.mmap, before: bytes, after: bytes) -> None:
+        size = len(file)
+        size -= file[size - 1 : size] == b"\n"
+        self._file = file
+        self._parts = iter([(before, 0, 0), *_parts(size), (after, 0, 0)])
+        self.length = len(before) + size + len(after)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._before is not None:
-            before, self._before = self._before, None
-            return before + self._take(self._first)
-        if self._left:
-            return self._take(await run_in_thread(self._file.read, min(CHUNK, self._left)))
-        if self._after is not None:
-            after, self._after = self._after, None
-            return after
+        for given, start, end in self._parts:
+            return given or self._file[start:end].replace(b"\n", b",")
         raise StopAsyncIteration
 
-    def _take(self, chunk: bytes) -> bytes:
-        if not chunk and self._left:
-            msg = "the file has become shorter"
-            raise OSError(msg)
-        self._left -= len(chunk)
-        return chunk if self._between == b"\n" else chunk.replace(b"\n", self._between)
 
-
-@asynccontextmanager
-async def upload(
-    path: Path, before: bytes = b"", after: bytes = b"", *, between: bytes = b"\n"
-) -> AsyncGenerator[Upload]:
-    """Open a file of lines to be sent, a part at a time.
-
-    Args:
-        path: the file.
-        before: what is sent before it.
-        after: what is sent after it.
-        between: one byte in place of the newline between two lines.
-
-    Yields:
-        What to send.
-    """
-    opened = await run_in_thread(_open, path)
-    try:
-        yield Upload(opened, before, after, between)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await run_in_thread(opened.file.close)
-
-
-def multipart(name: str, **fields: str) -> tuple[bytes, bytes, str]:
-    """Frame a file as a form, as RFC 7578 has it.
-
-    Args:
-        name: the file's name.
-        **fields: the form's other fields.
-
-    Returns:
-        What goes before the file, what goes after it, and the content type.
-    """
-    boundary = secrets.token_hex(16)
-    parts = [
-        f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
-        for field, value in fields.items()
-    ]
-    parts.append(
-        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
-        "Content-Type: application/octet-stream\r\n\r\n"
-    )
-    kind = f"multipart/form-data; boundary={boundary}"
-    return "".join(parts).encode(), f"\r\n--{boundary}--\r\n".encode(), kind
+def _parts(size: int) -> Iterator[tuple[bytes, int, int]]:
+    for start in range(0, size, CHUNK):
+        yield b"", start, min(start + CHUNK, size)
 
 
 # --- what comes -----------------------------------------------------------------------------------

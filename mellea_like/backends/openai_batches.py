@@ -12,12 +12,11 @@ from mellea_like.backends.batch_api import JobError, JobLimits, JobState, Outcom
 
 try:
     import openai
-    from openai.types import FileObject
 except ImportError as exc:  # pragma: no cover
     msg = "OpenAIBatches needs the official SDK: pip install 'mellea-like[openai]'"
     raise ImportError(msg) from exc
 
-from mellea_like.backends.batch_files import multipart, plain, upload
+from mellea_like.backends.batch_files import mapped, plain
 from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_reply import Reply, read_usage
 from mellea_like.backends.openai_responses import USAGE, Response, responses_body
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
-    from openai.types import Batch
+    from openai.types import Batch, FileObject
 
     from mellea_like.backends.batch_api import Intention
     from mellea_like.backends.output_mode import Mode, OutputTool
@@ -137,7 +136,7 @@ class OpenAIBatches(SDKBatches):
     @property
     def where(self) -> str:
         """The server's URL, without credentials."""
-        return self._server.shown_url
+        return self._server.shown_url.rstrip("/")
 
     # --- requests and replies ---------------------------------------------------------------------
 
@@ -198,13 +197,9 @@ class OpenAIBatches(SDKBatches):
         return None
 
     async def _upload(self, client: openai.AsyncOpenAI, intention: Intention, lines: Path) -> str:
-        before, after, kind = multipart(f"{intention.key}.jsonl", purpose="batch")
-        async with upload(lines, before, after) as content:
-            headers = {"Content-Type": kind, "Content-Length": str(content.length)}
-            # What `client.files.create` does, without reading all of the file first.
-            file = await client.post(
-                "/files", cast_to=FileObject, content=content, options={"headers": headers}
-            )
+        async with mapped(lines) as content:
+            name: Any = (f"{intention.key}.jsonl", content)
+            file = await client.files.create(file=name, purpose="batch")
         return await self._read_by_azure(client, file)
 
     async def _read_by_azure(self, client: openai.AsyncOpenAI, file: FileObject) -> str:

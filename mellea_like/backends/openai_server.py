@@ -13,11 +13,12 @@ from mellea_like.backends.server_address import (
     OFFICIAL_URL,
     Secret,
     split_url,
+    usable_key,
     without_credentials,
 )
 from mellea_like.errors import AuthenticationFailed
 
-__all__ = ["OpenAIServer", "usable_key"]
+__all__ = ["OpenAIServer"]
 
 NO_KEY = "no-key-needed"
 """Sent to other servers where there is no key: the SDK insists on one, local servers ignore it."""
@@ -127,11 +128,3 @@ class OpenAIServer:
         token = getattr(client, "_azure_ad_token", None)
         secrets = (client.api_key, token, url.password, unquote(url.password or ""), url.query)
         return Translator(self.shown_url, model, timeout, filter(None, secrets), total, hint)
-
-
-def usable_key(key: str) -> str:
-    """Make sure that a key can be sent in a header."""
-    if not (key.isascii() and key.isprintable() and " " not in key):
-        msg = "the API key has a character that can't be sent in an HTTP header: check it"
-        raise AuthenticationFailed(msg)
-    return key
