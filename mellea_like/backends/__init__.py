@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.backends.cached import CachedBackend, CacheStatistics
     from mellea_like.backends.llama import LlamaCppBackend
     from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
+    from mellea_like.backends.mistral_batches import MistralBatches
     from mellea_like.backends.openai import OpenAIBackend
     from mellea_like.backends.openai_batches import OpenAIBatches
     from mellea_like.backends.pydantic_ai import PydanticAIBackend
@@ -29,6 +30,7 @@ __all__ = [
     "LlamaCppBackend",
     "MCPSamplingBackend",
     "MarkovBackend",
+    "MistralBatches",
     "OpenAIBackend",
     "OpenAIBatches",
     "PydanticAIBackend",
@@ -44,6 +46,7 @@ keep_installed(
     AnthropicBatches="anthropic",
     LlamaCppBackend="xllamacpp openai httpx2",  # It speaks to its server through the SDK.
     MCPSamplingBackend="mcp mcp_types",
+    MistralBatches="mistralai httpx2",
     OpenAIBackend="openai httpx2",
     OpenAIBatches="openai httpx2",
     PydanticAIBackend="pydantic_ai",
@@ -58,6 +61,7 @@ __getattr__, __dir__ = lazy_exports(
         "mellea_like.backends.cached": "CacheStatistics CachedBackend",
         "mellea_like.backends.llama": "LlamaCppBackend",
         "mellea_like.backends.mcp": "MCPSamplingBackend SamplingRounds",
+        "mellea_like.backends.mistral_batches": "MistralBatches",
         "mellea_like.backends.openai": "OpenAIBackend",
         "mellea_like.backends.openai_batches": "OpenAIBatches",
         "mellea_like.backends.pydantic_ai": "PydanticAIBackend",

@@ -306,7 +306,7 @@ class SDKBatches(ABC):
 
 def may_have_arrived(exc: Exception) -> bool:
     """Tell whether a request may have been carried out although there is no answer to it."""
-    status = getattr(exc, "status_code", None)
+    status = getattr(exc, "status_code", getattr(exc, "status", None))
     if isinstance(status, int):
         return status >= 500 or status in (200, 201, REQUEST_TIMEOUT)  # noqa: PLR2004
     if isinstance(exc, (BackendError, *BUGS)) or never_sent(exc):

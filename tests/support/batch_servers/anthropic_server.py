@@ -207,8 +207,7 @@ class Anthropic(Server):
         else:
             content.append({"type": "text", "text": drawn.text, "citations": None})
         reason = "max_tokens" if drawn.cut else "tool_use" if drawn.tool else "end_turn"
-        # A third of the prompt comes from the cache.
-        cached = drawn.input_tokens // 3
+        cached = int(drawn.input_tokens * self.world.settings.cached)
         return {
             "id": f"msg_{id_}",
             "type": "message",

@@ -66,11 +66,23 @@ def _of_dict(kind: Any, value: Any, path: str) -> list[str]:
     hints = _hints(kind)
     where = f"{path}." if path else ""
     found = [f"{where}{name}: unknown field" for name in value if name not in hints]
-    found += [f"{where}{name}: field required" for name in kind.__required_keys__ - value.keys()]
+    found += [
+        f"{where}{name}: field required"
+        for name, inside in hints.items()
+        if name not in value and _is_required(kind, inside)
+    ]
     for name, inside in value.items():
         if name in hints:
             found += problems(hints[name], inside, f"{where}{name}")
     return found
+
+
+def _is_required(kind: Any, hint: Any) -> bool:
+    # `__required_keys__` knows nothing of marks in annotations that are strings.
+    mark = get_origin(hint)
+    return mark is typing_extensions.Required or (
+        kind.__total__ and mark is not typing_extensions.NotRequired
+    )
 
 
 def _of_union(kinds: tuple[Any, ...], value: Any, path: str) -> list[str]:

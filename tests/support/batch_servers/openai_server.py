@@ -352,6 +352,7 @@ class OpenAI(Server):
             ]
             reason = "tool_calls"
         thought = len(drawn.thought.split())
+        cached = int(drawn.input_tokens * self.world.settings.cached)
         return {
             "id": f"chatcmpl-{id_}",
             "object": "chat.completion",
@@ -364,7 +365,7 @@ class OpenAI(Server):
                 "prompt_tokens": drawn.input_tokens,
                 "completion_tokens": drawn.output_tokens,
                 "total_tokens": drawn.input_tokens + drawn.output_tokens,
-                "prompt_tokens_details": {"cached_tokens": 0},
+                "prompt_tokens_details": {"cached_tokens": cached},
                 "completion_tokens_details": {"reasoning_tokens": thought},
             },
         }
@@ -385,6 +386,7 @@ class OpenAI(Server):
             message: dict[str, Any] = {"type": "message", "id": f"msg_{id_}", "role": "assistant"}
             output.append(message | {"status": "completed", "content": [text]})
         thought = len(drawn.thought.split())
+        cached = int(drawn.input_tokens * self.world.settings.cached)
         return {
             "id": f"resp_{id_}",
             "object": "response",
@@ -399,7 +401,7 @@ class OpenAI(Server):
             "tools": [],
             "usage": {
                 "input_tokens": drawn.input_tokens,
-                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
                 "output_tokens": drawn.output_tokens,
                 "output_tokens_details": {"reasoning_tokens": thought},
                 "total_tokens": drawn.input_tokens + drawn.output_tokens,

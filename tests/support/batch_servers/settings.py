@@ -30,6 +30,7 @@ class Settings:
         pass_rate: the chance that a reply is right.
         draws: whether a reply depends on the body alone, or on the custom id as well.
         error_rate: the chance that a request of a job fails by the server's fault.
+        cached: which part of a prompt comes from the cache; it has the price of the rest.
         prices: by model, the price of a token sent and of one received, in nano-dollars; half of it
             in a job. ``"*"`` is for all others.
         validating: seconds until the work on a job begins.
@@ -50,6 +51,7 @@ class Settings:
     pass_rate: float = 0.6
     draws: Literal["custom_id", "body"] = "custom_id"
     error_rate: float = 0.0
+    cached: float = 0.0
     prices: dict[str, tuple[int, int]] = field(default_factory=lambda: {"*": (2_000, 8_000)})
     validating: float = 10.0
     work: float = 600.0
