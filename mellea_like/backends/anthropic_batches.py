@@ -50,6 +50,9 @@ LIMITS = JobLimits(requests=100_000, bytes=256_000_000 - len(BEFORE + AFTER))
 
 KEPT = ": Anthropic keeps them for 29 days after a job's creation"
 
+WITH_SAMPLING = "2023-06-01"
+"""The last version of the API with temperatures: a client may ask for it in its headers."""
+
 PAGE = 100
 
 STATUSES = {
@@ -85,7 +88,9 @@ class AnthropicBatches(SDKBatches):
         client: a ready `anthropic.AsyncAnthropic` instead of the two above. It is used as it is but
             for retries, belongs to one event loop, and stays open.
         options: defaults for what a request's options leave open. Anthropic needs ``max_tokens``
-            and has no ``seed``; ``extra`` may have ``thinking`` or ``output_config``, for example.
+            and has no ``seed``. It has no ``temperature`` and no ``top_p`` either, unless a
+            ``client`` asks for the API's version 2023-06-01. ``extra`` may have ``thinking`` or
+            ``output_config``, for example.
         can_judge: whether its verdicts on requirements are wanted.
         output: how a reply of a ``format`` is asked for: ``"json_schema"`` (the API's structured
             outputs), ``"tool"`` or ``"prompt"``; see `OpenAIBackend`.
@@ -141,6 +146,10 @@ class AnthropicBatches(SDKBatches):
             close=client is None,
         )
 
+        given = "" if client is None else client.default_headers.get("anthropic-version", "")
+        self._sampling = given == WITH_SAMPLING
+        self._refuses_temperature = not self._sampling
+
     @property
     def where(self) -> str:
         """The server's URL, without credentials."""
@@ -163,6 +172,7 @@ class AnthropicBatches(SDKBatches):
             options,
             options.model or self.model,
             output=self._demand(request, options),
+            sampling=self._sampling,
             narrowed=_narrowed,
         )
         return plain(body)

@@ -35,6 +35,10 @@ MOST_IMAGE_BYTES = 10 * 2**20
 MOST_IMAGES = 600
 """https://platform.claude.com/docs/en/build-with-claude/vision#general-limits"""
 
+SAMPLING = ("temperature", "top_p", "top_k")
+"""Refused, whatever they are, since the API's version 2026-10-21, which the SDK asks for from 2.0
+on (https://platform.claude.com/docs/en/api/versioning)."""
+
 LEAST_THINKING = 1024
 """https://platform.claude.com/docs/en/build-with-claude/extended-thinking"""
 
@@ -66,6 +70,7 @@ def messages_body(
     model: str,
     *,
     output: Demand | None = None,
+    sampling: bool = False,
     narrowed: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
     """Write the fields of a request for a message.
@@ -77,6 +82,7 @@ def messages_body(
         options: its options, complete.
         model: the model.
         output: how its output is asked for.
+        sampling: whether the version of the API has temperature, ``top_p`` and ``top_k``.
         narrowed: makes a JSON Schema of what the API takes of one.
 
     Returns:
@@ -107,6 +113,10 @@ def messages_body(
     if output is not None:
         _demand(body, output, narrowed, extra)
     body |= extra
+    if not sampling:
+        for name in SAMPLING:
+            if name in body:
+                _refuse(f"its API has had no {name} since 2026-10-21; leave the option out")
     _check(body)
     return body
 

@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["BrokenLineError", "JoinedLines", "json_lines", "mapped", "plain", "write_line"]
+__all__ = [
+    "JSON_LINES",
+    "BrokenLineError",
+    "JoinedLines",
+    "json_lines",
+    "mapped",
+    "plain",
+    "write_line",
+]
+
+JSON_LINES = "application/jsonl"
+"""The type of a file. To guess it from its name, Python would read the system's list of types."""
 
 CHUNK = 2**16
 """Bytes that are sent of a file at a time."""
@@ -53,13 +64,22 @@ def write_line(fields: Mapping[str, Any]) -> str:
     return line
 
 
-def _map(path: Path) -> mmap.mmap:
+class Mapped(mmap.mmap):
+    """A file in memory whose size the HTTP library can learn as it does from any file."""
+
+    def seek(self, *where: int) -> int:  # type: ignore[override, unused-ignore]
+        """Move, and return the place, which Python's own does only from 3.13 on."""
+        super().seek(*where)
+        return self.tell()
+
+
+def _map(path: Path) -> Mapped:
     with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return Mapped(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 @asynccontextmanager
-async def mapped(path: Path) -> AsyncGenerator[mmap.mmap]:
+async def mapped(path: Path) -> AsyncGenerator[Mapped]:
     """Open a file to be sent, of which only what is being sent needs memory.
 
     Args:

@@ -28,7 +28,7 @@ except ImportError as exc:  # pragma: no cover
     msg = "MistralBatches needs the official SDK: pip install 'mellea-like[mistral]'"
     raise ImportError(msg) from exc
 
-from mellea_like.backends.batch_files import mapped, plain
+from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
 from mellea_like.backends.mistral_chat import mistral_body, readable
 from mellea_like.backends.openai_reply import Reply, read_usage
 from mellea_like.backends.sdk_batches import SDKBatches, outcome_of_response
@@ -210,7 +210,7 @@ class MistralBatches(SDKBatches):
                 "POST",
                 "/v1/files",
                 data={"purpose": "batch"},
-                files={"file": (f"{intention.key}.jsonl", content)},
+                files={"file": (f"{intention.key}.jsonl", content, JSON_LINES)},
             )
         return CreateFileResponse.model_validate_json(answer.content).id
 

@@ -16,7 +16,7 @@ except ImportError as exc:  # pragma: no cover
     msg = "OpenAIBatches needs the official SDK: pip install 'mellea-like[openai]'"
     raise ImportError(msg) from exc
 
-from mellea_like.backends.batch_files import mapped, plain
+from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
 from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_reply import Reply, read_usage
 from mellea_like.backends.openai_responses import USAGE, Response, responses_body
@@ -198,8 +198,8 @@ class OpenAIBatches(SDKBatches):
 
     async def _upload(self, client: openai.AsyncOpenAI, intention: Intention, lines: Path) -> str:
         async with mapped(lines) as content:
-            name: Any = (f"{intention.key}.jsonl", content)
-            file = await client.files.create(file=name, purpose="batch")
+            named: Any = (f"{intention.key}.jsonl", content, JSON_LINES)
+            file = await client.files.create(file=named, purpose="batch")
         return await self._read_by_azure(client, file)
 
     async def _read_by_azure(self, client: openai.AsyncOpenAI, file: FileObject) -> str:

@@ -1,4 +1,4 @@
-"""A fake of Anthropic's Message Batches, and of its Messages API."""
+"""A fake of Anthropic's Message Batches, and of its Messages API, as of version 2026-10-21."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ class Anthropic(Server):
             counts |= {"processing": 0, "succeeded": good, "errored": bad}
             counts[unrun] = job.total - good - bad
             status = "ended"
-        url = None if job.ended is None or gone else f"http://provider.test{BATCHES}/{job.id}/results"
+        url = None
+        if job.ended is not None and not gone:
+            url = f"{self.base}{BATCHES}/{job.id}/results"
         return {
             "id": job.id,
             "type": "message_batch",
@@ -174,8 +176,6 @@ class Anthropic(Server):
             return wrong[0]
         if body["max_tokens"] < 1 or "speed" in body:
             return "max_tokens: at least 1 in batches, and no speed"
-        if not 0 <= (body.get("temperature") or 0) <= 1:
-            return "temperature: range: 0..1"
         if any(not text.strip() for text in body.get("stop_sequences") or ()):
             return "stop_sequences: each stop sequence must contain non-whitespace"
         return _of_messages(body["messages"]) or _of_thinking(body)
@@ -257,8 +257,6 @@ def _of_thinking(body: dict[str, Any]) -> str:
     if thinking.get("type") == "enabled":
         if not 1024 <= thinking["budget_tokens"] < body["max_tokens"]:
             return "thinking.budget_tokens: at least 1024 and less than max_tokens"
-        if body.get("temperature", 1) != 1:
-            return "`temperature` may only be set to 1 when thinking is enabled"
         if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
             return "Thinking may not be enabled when tool_choice forces tool use."
     return ""

@@ -29,7 +29,8 @@ def problems(kind: Any, value: Any, path: str = "") -> list[str]:
     if origin in MARKS:
         return problems(get_args(kind)[0], value, path)
     if hasattr(kind, "__value__"):  # An alias of a type.
-        return problems(kind.__value__, value, path)
+        arguments = get_args(kind)
+        return problems(kind.__value__[arguments] if arguments else kind.__value__, value, path)
     if kind in PLAIN:
         fits = isinstance(value, PLAIN[kind]) and (kind is bool or not isinstance(value, bool))
         return [] if fits else [f"{path}: expected {kind.__name__}, got {value!r:.60}"]
@@ -44,7 +45,9 @@ def problems(kind: Any, value: Any, path: str = "") -> list[str]:
             return [f"{path}: expected an object, got {value!r:.60}"]
         inside = (get_args(kind) or (str, object))[1]
         return [p for k, v in value.items() for p in problems(inside, v, f"{path}.{k}")]
-    if isinstance(origin, type) and issubclass(origin, Iterable):
+    if isinstance(origin, type) and (
+        issubclass(origin, Iterable) or origin.__name__ == "SequenceNotStr"
+    ):
         if not isinstance(value, list):
             return [f"{path}: expected a list, got {value!r:.60}"]
         inside = get_args(kind)[0]

@@ -44,13 +44,14 @@ def make_server(provider: str, world: World) -> Server:
 def make_api(
     provider: str,
     transport: httpx2.AsyncBaseTransport | None = None,
-    url: str = "http://provider.test",
+    url: str = "",
     key: str = "sk-test",
     **given: Any,
 ) -> Any:
     """Make the batch API of a provider, with a client that speaks to a fake server."""
     from mellea_like import backends
 
+    url = url or ("https://api.openai.com" if provider == "openai" else "http://provider.test")
     http: Any = {} if transport is None else {"http_client": httpx2.AsyncClient(transport=transport)}
     if provider == "anthropic":
         import anthropic

@@ -44,6 +44,8 @@ class Server:
     """
 
     key = "sk-test"
+    base = ""
+    """The URL that the last request came to."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -76,6 +78,7 @@ class Server:
     async def _answer(self, request: Request, handler: Handler, on: str) -> Response:
         if not self.allowed(request):
             refuse(401, "Incorrect API key provided")
+        self.base = f"{request.url.scheme}://{request.url.netloc}"
         self.world.advance()
         self.world.called(on)
         fault = self.world.fault(on) if on else None

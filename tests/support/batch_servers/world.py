@@ -128,9 +128,9 @@ class World:
         self.db.execute("PRAGMA journal_mode=WAL")
         self.db.execute("PRAGMA synchronous=NORMAL")
         self.db.executescript(SCHEMA)
-        if settings is None:
-            settings = Settings.of(self.fact("settings", {}))
-        self.settings = settings
+        if settings is not None:
+            self.tell("settings", settings.as_dict())
+        self.settings = Settings.of(self.fact("settings", {}))
         self.save()
         self._began = self.fact("began", None) or time.time()
         self.tell("began", self._began)
@@ -159,8 +159,8 @@ class World:
 
     def change(self, **settings: Any) -> None:
         """Change some settings."""
-        self.settings = Settings.of(self.settings.as_dict() | settings)
-        self.save()
+        self.tell("settings", self.settings.as_dict() | settings)
+        self.settings = Settings.of(self.fact("settings", {}))
 
     @property
     def now(self) -> float:
