@@ -12,6 +12,7 @@ from mellea_like.backends.simulated import SimulatedBackend
 from mellea_like.lazy import keep_installed, lazy_exports
 
 if TYPE_CHECKING:
+    from mellea_like.backends.anthropic_batches import AnthropicBatches
     from mellea_like.backends.batch_api import (
         BatchAPI,
         Intention,
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
     from mellea_like.backends.cached import CachedBackend, CacheStatistics
     from mellea_like.backends.llama import LlamaCppBackend
     from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
+    from mellea_like.backends.mistral_batches import MistralBatches
     from mellea_like.backends.openai import OpenAIBackend
+    from mellea_like.backends.openai_batches import OpenAIBatches
     from mellea_like.backends.pydantic_ai import PydanticAIBackend
     from mellea_like.backends.reward_model import RewardModel
 
 __all__ = [
+    "AnthropicBatches",
     "BatchAPI",
     "CacheStatistics",
     "CachedBackend",
@@ -42,7 +46,9 @@ __all__ = [
     "LlamaCppBackend",
     "MCPSamplingBackend",
     "MarkovBackend",
+    "MistralBatches",
     "OpenAIBackend",
+    "OpenAIBatches",
     "PydanticAIBackend",
     "Reply",
     "RewardModel",
@@ -53,9 +59,12 @@ __all__ = [
 
 keep_installed(
     __all__,
+    AnthropicBatches="anthropic",
     LlamaCppBackend="xllamacpp openai httpx2",  # It speaks to its server through the SDK.
     MCPSamplingBackend="mcp mcp_types",
+    MistralBatches="mistralai httpx2",
     OpenAIBackend="openai httpx2",
+    OpenAIBatches="openai httpx2",
     PydanticAIBackend="pydantic_ai",
     RewardModel="openai httpx2",
     SamplingRounds="mcp mcp_types",
@@ -64,13 +73,16 @@ keep_installed(
 __getattr__, __dir__ = lazy_exports(
     globals(),
     {
+        "mellea_like.backends.anthropic_batches": "AnthropicBatches",
         "mellea_like.backends.batch_api": (
             "BatchAPI Intention JobError JobLimits JobOutcome JobResult JobState"
         ),
         "mellea_like.backends.cached": "CacheStatistics CachedBackend",
         "mellea_like.backends.llama": "LlamaCppBackend",
         "mellea_like.backends.mcp": "MCPSamplingBackend SamplingRounds",
+        "mellea_like.backends.mistral_batches": "MistralBatches",
         "mellea_like.backends.openai": "OpenAIBackend",
+        "mellea_like.backends.openai_batches": "OpenAIBatches",
         "mellea_like.backends.pydantic_ai": "PydanticAIBackend",
         "mellea_like.backends.reward_model": "RewardModel",
     },

@@ -128,6 +128,9 @@ class JobResult(NamedTuple):
     outcome: JobOutcome
 
 
+Outcome, Result = JobOutcome, JobResult
+
+
 class BatchAPI(Protocol):
     """One model behind one provider's batch API.
 
@@ -194,7 +197,7 @@ class BatchAPI(Protocol):
         ...
 
     def usage(self, outcome: JobOutcome) -> Usage:
-        """Return what a request cost: itself and its tokens; nothing if nobody worked on it."""
+        """Return what a request cost, which is nothing if nobody worked on it."""
         ...
 
     # Jobs

@@ -226,7 +226,20 @@ class Reply(Gathered):
         """Take one event; return the piece of the text that came with it."""
         if is_end(data):
             return self.end()
-        chunk = from_event(data)
+        return self._take_chunk(from_event(data))
+
+    def take_whole(self, completion: Mapping[str, Any]) -> None:
+        """Take a completion that wasn't streamed: its message is all pieces in one."""
+        try:
+            choices = [{**choice, "delta": choice["message"]} for choice in completion["choices"]]
+        except (TypeError, KeyError) as exc:
+            raise _NoChunkError from exc
+        self._take_chunk({**completion, "choices": choices})
+        if not self.began:
+            raise _NoChunkError
+        self.end()
+
+    def _take_chunk(self, chunk: Any) -> str:
         try:
             piece = self.take(chunk)
             if usage := chunk.get("usage"):
