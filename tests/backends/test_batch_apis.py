@@ -563,7 +563,7 @@ async def test_a_large_file_is_sent_in_little_memory(provider, tmp_path):
 
 
 async def test_requests_may_be_made_directly_at_the_full_price(tmp_path):
-    import openai  # noqa: PLC0415
+    import openai
 
     async with scene("openai", tmp_path, draws="body") as s:
         http = httpx2.AsyncClient(transport=s.transport)
@@ -573,7 +573,9 @@ async def test_requests_may_be_made_directly_at_the_full_price(tmp_path):
         backend = OpenAIBackend("gpt-test", client=client)
         direct = await backend.generate(ask())
         bill = s.world.bill()["direct"]
-        assert bill["nano"] == direct.usage.input_tokens * 2_000 + direct.usage.output_tokens * 8_000
+        assert (
+            bill["nano"] == direct.usage.input_tokens * 2_000 + direct.usage.output_tokens * 8_000
+        )
         s.world.change(work=0.0, validating=0.0)
         outcomes = await s.collect(await s.api.look((await s.submit([ask()])).id))
         assert read(s, outcomes, "run-1-0").text == direct.text

@@ -226,7 +226,9 @@ class Anthropic(Server):
             },
         }
 
-    def failure(self, status: int, message: str, code: str | None = None, **more: Any) -> dict[str, Any]:
+    def failure(
+        self, status: int, message: str, code: str | None = None, **more: Any
+    ) -> dict[str, Any]:
         kind = code or KINDS.get(status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
 
@@ -235,7 +237,7 @@ def _of_messages(turns: list[dict[str, Any]]) -> str:
     if not turns:
         return "messages: at least one message is required"
     if turns[0]["role"] != "user":
-        return "messages: first message must use the \"user\" role"
+        return 'messages: first message must use the "user" role'
     calls: set[str] = set()
     for turn in turns:
         blocks = turn["content"]

@@ -52,7 +52,9 @@ def make_api(
     from mellea_like import backends
 
     url = url or ("https://api.openai.com" if provider == "openai" else "http://provider.test")
-    http: Any = {} if transport is None else {"http_client": httpx2.AsyncClient(transport=transport)}
+    http: Any = (
+        {} if transport is None else {"http_client": httpx2.AsyncClient(transport=transport)}
+    )
     if provider == "anthropic":
         import anthropic
 

@@ -214,5 +214,7 @@ class Mistral(OpenAI):
             del usage[name]
         return reply
 
-    def failure(self, status: int, message: str, code: str | None = None, **more: Any) -> dict[str, Any]:
+    def failure(
+        self, status: int, message: str, code: str | None = None, **more: Any
+    ) -> dict[str, Any]:
         return {"object": "error", "message": message, "type": "invalid", "code": code, **more}

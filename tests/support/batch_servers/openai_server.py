@@ -38,7 +38,9 @@ class OpenAI(Server):
 
     def allowed(self, request: Request) -> bool:
         if self.azure:
-            return request.headers.get("api-key") == self.key and "api-version" in request.query_params
+            return (
+                request.headers.get("api-key") == self.key and "api-version" in request.query_params
+            )
         return super().allowed(request)
 
     def routes(self) -> list[Route]:
@@ -69,9 +71,7 @@ class OpenAI(Server):
         if len(content) > MOST_BYTES:
             refuse(413, "File is too large")
         world = self.world
-        id_ = world.add_file(
-            name, "batch", content, lambda seq: world.id_for("file-", seq, 22)
-        )
+        id_ = world.add_file(name, "batch", content, lambda seq: world.id_for("file-", seq, 22))
         return JSONResponse(self._file(id_))
 
     async def file(self, request: Request) -> Response:
@@ -298,7 +298,7 @@ class OpenAI(Server):
         first = {**reply, "choices": [{**choice, "delta": delta}]}
         last = {**reply, "choices": [], "usage": usage}
 
-        async def events() -> Any:  # noqa: RUF029
+        async def events() -> Any:
             for each in (json.dumps(first), json.dumps(last), "[DONE]"):
                 yield f"data: {each}\n\n"
 
@@ -370,9 +370,7 @@ class OpenAI(Server):
             },
         }
 
-    def _response(
-        self, body: dict[str, Any], drawn: Drawn, id_: str, now: float
-    ) -> dict[str, Any]:
+    def _response(self, body: dict[str, Any], drawn: Drawn, id_: str, now: float) -> dict[str, Any]:
         output: list[dict[str, Any]] = []
         if drawn.thought:
             summary = [{"type": "summary_text", "text": drawn.thought}]

@@ -56,7 +56,7 @@ def input_tokens(asked: Asked) -> int:
 def draw(settings: Settings, asked: Asked, body: Any, custom_id: str) -> Drawn:
     """What the model says to a request."""
     key = json.dumps(body, sort_keys=True) + (custom_id if settings.draws == "custom_id" else "")
-    rng = Random(f"{settings.seed}|{hashlib.sha256(key.encode()).hexdigest()}")  # noqa: S311
+    rng = Random(f"{settings.seed}|{hashlib.sha256(key.encode()).hexdigest()}")
     right = rng.random() < settings.pass_rate
     word = "right" if right else "wrong"
     tool, arguments = None, None
@@ -64,7 +64,8 @@ def draw(settings: Settings, asked: Asked, body: Any, custom_id: str) -> Drawn:
         tool, arguments = asked.tool[0], value(asked.tool[1], word, asked.tool[1])
         text = ""
     elif asked.schema is not None:
-        text = json.dumps(value(asked.schema, word, asked.schema) if asked.schema else {"value": word})
+        schema = asked.schema
+        text = json.dumps(value(schema, word, schema) if schema else {"value": word})
     else:
         words = rng.choices(["amber", "birch", "cedar", "delta", "ember"], k=rng.randint(2, 12))
         text = f"{word}: {' '.join(words)}"
@@ -76,7 +77,7 @@ def draw(settings: Settings, asked: Asked, body: Any, custom_id: str) -> Drawn:
     return Drawn(text, tool, arguments, thought, input_tokens(asked), tokens, cut, right)
 
 
-def value(schema: dict[str, Any], word: str, root: dict[str, Any]) -> Any:
+def value(schema: dict[str, Any], word: str, root: dict[str, Any]) -> Any:  # noqa: C901, PLR0911
     """A value that a schema allows; its texts are the word."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]

@@ -118,15 +118,15 @@ class Server:
             self.world.skip((await request.json())["seconds"])
             return JSONResponse({"now": self.world.now})
 
-        async def bill(request: Request) -> Response:  # noqa: RUF029
+        async def bill(request: Request) -> Response:
             self.world.advance()
             return JSONResponse(self.world.bill())
 
-        async def jobs(request: Request) -> Response:  # noqa: RUF029
+        async def jobs(request: Request) -> Response:
             self.world.advance()
             return JSONResponse([job._asdict() for job in self.world.all_jobs()])
 
-        async def calls(request: Request) -> Response:  # noqa: RUF029
+        async def calls(request: Request) -> Response:
             rows = self.world.db.execute("SELECT name, count(*) FROM calls GROUP BY name")
             return JSONResponse(dict(rows.fetchall()))
 
@@ -184,7 +184,7 @@ async def uploaded(request: Request) -> tuple[str, bytes]:
     """The name and the bytes of an uploaded file, whose purpose is a batch."""
     async with request.form(max_part_size=2**30) as form:
         if unknown := set(form) - {"file", "purpose"}:
-            refuse(400, f"Unknown parameter: '{sorted(unknown)[0]}'.")
+            refuse(400, f"Unknown parameter: '{min(unknown)}'.")
         if form.get("purpose") != "batch":
             refuse(400, f"Invalid value for purpose: {form.get('purpose')!r}.")
         file: Any = form.get("file")
@@ -200,7 +200,7 @@ def jsonl(objects: Iterable[dict[str, Any]]) -> Response:
         for each in objects:
             yield json.dumps(each, ensure_ascii=False).encode() + b"\n"
 
-    async def streamed() -> AsyncIterator[bytes]:  # noqa: RUF029
+    async def streamed() -> AsyncIterator[bytes]:
         for part in parts():
             yield part
 
@@ -232,7 +232,7 @@ class Transport(httpx2.AsyncBaseTransport):
             sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        async def send(message: Any) -> None:  # noqa: RUF029
+        async def send(message: Any) -> None:
             nonlocal status, headers, done
             if message["type"] == "http.response.start":
                 status, headers = message["status"], list(message.get("headers", ()))
@@ -273,4 +273,3 @@ class _Chunks(httpx2.AsyncByteStream):
         if not self._done:
             msg = "peer closed connection without sending complete message body"
             raise httpx2.RemoteProtocolError(msg)
-

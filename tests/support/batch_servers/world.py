@@ -238,9 +238,9 @@ class World:
 
     def content(self, id_: str) -> bytes:
         """A file's bytes."""
-        found: bytes = self.db.execute(
-            "SELECT content FROM files WHERE id = ?", (id_,)
-        ).fetchone()[0]
+        found: bytes = self.db.execute("SELECT content FROM files WHERE id = ?", (id_,)).fetchone()[
+            0
+        ]
         return found
 
     def delete_file(self, id_: str) -> bool:
@@ -290,7 +290,7 @@ class World:
             )
             seq = row.lastrowid or 0
             made = id_(seq)
-            rng = Random(f"{settings.seed}|job|{seq}")  # noqa: S311
+            rng = Random(f"{settings.seed}|job|{seq}")
             total = tokens = 0
             for n, (custom_id, body) in enumerate(requests):
                 asked = self.dialect.asked(body)
@@ -328,9 +328,7 @@ class World:
 
     def jobs(self, limit: int, where: str = "1", *values: Any, skip: int = 0) -> list[Job]:
         """The newest jobs that are in lists by now."""
-        query = (
-            f"SELECT * FROM jobs WHERE seen <= ? AND {where} ORDER BY seq DESC LIMIT ? OFFSET ?"  # noqa: S608
-        )
+        query = f"SELECT * FROM jobs WHERE seen <= ? AND {where} ORDER BY seq DESC LIMIT ? OFFSET ?"
         rows = self.db.execute(query, (self.now, *values, limit, skip))
         return [Job(*row) for row in rows]
 
@@ -413,7 +411,7 @@ class World:
     ) -> tuple[int, dict[str, Any]]:
         if why := self.dialect.refusal(body):
             return 400, self.dialect.failure(400, why)
-        rng = Random(f"{self.settings.seed}|error|{job.seq}|{custom_id}")  # noqa: S311
+        rng = Random(f"{self.settings.seed}|error|{job.seq}|{custom_id}")
         if rng.random() < self.settings.error_rate:
             return 500, self.dialect.failure(500, "The server had an error")
         return 200, self.reply(body, custom_id, done, job.id)
@@ -443,9 +441,11 @@ class World:
         for name, where in (("jobs", "job IS NOT NULL"), ("direct", "job IS NULL"), ("all", "1")):
             row = self.db.execute(
                 "SELECT count(*), coalesce(sum(input), 0), coalesce(sum(output), 0),"
-                f" coalesce(sum(nano), 0) FROM bill WHERE {where}"  # noqa: S608
+                f" coalesce(sum(nano), 0) FROM bill WHERE {where}"
             ).fetchone()
-            told[name] = dict(zip(("requests", "input_tokens", "output_tokens", "nano"), row, strict=True))
+            told[name] = dict(
+                zip(("requests", "input_tokens", "output_tokens", "nano"), row, strict=True)
+            )
         return told
 
     def results_are_gone(self, job: Job) -> bool:
