@@ -13,6 +13,15 @@ from mellea_like.lazy import keep_installed, lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.backends.anthropic_batches import AnthropicBatches
+    from mellea_like.backends.batch_api import (
+        BatchAPI,
+        Intention,
+        JobError,
+        JobLimits,
+        JobOutcome,
+        JobResult,
+        JobState,
+    )
     from mellea_like.backends.cached import CachedBackend, CacheStatistics
     from mellea_like.backends.llama import LlamaCppBackend
     from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
@@ -24,9 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnthropicBatches",
+    "BatchAPI",
     "CacheStatistics",
     "CachedBackend",
     "FunctionBackend",
+    "Intention",
+    "JobError",
+    "JobLimits",
+    "JobOutcome",
+    "JobResult",
+    "JobState",
     "LlamaCppBackend",
     "MCPSamplingBackend",
     "MarkovBackend",
@@ -58,6 +74,9 @@ __getattr__, __dir__ = lazy_exports(
     globals(),
     {
         "mellea_like.backends.anthropic_batches": "AnthropicBatches",
+        "mellea_like.backends.batch_api": (
+            "BatchAPI Intention JobError JobLimits JobOutcome JobResult JobState"
+        ),
         "mellea_like.backends.cached": "CacheStatistics CachedBackend",
         "mellea_like.backends.llama": "LlamaCppBackend",
         "mellea_like.backends.mcp": "MCPSamplingBackend SamplingRounds",

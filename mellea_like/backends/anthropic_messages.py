@@ -304,9 +304,10 @@ def _check_thinking(body: Mapping[str, Any], most: int) -> None:
                 f" {most}, not {budget!r}"
             )
     if told.get("type") in ("enabled", "adaptive"):
+        choice: Any = body.get("tool_choice") or {}
         if body.get("temperature") not in (None, 1):
             _refuse("thinking takes no temperature but 1")
-        if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
+        if choice.get("type") in ("any", "tool"):
             _refuse("thinking can't be combined with a tool that has to be called")
 
 
@@ -354,8 +355,8 @@ def count_message(message: Mapping[str, Any], meter: RequestMeter) -> None:
     received = counts.get("output_tokens")
     if type(received) is not int or not all(type(n) is int and n >= 0 for n in sent):
         return
-    details = counts.get("output_tokens_details") or {}
-    thought = details.get("thinking_tokens") or 0
+    details: Any = counts.get("output_tokens_details") or {}
+    thought: Any = details.get("thinking_tokens") or 0
     meter.settle(
         input_tokens=sum(sent),
         output_tokens=received,

@@ -21,9 +21,9 @@ __all__ = [
     "Intention",
     "JobError",
     "JobLimits",
+    "JobOutcome",
+    "JobResult",
     "JobState",
-    "Outcome",
-    "Result",
 ]
 
 
@@ -98,12 +98,12 @@ class Intention(NamedTuple):
 
     key: str
     prefix: str
-    count: int
+    count: int  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
     since: float
     before: Sequence[str] = ()
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """What came of one request of a job; plain data, which a file can keep.
 
     Attributes:
@@ -121,11 +121,11 @@ class Outcome(NamedTuple):
     unrun: Literal["expired", "cancelled", ""] = ""
 
 
-class Result(NamedTuple):
+class JobResult(NamedTuple):
     """The outcome of the request with a custom id."""
 
     custom_id: str
-    outcome: Outcome
+    outcome: JobOutcome
 
 
 class BatchAPI(Protocol):
@@ -177,7 +177,7 @@ class BatchAPI(Protocol):
         """
         ...
 
-    def reply(self, request: Request, outcome: Outcome, meter: RequestMeter) -> Generation:
+    def reply(self, request: Request, outcome: JobOutcome, meter: RequestMeter) -> Generation:
         """Read the reply to a request.
 
         Args:
@@ -193,8 +193,8 @@ class BatchAPI(Protocol):
         """
         ...
 
-    def usage(self, outcome: Outcome) -> Usage:
-        """Return what a request cost, which is nothing if nobody worked on it."""
+    def usage(self, outcome: JobOutcome) -> Usage:
+        """Return what a request cost: itself and its tokens; nothing if nobody worked on it."""
         ...
 
     # Jobs
@@ -206,18 +206,35 @@ class BatchAPI(Protocol):
         """
         ...
 
-    async def create(self, intention: Intention, lines: Path) -> JobState | None:
+    async def upload(self, intention: Intention, lines: Path) -> str:
+        """Send the requests of a job, which costs nothing yet, and may be done again.
+
+        Args:
+            intention: the job.
+            lines: a file of what `line` wrote, a line each.
+
+        Returns:
+            What `create` needs: the id of the provider's file; the path, if requests are sent when
+            the job is created.
+
+        Raises:
+            BackendError: they were refused, or could not be sent.
+        """
+        ...
+
+    async def create(self, intention: Intention, uploaded: str) -> JobState | None:
         """Submit a job. The request that creates it is sent once and never retried.
 
         Args:
             intention: the job, which has been noted.
-            lines: a file of what `line` wrote, a line each.
+            uploaded: what `upload` returned, for this one time: a file whose job is refused is
+                deleted.
 
         Returns:
             The job; None if the answer was lost, so that nobody knows whether there is a job.
 
         Raises:
-            BackendError: there is no job: it was refused, or not sent.
+            BackendError: there is no job: it was refused, or the request was never sent.
         """
         ...
 
@@ -228,7 +245,8 @@ class BatchAPI(Protocol):
             intention: the job.
 
         Returns:
-            The job; None if there is none; ``"perhaps"`` if a job that is still at work may be it:
+            The job; None if the provider lists none, which may be some seconds late;
+            ``"perhaps"`` if a job that is still at work may be it:
             ask again later. A job of somebody else is never returned.
 
         Raises:
@@ -245,8 +263,10 @@ class BatchAPI(Protocol):
         """
         ...
 
-    def results(self, state: JobState) -> AbstractAsyncContextManager[AsyncIterator[Result]]:
+    def results(self, state: JobState) -> AbstractAsyncContextManager[AsyncIterator[JobResult]]:
         """Go through the results of a job that has ended, in any order, each request at most once.
+
+        Nobody worked on a request that has no result: not every provider lists what expired.
 
         Args:
             state: the job.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mellea_like.backends.openai_chat import request_body
 from mellea_like.core.parts import Audio, File, Image, Text
@@ -114,8 +114,9 @@ def readable(completion: Mapping[str, Any]) -> dict[str, Any]:
     choices: list[dict[str, Any]] = []
     for choice in completion["choices"]:
         message = dict(choice["message"])
-        if isinstance(content := message.get("content"), list):
-            parts = cast("list[Any]", content)
+        content: Any = message.get("content")
+        if type(content) is list:
+            parts: list[Any] = content
             message["content"] = "".join(p["text"] for p in parts if p["type"] == "text")
             thoughts = [t for p in parts if p["type"] == "thinking" for t in p["thinking"]]
             message["reasoning_content"] = "".join(str(t.get("text") or "") for t in thoughts)

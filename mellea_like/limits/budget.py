@@ -581,7 +581,8 @@ def within_budgets(
     around = [backend]
     while around:
         inner: Any = around.pop()
-        for limit in inner.limits if isinstance(inner, LimitedBackend) else ():
+        # A backend that keeps to budgets in a way of its own says so likewise.
+        for limit in getattr(inner, "limits", ()):
             if isinstance(limit, Budget):
                 inside.update(limit.chain)
             elif isinstance(limit, Budgets):

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from mellea_like import Message, Tool
 from mellea_like.backends import AnthropicBatches, MistralBatches, OpenAIBackend, OpenAIBatches
-from mellea_like.backends.batch_api import Outcome
+from mellea_like.backends.batch_api import JobOutcome
 from mellea_like.core.backend import JUDGE_DEFAULTS, Options, Request
 from mellea_like.core.generation import RequestMeter, Usage
 from mellea_like.core.parts import Audio, File, Image
@@ -465,7 +465,7 @@ def test_a_reply_that_cannot_be_read_has_cost_its_tokens(provider, reply):
     counts = {"prompt_tokens": 5, "completion_tokens": 2}
     counts |= {"input_tokens": 5, "output_tokens": 2}
     meter = RequestMeter()
-    outcome = Outcome(reply={**reply, "usage": counts})
+    outcome = JobOutcome(reply={**reply, "usage": counts})
     api = make_api(provider)
     with pytest.raises(MalformedResponse, match="can't be read"):
         api.reply(ask(), outcome, meter)
@@ -477,18 +477,18 @@ def test_a_response_that_failed_is_an_error():
     error = {"code": "server_error", "message": "it broke"}
     reply = {"status": "failed", "error": error, "output": []}
     with pytest.raises(BackendError, match="it broke"):
-        api.reply(ask(), Outcome(reply=reply), RequestMeter())
+        api.reply(ask(), JobOutcome(reply=reply), RequestMeter())
 
 
 def test_a_cost_that_is_not_told_is_unknown():
-    assert make_api("openai").usage(Outcome(reply={"choices": []})).unknown == 1
-    assert make_api("anthropic").usage(Outcome(reply={"content": []})).unknown == 1
+    assert make_api("openai").usage(JobOutcome(reply={"choices": []})).unknown == 1
+    assert make_api("anthropic").usage(JobOutcome(reply={"content": []})).unknown == 1
 
 
 def test_tokens_of_the_cache_are_tokens_of_the_prompt():
     counts = {"input_tokens": 5, "cache_creation_input_tokens": 7, "cache_read_input_tokens": 11}
     usage = {**counts, "output_tokens": 3}
-    found = make_api("anthropic").usage(Outcome(reply={"usage": usage}))
+    found = make_api("anthropic").usage(JobOutcome(reply={"usage": usage}))
     assert found == Usage(1, 23, 3, cached_input_tokens=11)
 
 
@@ -502,7 +502,7 @@ def test_a_temperature_that_nobody_wants_is_left_out_of_the_next_job(provider):
     judged = Request((Message("user", "Is it?"),), JUDGE_DEFAULTS.over(Options(max_tokens=9)))
     assert api.body(judged)["temperature"] == 0
     words = "Unsupported value: 'temperature' does not support 0 with this model"
-    refused = Outcome(error=words, status=400)
+    refused = JobOutcome(error=words, status=400)
     with pytest.raises(InvalidRequest) as caught:
         api.reply(judged, refused, RequestMeter())
     assert caught.value.retryable

@@ -69,7 +69,7 @@ def test_a_job_outlives_loops_and_the_servers_process(provider, tmp_path):
     async def lose(s):
         intention, lines = s.intend(requests)
         intention = intention._replace(before=await s.api.known())
-        assert await s.api.create(intention, lines) is None
+        assert await s.create(intention, lines) is None
         return intention
 
     with server(provider, file, "--settings", json.dumps({"faults": faults})) as url:
