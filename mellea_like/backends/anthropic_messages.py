@@ -232,28 +232,33 @@ def _block(part: Part, where: str) -> dict[str, Any]:
     match part:
         case Text():
             return {**part.extra, "type": "text", "text": part.text}
-        case Image(data=None):
-            return {**part.extra, "type": "image", "source": {"type": "url", "url": part.url}}
-        case Image(data=bytes() as data):
-            if part.media_type not in IMAGES:
-                _refuse(f"{where} has an image of the type {part.media_type}")
-            return {**part.extra, "type": "image", "source": _source(data, part.media_type)}
-        case File(data=None):
-            source = {"type": "file", "file_id": part.file_id}
-            return {**part.extra, "type": "document", "source": source}
-        case File(data=bytes() as data) if part.media_type == "application/pdf":
-            return {**part.extra, "type": "document", "source": _source(data, part.media_type)}
-        case File(data=bytes() as data) if (part.media_type or "").startswith("text/"):
-            text = {
-                "type": "text",
-                "media_type": "text/plain",
-                "data": data.decode(errors="replace"),
-            }
-            return {**part.extra, "type": "document", "source": text}
+        case Image():
+            return {**part.extra, "type": "image", "source": _picture(part, where)}
         case File():
-            _refuse(f"{where} has a file of the type {part.media_type}; it takes PDF and texts")
+            return {**part.extra, "type": "document", "source": _document(part, where)}
         case Audio():
             _refuse(f"{where} has a sound, and it takes none")
+
+
+def _picture(image: Image, where: str) -> dict[str, Any]:
+    if image.data is None:
+        return {"type": "url", "url": image.url}
+    kind = image.media_type or ""
+    if kind not in IMAGES:
+        _refuse(f"{where} has an image of the type {kind}")
+    return _source(image.data, kind)
+
+
+def _document(file: File, where: str) -> dict[str, Any]:
+    if file.data is None:
+        return {"type": "file", "file_id": file.file_id}
+    kind = file.media_type or ""
+    if kind == "application/pdf":
+        return _source(file.data, kind)
+    if kind.startswith("text/"):
+        text = file.data.decode(errors="replace")
+        return {"type": "text", "media_type": "text/plain", "data": text}
+    _refuse(f"{where} has a file of the type {kind}; it takes PDF and texts")
 
 
 def _source(data: bytes, media_type: str) -> dict[str, Any]:
