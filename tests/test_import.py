@@ -16,6 +16,7 @@ import mellea_like.backends
 DEPENDENCIES = "anyio, pydantic, tenacity, opentelemetry.trace, opentelemetry.metrics"
 
 OPTIONAL = {
+    "anthropic",
     "datasketch",
     "gguf",
     "httpx",
@@ -25,6 +26,7 @@ OPTIONAL = {
     "looptime",
     "mcp",
     "mcp_types",
+    "mistralai",
     "numpy",
     "openai",
     "opentelemetry.exporter",
@@ -340,7 +342,8 @@ def test_a_star_import_gives_what_is_installed():
     assert "OpenAIBackend" in mellea_like.backends.__all__
 
 
-SDK = {"LlamaCppBackend", "OpenAIBackend", "RewardModel"}
+SDK = {"LlamaCppBackend", "OpenAIBackend", "OpenAIBatches", "RewardModel"}
+BATCHES = {"AnthropicBatches", "MistralBatches"}
 MCP = {"MCPSamplingBackend", "SamplingRounds"}
 
 
@@ -348,7 +351,10 @@ MCP = {"MCPSamplingBackend", "SamplingRounds"}
     ("missing", "gone"),
     [
         ("openai", SDK),
-        ("httpx2 mcp pydantic_ai", SDK | MCP | {"PydanticAIBackend"}),  # An earlier SDK lacks it.
+        # An earlier SDK lacks it.
+        ("httpx2 mcp pydantic_ai", SDK | BATCHES | MCP | {"PydanticAIBackend"}),
+        ("anthropic", {"AnthropicBatches"}),
+        ("mistralai", {"MistralBatches"}),
         ("xllamacpp", {"LlamaCppBackend"}),
         ("mcp", MCP),
         ("mcp_types", MCP),

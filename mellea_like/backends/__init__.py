@@ -59,7 +59,7 @@ __all__ = [
 
 keep_installed(
     __all__,
-    AnthropicBatches="anthropic",
+    AnthropicBatches="anthropic httpx2",
     LlamaCppBackend="xllamacpp openai httpx2",  # It speaks to its server through the SDK.
     MCPSamplingBackend="mcp mcp_types",
     MistralBatches="mistralai httpx2",

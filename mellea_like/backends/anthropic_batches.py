@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from mellea_like.backends.batch_api import JobLimits, JobState, Outcome, Result
+from mellea_like.backends.batch_api import JobLimits, JobOutcome, JobResult, JobState
 
 try:
     import anthropic
@@ -31,7 +31,7 @@ from mellea_like.backends.server_errors import kind_of_status
 from mellea_like.errors import AuthenticationFailed, InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from mellea_like.backends.batch_api import Intention
     from mellea_like.backends.output_mode import Mode, OutputTool
@@ -234,12 +234,18 @@ class AnthropicBatches(SDKBatches):
                 return result.custom_id.startswith(prefix)
         return False
 
+    async def _upload(self, client: Any, intention: Intention, lines: Path) -> str:  # noqa: ARG002
+        return str(lines)  # The requests are part of what creates the job.
+
+    async def _discard(self, client: Any, uploaded: str) -> None:
+        pass  # The caller's file is the caller's.
+
     async def _submit(
         self,
         client: anthropic.AsyncAnthropic,
         intention: Intention,  # noqa: ARG002 (there is no place for its key)
         uploaded: str,
-    ) -> JobState | None:
+    ) -> JobState:
         async with mapped(Path(uploaded)) as content:
             joined = JoinedLines(content, BEFORE, AFTER)
             length = str(joined.length)
@@ -260,16 +266,16 @@ class AnthropicBatches(SDKBatches):
 
     async def _results(
         self, client: anthropic.AsyncAnthropic, state: JobState, *, whole: bool = True
-    ) -> AsyncGenerator[Result]:
+    ) -> AsyncGenerator[JobResult]:
         body = self._content(client, state.id)
         least = state.total if whole else 0
         async with aclosing(self._download(client, body, least, KEPT)) as lines:
             async for line in lines:
                 if isinstance(custom_id := line.get("custom_id"), str):
-                    yield Result(custom_id, _outcome(line.get("result")))
+                    yield JobResult(custom_id, _outcome(line.get("result")))
 
     @asynccontextmanager
-    async def _content(self, client: anthropic.AsyncAnthropic, job: str) -> AsyncIterator[Any]:
+    async def _content(self, client: anthropic.AsyncAnthropic, job: str) -> AsyncGenerator[Any]:
         gone = False
         try:
             async with client.messages.batches.with_streaming_response.results(job) as response:
@@ -329,19 +335,19 @@ def _state(batch: MessageBatch) -> JobState:
     )
 
 
-def _outcome(given: Any) -> Outcome:
+def _outcome(given: Any) -> JobOutcome:
     """Read the result of a line."""
     result = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     kind = str(result.get("type"))
     if kind in UNRUN:
-        return Outcome(unrun=UNRUN[kind])
+        return JobOutcome(unrun=UNRUN[kind])
     message = result.get("message")
     if kind == "succeeded" and isinstance(message, dict):
-        return Outcome(reply=cast("dict[str, Any]", message))
+        return JobOutcome(reply=cast("dict[str, Any]", message))
     error: Any = result.get("error") or {}
     error = error.get("error") or error
     status = STATUSES.get(str(error.get("type")), 500)
     found, retryable = kind_of_status(status)
     retryable = found.default_retryable if retryable is None else retryable
     said = str(error.get("message") or error.get("type") or "no reason given")
-    return Outcome(error=said, status=status, retryable=retryable)
+    return JobOutcome(error=said, status=status, retryable=retryable)

@@ -39,6 +39,8 @@ SAMPLING = ("temperature", "top_p", "top_k")
 """Refused, whatever they are, since the API's version 2026-10-21, which the SDK asks for from 2.0
 on (https://platform.claude.com/docs/en/api/versioning)."""
 
+LACKING = {"seed": "seeds", "speed": "fast mode in batches"}
+
 LEAST_THINKING = 1024
 """https://platform.claude.com/docs/en/build-with-claude/extended-thinking"""
 
@@ -93,17 +95,12 @@ def messages_body(
     """
     conversation = _Conversation(request.messages if output is None else output.messages)
     body: dict[str, Any] = {"model": model, "messages": conversation.turns}
-    if options.max_tokens is not None:
-        body["max_tokens"] = options.max_tokens
     if system := "\n\n".join(filter(str.strip, conversation.system)):
         body["system"] = system
-    for name in ("temperature", "top_p"):
-        if (number := getattr(options, name)) is not None:
-            body[name] = number
-    if options.stop:
-        body["stop_sequences"] = list(options.stop)
-    if options.seed is not None:
-        _refuse("it has no seeds; leave the option seed out")
+    given = {name: getattr(options, name) for name in ("max_tokens", "temperature", "top_p")}
+    given["stop_sequences"] = list(options.stop) or None
+    given["seed"] = options.seed
+    body |= {name: value for name, value in given.items() if value is not None}
     if request.tools:
         body["tools"] = [_tool(tool.as_dict()["function"]) for tool in request.tools]
     if (choice := request.tool_choice) is not None:
@@ -113,11 +110,7 @@ def messages_body(
     if output is not None:
         _demand(body, output, narrowed, extra)
     body |= extra
-    if not sampling:
-        for name in SAMPLING:
-            if name in body:
-                _refuse(f"its API has had no {name} since 2026-10-21; leave the option out")
-    _check(body)
+    _check(body, sampling=sampling)
     return body
 
 
@@ -239,28 +232,33 @@ def _block(part: Part, where: str) -> dict[str, Any]:
     match part:
         case Text():
             return {**part.extra, "type": "text", "text": part.text}
-        case Image(data=None):
-            return {**part.extra, "type": "image", "source": {"type": "url", "url": part.url}}
-        case Image(data=bytes() as data):
-            if part.media_type not in IMAGES:
-                _refuse(f"{where} has an image of the type {part.media_type}")
-            return {**part.extra, "type": "image", "source": _source(data, part.media_type)}
-        case File(data=None):
-            source = {"type": "file", "file_id": part.file_id}
-            return {**part.extra, "type": "document", "source": source}
-        case File(data=bytes() as data) if part.media_type == "application/pdf":
-            return {**part.extra, "type": "document", "source": _source(data, part.media_type)}
-        case File(data=bytes() as data) if (part.media_type or "").startswith("text/"):
-            text = {
-                "type": "text",
-                "media_type": "text/plain",
-                "data": data.decode(errors="replace"),
-            }
-            return {**part.extra, "type": "document", "source": text}
+        case Image():
+            return {**part.extra, "type": "image", "source": _picture(part, where)}
         case File():
-            _refuse(f"{where} has a file of the type {part.media_type}; it takes PDF and texts")
+            return {**part.extra, "type": "document", "source": _document(part, where)}
         case Audio():
             _refuse(f"{where} has a sound, and it takes none")
+
+
+def _picture(image: Image, where: str) -> dict[str, Any]:
+    if image.data is None:
+        return {"type": "url", "url": image.url}
+    kind = image.media_type or ""
+    if kind not in IMAGES:
+        _refuse(f"{where} has an image of the type {kind}")
+    return _source(image.data, kind)
+
+
+def _document(file: File, where: str) -> dict[str, Any]:
+    if file.data is None:
+        return {"type": "file", "file_id": file.file_id}
+    kind = file.media_type or ""
+    if kind == "application/pdf":
+        return _source(file.data, kind)
+    if kind.startswith("text/"):
+        text = file.data.decode(errors="replace")
+        return {"type": "text", "media_type": "text/plain", "data": text}
+    _refuse(f"{where} has a file of the type {kind}; it takes PDF and texts")
 
 
 def _source(data: bytes, media_type: str) -> dict[str, Any]:
@@ -268,8 +266,11 @@ def _source(data: bytes, media_type: str) -> dict[str, Any]:
     return {"type": "base64", "media_type": media_type, "data": encoded}
 
 
-def _check(body: Mapping[str, Any]) -> None:
+def _check(body: Mapping[str, Any], *, sampling: bool) -> None:
     """Refuse what would be refused when the job runs."""
+    for name in () if sampling else SAMPLING:
+        if name in body:
+            _refuse(f"its API has had no {name} since 2026-10-21; leave the option out")
     most = body.get("max_tokens")
     if type(most) is not int or most < 1:
         _refuse(f"max_tokens is a positive int, not {most!r}; set the option max_tokens")
@@ -279,12 +280,15 @@ def _check(body: Mapping[str, Any]) -> None:
     for text in body.get("stop_sequences") or ():
         if not str(text).strip():
             _refuse(f"stop texts have more than white space, unlike {text!r}")
-    for name in ("speed", "seed", "n"):
+    for name, what in LACKING.items():
         if name in body:
-            _refuse(f"batches have no {name}; leave it out of options.extra")
+            _refuse(f"it has no {what}; leave {name} out of the options")
     _check_thinking(body, most)
     blocks = [block for turn in body["messages"] for block in turn["content"]]
-    images = [block for block in blocks if block["type"] == "image"]
+    _check_images([block for block in blocks if block["type"] == "image"])
+
+
+def _check_images(images: Sequence[Mapping[str, Any]]) -> None:
     if len(images) > MOST_IMAGES:
         _refuse(f"it has {len(images)} images, and {MOST_IMAGES} are allowed")
     for image in images:
@@ -305,9 +309,10 @@ def _check_thinking(body: Mapping[str, Any], most: int) -> None:
                 f" {most}, not {budget!r}"
             )
     if told.get("type") in ("enabled", "adaptive"):
+        choice: Any = body.get("tool_choice") or {}
         if body.get("temperature") not in (None, 1):
             _refuse("thinking takes no temperature but 1")
-        if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
+        if choice.get("type") in ("any", "tool"):
             _refuse("thinking can't be combined with a tool that has to be called")
 
 
@@ -355,8 +360,8 @@ def count_message(message: Mapping[str, Any], meter: RequestMeter) -> None:
     received = counts.get("output_tokens")
     if type(received) is not int or not all(type(n) is int and n >= 0 for n in sent):
         return
-    details = counts.get("output_tokens_details") or {}
-    thought = details.get("thinking_tokens") or 0
+    details: Any = counts.get("output_tokens_details") or {}
+    thought: Any = details.get("thinking_tokens") or 0
     meter.settle(
         input_tokens=sum(sent),
         output_tokens=received,

@@ -98,7 +98,7 @@ class Intention(NamedTuple):
 
     key: str
     prefix: str
-    count: int
+    count: int  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
     since: float
     before: Sequence[str] = ()
 
@@ -126,9 +126,6 @@ class JobResult(NamedTuple):
 
     custom_id: str
     outcome: JobOutcome
-
-
-Outcome, Result = JobOutcome, JobResult
 
 
 class BatchAPI(Protocol):
@@ -197,7 +194,7 @@ class BatchAPI(Protocol):
         ...
 
     def usage(self, outcome: JobOutcome) -> Usage:
-        """Return what a request cost, which is nothing if nobody worked on it."""
+        """Return what a request cost: itself and its tokens; nothing if nobody worked on it."""
         ...
 
     # Jobs
@@ -230,7 +227,8 @@ class BatchAPI(Protocol):
 
         Args:
             intention: the job, which has been noted.
-            uploaded: what `upload` returned.
+            uploaded: what `upload` returned, for this one time: a file whose job is refused is
+                deleted.
 
         Returns:
             The job; None if the answer was lost, so that nobody knows whether there is a job.
@@ -247,7 +245,8 @@ class BatchAPI(Protocol):
             intention: the job.
 
         Returns:
-            The job; None if there is none; ``"perhaps"`` if a job that is still at work may be it:
+            The job; None if the provider lists none, which may be some seconds late;
+            ``"perhaps"`` if a job that is still at work may be it:
             ask again later. A job of somebody else is never returned.
 
         Raises:
@@ -266,6 +265,8 @@ class BatchAPI(Protocol):
 
     def results(self, state: JobState) -> AbstractAsyncContextManager[AsyncIterator[JobResult]]:
         """Go through the results of a job that has ended, in any order, each request at most once.
+
+        Nobody worked on a request that has no result: not every provider lists what expired.
 
         Args:
             state: the job.

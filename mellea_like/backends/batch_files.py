@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
 
@@ -67,9 +67,9 @@ def write_line(fields: Mapping[str, Any]) -> str:
 class Mapped(mmap.mmap):
     """A file in memory whose size the HTTP library can learn as it does from any file."""
 
-    def seek(self, *where: int) -> int:  # type: ignore[override, unused-ignore]
+    def seek(self, pos: int, whence: Literal[0, 1, 2, 3, 4] = 0) -> int:  # type: ignore[override]
         """Move, and return the place, which Python's own does only from 3.13 on."""
-        super().seek(*where)
+        super().seek(pos, whence)
         return self.tell()
 
 

@@ -10,10 +10,10 @@ import os
 import re
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from mellea_like.backends.batch_api import JobError, JobLimits, JobState, Outcome, Result
+from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobResult, JobState
 
 try:
     import httpx2
@@ -43,7 +43,7 @@ from mellea_like.core.argument_checks import whole_number
 from mellea_like.errors import AuthenticationFailed, InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
     from mellea_like.backends.batch_api import Intention
@@ -55,7 +55,7 @@ __all__ = ["MistralBatches"]
 
 OFFICIAL_URL = "https://api.mistral.ai"
 
-ENDPOINT = "/v1/chat/completions"
+ENDPOINT: Final = "/v1/chat/completions"
 JOBS = "/v1/batch/jobs"
 
 KEY = "mellea_like_job"
@@ -214,15 +214,10 @@ class MistralBatches(SDKBatches):
             )
         return CreateFileResponse.model_validate_json(answer.content).id
 
-    async def _discard(self, client: _Client, file: str) -> None:
-        await client.send("DELETE", f"/v1/files/{file}")
+    async def _discard(self, client: _Client, uploaded: str) -> None:
+        await client.send("DELETE", f"/v1/files/{uploaded}")
 
-    async def _submit(
-        self,
-        client: _Client,
-        intention: Intention,
-        uploaded: str,
-    ) -> JobState | None:
+    async def _submit(self, client: _Client, intention: Intention, uploaded: str) -> JobState:
         asked = CreateBatchJobRequest(
             endpoint=ENDPOINT,
             input_files=[uploaded],
@@ -258,14 +253,14 @@ class MistralBatches(SDKBatches):
             outputs=(job.output_file or "", job.error_file or ""),
         )
 
-    async def _results(self, client: _Client, state: JobState) -> AsyncGenerator[Result]:
+    async def _results(self, client: _Client, state: JobState) -> AsyncGenerator[JobResult]:
         for file, least in zip(state.outputs, (state.succeeded, state.failed), strict=True):
             if file:
                 body = client.open(f"/v1/files/{file}/content")
                 async with aclosing(self._download(client, body, least)) as lines:
                     async for line in lines:
                         if isinstance(custom_id := line.get("custom_id"), str):
-                            yield Result(custom_id, _outcome(line))
+                            yield JobResult(custom_id, _outcome(line))
 
     # --- the client -------------------------------------------------------------------------------
 
@@ -304,7 +299,7 @@ class _Client:
         return response
 
     @asynccontextmanager
-    async def open(self, path: str) -> AsyncIterator[httpx2.Response]:
+    async def open(self, path: str) -> AsyncGenerator[httpx2.Response]:
         """Ask for a file; give the answer, whose body is to be read."""
         async with self._http.stream("GET", self._url + path, headers=self._headers) as response:
             if not response.is_success:
@@ -342,7 +337,7 @@ def _of_sdk(sdk: Mistral, url: str, timeout: float | None) -> _Client:
     return _Client(http, url, security.api_key)
 
 
-def _outcome(line: Mapping[str, Any]) -> Outcome:
+def _outcome(line: Mapping[str, Any]) -> JobOutcome:
     """Read a line of a file of outputs or errors."""
     response, error = line.get("response"), line.get("error")
     if isinstance(response, dict):
@@ -350,5 +345,5 @@ def _outcome(line: Mapping[str, Any]) -> Outcome:
         body = answer.get("body")
         return outcome_of_response(int(answer.get("status_code") or 0), body)
     told = cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": error}
-    said = str(told.get("message") or told.get("detail") or error or "no reason given")
-    return Outcome(error=said)
+    said: object = told.get("message") or told.get("detail") or told
+    return JobOutcome(error=str(said))

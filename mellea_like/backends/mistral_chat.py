@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mellea_like.backends.openai_chat import request_body
 from mellea_like.core.parts import Audio, File, Image, Text
 from mellea_like.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from mellea_like.backends.output_mode import Demand
     from mellea_like.core.backend import Options, Request
@@ -114,8 +114,8 @@ def readable(completion: Mapping[str, Any]) -> dict[str, Any]:
     choices: list[dict[str, Any]] = []
     for choice in completion["choices"]:
         message = dict(choice["message"])
-        if isinstance(content := message.get("content"), list):
-            parts = cast("list[Any]", content)
+        if isinstance(message.get("content"), list):
+            parts: Sequence[Any] = message["content"]
             message["content"] = "".join(p["text"] for p in parts if p["type"] == "text")
             thoughts = [t for p in parts if p["type"] == "thinking" for t in p["thinking"]]
             message["reasoning_content"] = "".join(str(t.get("text") or "") for t in thoughts)

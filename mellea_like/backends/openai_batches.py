@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio
 
-from mellea_like.backends.batch_api import JobError, JobLimits, JobState, Outcome, Result
+from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobResult, JobState
 
 try:
     import openai
@@ -18,7 +18,7 @@ except ImportError as exc:  # pragma: no cover
 
 from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
 from mellea_like.backends.openai_chat import request_body
-from mellea_like.backends.openai_reply import Reply, read_usage
+from mellea_like.backends.openai_reply import CHAT_USAGE, Reply, read_usage
 from mellea_like.backends.openai_responses import USAGE, Response, responses_body
 from mellea_like.backends.openai_server import OpenAIServer
 from mellea_like.backends.sdk_batches import SDKBatches, outcome_of_response
@@ -169,8 +169,8 @@ class OpenAIBatches(SDKBatches):
         return reader.generation()
 
     def _count(self, reply: Mapping[str, Any], meter: RequestMeter) -> None:
-        names = {"names": USAGE} if self._api == "responses" else {}
-        read_usage(meter, reply.get("usage"), final=True, **names)
+        names = USAGE if self._api == "responses" else CHAT_USAGE
+        read_usage(meter, reply.get("usage"), final=True, names=names)
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -216,11 +216,8 @@ class OpenAIBatches(SDKBatches):
         raise BackendTimeout(msg)
 
     async def _submit(
-        self,
-        client: openai.AsyncOpenAI,
-        intention: Intention,
-        uploaded: str,
-    ) -> JobState | None:
+        self, client: openai.AsyncOpenAI, intention: Intention, uploaded: str
+    ) -> JobState:
         endpoint: Any = self._path
         batch = await client.batches.create(
             input_file_id=uploaded,
@@ -257,10 +254,12 @@ class OpenAIBatches(SDKBatches):
             outputs=(batch.output_file_id or "", batch.error_file_id or ""),
         )
 
-    async def _discard(self, client: openai.AsyncOpenAI, file: str) -> None:
-        await client.files.delete(file)
+    async def _discard(self, client: openai.AsyncOpenAI, uploaded: str) -> None:
+        await client.files.delete(uploaded)
 
-    async def _results(self, client: openai.AsyncOpenAI, state: JobState) -> AsyncGenerator[Result]:
+    async def _results(
+        self, client: openai.AsyncOpenAI, state: JobState
+    ) -> AsyncGenerator[JobResult]:
         # A job may have no file of outputs, none of errors, or neither, whatever its status.
         for file, least in zip(state.outputs, (state.succeeded, state.failed), strict=True):
             if file:
@@ -268,7 +267,7 @@ class OpenAIBatches(SDKBatches):
                 async with aclosing(self._download(client, body, least)) as lines:
                     async for line in lines:
                         if isinstance(custom_id := line.get("custom_id"), str):
-                            yield Result(custom_id, _outcome(line))
+                            yield JobResult(custom_id, _outcome(line))
 
     @asynccontextmanager
     async def _content(self, client: openai.AsyncOpenAI, file: str) -> AsyncGenerator[Any]:
@@ -295,7 +294,7 @@ class OpenAIBatches(SDKBatches):
         return self._server.translator(client, None, self._timeout)
 
 
-def _outcome(line: Mapping[str, Any]) -> Outcome:
+def _outcome(line: Mapping[str, Any]) -> JobOutcome:
     """Read a line of a file of outputs or errors."""
     response, error = line.get("response"), line.get("error")
     if isinstance(response, dict):
@@ -304,5 +303,5 @@ def _outcome(line: Mapping[str, Any]) -> Outcome:
     told = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
     code, message = str(told.get("code") or ""), str(told.get("message") or "")
     if code in UNRUN:
-        return Outcome(error=message, unrun=UNRUN[code])
-    return Outcome(error=message or code or "no reason given", retryable=code in PASSING)
+        return JobOutcome(error=message, unrun=UNRUN[code])
+    return JobOutcome(error=message or code or "no reason given", retryable=code in PASSING)

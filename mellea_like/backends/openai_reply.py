@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     from mellea_like.backends.output_mode import OutputTool
     from mellea_like.core.generation import RequestMeter
 
-__all__ = ["Gathered", "Replies", "Reply", "as_text", "as_token", "is_end", "read_usage"]
+__all__ = [
+    "CHAT_USAGE",
+    "Gathered",
+    "Replies",
+    "Reply",
+    "as_text",
+    "as_token",
+    "is_end",
+    "read_usage",
+]
+
+CHAT_USAGE = ("prompt_tokens", "completion_tokens")
+"""The names of the counts of tokens."""
 
 
 @dataclass(slots=True)
@@ -389,7 +401,7 @@ def read_usage(
     *,
     final: bool,
     least: int = 0,
-    names: tuple[str, str] = ("prompt_tokens", "completion_tokens"),
+    names: tuple[str, str] = CHAT_USAGE,
 ) -> None:
     """Count what a server says that a request takes, where it makes sense."""
     if not isinstance(usage, dict):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from mellea_like.backends.batch_api import JobState, Outcome, Result
+from mellea_like.backends.batch_api import JobOutcome, JobResult, JobState
 from mellea_like.backends.batch_files import BrokenLineError, json_lines, write_line
 from mellea_like.backends.closing import close
 from mellea_like.backends.loop_clients import LoopClients
@@ -101,7 +101,7 @@ class SDKBatches(ABC):
         """Write one request of a job; see `BatchAPI.line`."""
         return write_line(self._entry(custom_id, body))
 
-    def reply(self, request: Request, outcome: Outcome, meter: RequestMeter) -> Generation:
+    def reply(self, request: Request, outcome: JobOutcome, meter: RequestMeter) -> Generation:
         """Read the reply to a request; see `BatchAPI.reply`."""
         if outcome.reply is None:
             meter.settle(input_tokens=0, output_tokens=0)
@@ -120,7 +120,7 @@ class SDKBatches(ABC):
         self._count(outcome.reply, meter)
         raise error
 
-    def usage(self, outcome: Outcome) -> Usage:
+    def usage(self, outcome: JobOutcome) -> Usage:
         """Return what a request cost; see `BatchAPI.usage`."""
         if outcome.unrun:
             return Usage()
@@ -154,15 +154,15 @@ class SDKBatches(ABC):
             return None
         return self._modes.begin(request, options.model or self.model, options).demand
 
-    def _failure(self, request: Request, outcome: Outcome) -> BackendError:
+    def _failure(self, request: Request, outcome: JobOutcome) -> BackendError:
         """Say why there is no reply."""
         if outcome.unrun:
             what = "expired" if outcome.unrun == "expired" else "was cancelled"
             return BackendUnavailable(f"{self.where}: the job {what} before this request's turn")
         status, retryable = outcome.status, outcome.retryable
         if status is None:
-            kind = BackendUnavailable if retryable else InvalidRequest
-            return kind(f"{self.where} failed: {outcome.error}", retryable=retryable)
+            unknown = BackendUnavailable if retryable else InvalidRequest
+            return unknown(f"{self.where} failed: {outcome.error}", retryable=retryable)
         kind, _ = kind_of_status(status)
         said = f"{self.where} answered {status}: {outcome.error}"
         error = kind(said, status=status, retryable=retryable)
@@ -196,7 +196,6 @@ class SDKBatches(ABC):
         """Submit a job; see `BatchAPI.create`."""
         async with self._clients.hold() as held:
             client = held.client
-            error: BackendError
             try:
                 return await self._submit(client, intention, uploaded)
             except Exception as exc:
@@ -221,7 +220,7 @@ class SDKBatches(ABC):
             return await self._ask(held.client, self._cancel(held.client, job))
 
     @asynccontextmanager
-    async def results(self, state: JobState) -> AsyncGenerator[AsyncIterator[Result]]:
+    async def results(self, state: JobState) -> AsyncGenerator[AsyncIterator[JobResult]]:
         """Go through the results of a job that has ended; see `BatchAPI.results`."""
         async with (
             self._clients.hold() as held,
@@ -276,19 +275,20 @@ class SDKBatches(ABC):
     def _cut(self, what: str) -> MalformedResponse:
         return MalformedResponse(f"{self.where} cut a download short: it sent {what}")
 
+    @abstractmethod
     async def _upload(self, client: Any, intention: Intention, lines: Path) -> str:
-        """Upload the file of a job; by default, its requests are part of its creation."""
-        return str(lines)
+        """Upload the file of a job, if its requests aren't part of its creation."""
 
-    async def _discard(self, client: Any, file: str) -> None:
-        """Delete the file of a job that was refused; by default, the provider has none."""
+    @abstractmethod
+    async def _discard(self, client: Any, uploaded: str) -> None:
+        """Delete the file of a job that was refused."""
 
     @abstractmethod
     def _translator(self, client: Any) -> Translator:
         """Make what translates errors."""
 
     @abstractmethod
-    async def _submit(self, client: Any, intention: Intention, uploaded: str) -> JobState | None:
+    async def _submit(self, client: Any, intention: Intention, uploaded: str) -> JobState:
         """Send the one request that creates a job."""
 
     @abstractmethod
@@ -300,7 +300,7 @@ class SDKBatches(ABC):
         """Ask for a job's end."""
 
     @abstractmethod
-    def _results(self, client: Any, state: JobState) -> AsyncGenerator[Result]:
+    def _results(self, client: Any, state: JobState) -> AsyncGenerator[JobResult]:
         """Go through the results."""
 
 
@@ -324,11 +324,11 @@ def gone(error: BackendError, kept: str) -> BackendError:
     return InvalidRequest(msg, status=error.status)
 
 
-def outcome_of_response(status: int, body: Any) -> Outcome:
+def outcome_of_response(status: int, body: Any) -> JobOutcome:
     """Read an answer of HTTP that a line of results holds."""
     if 200 <= status < 300 and isinstance(body, dict):  # noqa: PLR2004
-        return Outcome(reply=body)
+        return JobOutcome(reply=body)
     translator = Translator("", None, None, ())
     # Some lines have the status 0: the provider has lost them.
     error = translator.refusal(status or 500, {}, body)
-    return Outcome(error=error.said, status=status or None, retryable=error.retryable)
+    return JobOutcome(error=error.said, status=status or None, retryable=error.retryable)

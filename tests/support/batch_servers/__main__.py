@@ -33,6 +33,7 @@ def main() -> None:
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", given.port))
+    listening.listen(128)  # Who comes before the server does waits.
     sys.stdout.write(f"http://127.0.0.1:{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     config = uvicorn.Config(server.app(), log_level="critical", lifespan="off")

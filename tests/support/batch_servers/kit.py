@@ -15,7 +15,7 @@ import httpx2
 from batch_servers.settings import Settings
 from batch_servers.web import Server, Transport
 from batch_servers.world import World, loop_clock
-from mellea_like.backends.batch_api import Intention, JobState, Outcome
+from mellea_like.backends.batch_api import Intention, JobOutcome, JobState
 from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Usage
@@ -39,12 +39,6 @@ def make_server(provider: str, world: World) -> Server:
     from batch_servers.mistral_server import Mistral
 
     return Mistral(world)
-
-
-async def submit(api: Any, intention: Intention, lines: Path) -> JobState | None:
-    """Upload a job's requests and create it."""
-    state: JobState | None = await api.create(intention, await api.upload(intention, lines))
-    return state
 
 
 def make_api(
@@ -112,13 +106,19 @@ class Scene:
                 file.write(self.api.line(f"{key}-{n}", self.api.body(request)) + "\n")
         return Intention(key, f"{key}-", len(requests), time.time() - SINCE), path
 
+    async def create(self, intention: Intention, path: Path) -> JobState | None:
+        """Upload a job's requests, and create it."""
+        state: JobState | None
+        state = await self.api.create(intention, await self.api.upload(intention, path))
+        return state
+
     async def submit(self, requests: Sequence[Request] | int = 5, key: str = "") -> JobState:
         """Create a job."""
         if isinstance(requests, int):
             requests = [ask(f"question {n}") for n in range(requests)]
         intention, path = self.intend(requests, key)
         intention = intention._replace(before=await self.api.known())
-        state: JobState | None = await submit(self.api, intention, path)
+        state = await self.create(intention, path)
         assert state is not None
         return state
 
@@ -130,16 +130,16 @@ class Scene:
                 state = await self.api.look(state.id)
         return state
 
-    async def collect(self, state: JobState) -> dict[str, Outcome]:
+    async def collect(self, state: JobState) -> dict[str, JobOutcome]:
         """Download the results of a job."""
-        found: dict[str, Outcome] = {}
+        found: dict[str, JobOutcome] = {}
         async with self.api.results(state) as results:
             async for custom_id, outcome in results:
                 assert custom_id not in found
                 found[custom_id] = outcome
         return found
 
-    def cost(self, outcomes: dict[str, Outcome]) -> Usage:
+    def cost(self, outcomes: dict[str, JobOutcome]) -> Usage:
         """What a job cost, as its results say."""
         return sum(map(self.api.usage, outcomes.values()), Usage())
 

@@ -64,9 +64,8 @@ def draw(settings: Settings, asked: Asked, body: Any, custom_id: str) -> Drawn:
         tool, arguments = asked.tool[0], value(asked.tool[1], word, asked.tool[1])
         text = ""
     elif asked.schema is not None:
-        text = json.dumps(
-            value(asked.schema, word, asked.schema) if asked.schema else {"value": word}
-        )
+        schema = asked.schema
+        text = json.dumps(value(schema, word, schema) if schema else {"value": word})
     else:
         words = rng.choices(["amber", "birch", "cedar", "delta", "ember"], k=rng.randint(2, 12))
         text = f"{word}: {' '.join(words)}"
@@ -78,7 +77,7 @@ def draw(settings: Settings, asked: Asked, body: Any, custom_id: str) -> Drawn:
     return Drawn(text, tool, arguments, thought, input_tokens(asked), tokens, cut, right)
 
 
-def value(schema: dict[str, Any], word: str, root: dict[str, Any]) -> Any:
+def value(schema: dict[str, Any], word: str, root: dict[str, Any]) -> Any:  # noqa: C901, PLR0911
     """A value that a schema allows; its texts are the word."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]

@@ -184,7 +184,7 @@ async def uploaded(request: Request) -> tuple[str, bytes]:
     """The name and the bytes of an uploaded file, whose purpose is a batch."""
     async with request.form(max_part_size=2**30) as form:
         if unknown := set(form) - {"file", "purpose"}:
-            refuse(400, f"Unknown parameter: '{sorted(unknown)[0]}'.")
+            refuse(400, f"Unknown parameter: '{min(unknown)}'.")
         if form.get("purpose") != "batch":
             refuse(400, f"Invalid value for purpose: {form.get('purpose')!r}.")
         file: Any = form.get("file")
