@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mellea_like.backends.mistral_batches import MistralBatches
     from mellea_like.backends.openai import OpenAIBackend
     from mellea_like.backends.openai_batches import OpenAIBatches
+    from mellea_like.backends.openai_server import azure_client
     from mellea_like.backends.pydantic_ai import PydanticAIBackend
     from mellea_like.backends.reward_model import RewardModel
 
@@ -55,6 +56,7 @@ __all__ = [
     "SamplingRounds",
     "ScriptedBackend",
     "SimulatedBackend",
+    "azure_client",
 ]
 
 keep_installed(
@@ -65,6 +67,7 @@ keep_installed(
     MistralBatches="mistralai httpx2",
     OpenAIBackend="openai httpx2",
     OpenAIBatches="openai httpx2",
+    azure_client="openai",
     PydanticAIBackend="pydantic_ai",
     RewardModel="openai httpx2",
     SamplingRounds="mcp mcp_types",
@@ -83,6 +86,7 @@ __getattr__, __dir__ = lazy_exports(
         "mellea_like.backends.mistral_batches": "MistralBatches",
         "mellea_like.backends.openai": "OpenAIBackend",
         "mellea_like.backends.openai_batches": "OpenAIBatches",
+        "mellea_like.backends.openai_server": "azure_client",
         "mellea_like.backends.pydantic_ai": "PydanticAIBackend",
         "mellea_like.backends.reward_model": "RewardModel",
     },

@@ -143,10 +143,14 @@ class BatchAPI(Protocol):
 
     name: str
     model: str
-    where: str
     limits: JobLimits
     defaults: Options
     can_judge: bool
+
+    @property
+    def where(self) -> str:
+        """See above."""
+        ...
 
     # Requests and replies: pure
 

@@ -18,12 +18,31 @@ from mellea_like.backends.server_address import (
 )
 from mellea_like.errors import AuthenticationFailed
 
-__all__ = ["OpenAIServer"]
+__all__ = ["OpenAIServer", "azure_client"]
 
 NO_KEY = "no-key-needed"
 """Sent to other servers where there is no key: the SDK insists on one, local servers ignore it."""
 
 AZURE = ".openai.azure.com"
+
+
+def azure_client(url: str | None = None) -> openai.AsyncAzureOpenAI:
+    """Make the SDK's client of Azure, whose key and version are in its environment variables.
+
+    Args:
+        url: the URL of the endpoint, or that of its requests, with ``/openai`` in it; None for
+            ``AZURE_OPENAI_ENDPOINT``.
+
+    Returns:
+        The client, for `OpenAIBackend` and `OpenAIBatches`.
+
+    Raises:
+        openai.OpenAIError: a variable is missing.
+    """
+    given: Any = {}
+    if url is not None:
+        given["base_url" if "/openai" in url else "azure_endpoint"] = url
+    return openai.AsyncAzureOpenAI(**given)
 
 
 class OpenAIServer:

@@ -198,7 +198,7 @@ class Backends:
                 return f"llama, {self._spec.gguf.name} in its own llama.cpp server."
             case ProviderUpstream():
                 return f"pydantic-ai, {self._spec.model}."
-            case MarkovUpstream():
+            case _:
                 return (
                     "markov, a small Markov chain text generator that understands nothing;"
                     " for a real model see --backend."
@@ -250,7 +250,7 @@ class Backends:
                     raise Problem(msg, Exit.USAGE)
                 provider = {"kind": kind, "model": options.model, **limits}
                 return read_section(ProviderUpstream, provider, names)
-            case "markov":
+            case _:
                 markov = {"kind": "markov", "corpus": tuple(options.corpus), **limits}
                 return read_section(MarkovUpstream, markov, names)
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
+from contextlib import closing, suppress
 
-import httpx2
 import jobs_run
 import pytest
+from jobs_server import jobs_server
 
 from mellea_like.batch import read_items, read_run
 
@@ -36,29 +33,20 @@ SETTINGS = {
 }
 
 
-@contextmanager
-def serving(provider: str, file: Path):
-    """Serve a provider in another process, with time that is a thousand times as fast."""
-    support = Path(jobs_run.__file__).parent
-    command = [
-        *(sys.executable, "-m", "batch_servers", provider, "--file", file),
-        *("--speed", "1000", "--settings", json.dumps(SETTINGS)),
-    ]
-    env = os.environ | {"PYTHONPATH": str(support)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as server:
-        try:
-            yield server.stdout.readline().strip()
-        finally:
-            server.kill()
-
-
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "mistral"])
 def test_no_job_is_lost_or_paid_twice(tmp_path, provider, figures):
     moments = random.Random(provider)
     kills = sittings = 0
-    with serving(provider, tmp_path / "server.db") as url:
+    with jobs_server(provider, tmp_path / "server.db", speed=1000, **SETTINGS) as server:
         while True:
-            command = [sys.executable, jobs_run.__file__, tmp_path, provider, url, str(ITEMS)]
+            command = [
+                sys.executable,
+                jobs_run.__file__,
+                tmp_path,
+                provider,
+                server.url,
+                str(ITEMS),
+            ]
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
             sittings += 1
             with subprocess.Popen(command, **pipes) as run:
@@ -73,8 +61,7 @@ def test_no_job_is_lost_or_paid_twice(tmp_path, provider, figures):
                 _, said = run.communicate()
                 assert run.returncode == 0, said
                 break
-        bill = httpx2.get(f"{url}/admin/bill").json()
-        jobs = httpx2.get(f"{url}/admin/jobs").json()
+        bill, jobs = server.ask("bill"), server.ask("jobs")
     items = list(read_items(tmp_path / "run.db"))
     counts = read_run(tmp_path / "run.db")["counts"]
     assert counts["passed"] + counts["failed"] == len(items) == ITEMS
@@ -83,8 +70,8 @@ def test_no_job_is_lost_or_paid_twice(tmp_path, provider, figures):
     sent, received = (sum(u[name] for u in spent) for name in ("input_tokens", "output_tokens"))
     assert sum(u["requests"] for u in spent) == bill["jobs"]["requests"]
     assert sent * 1000 + received * 4000 == bill["jobs"]["nano"]
-    with closing(sqlite3.connect(tmp_path / "server.db")) as server:
-        paid = server.execute("SELECT body, count(*) FROM requests GROUP BY job, custom_id")
+    with closing(sqlite3.connect(tmp_path / "server.db")) as state:
+        paid = state.execute("SELECT body, count(*) FROM requests GROUP BY job, custom_id")
         assert all(times == 1 for _, times in paid)
     draws = sum(len(item["trace"]["slices"]) for item in items)
     assert draws == bill["jobs"]["requests"]

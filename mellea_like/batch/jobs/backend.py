@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -258,9 +258,10 @@ class Parking:
             backend,
             Ask(self._item, key, backend.place, purpose, body, tokens, asked.max_tokens),
         )
-        return await self._park()
+        await self._park()
+        raise AssertionError  # It is cancelled while it waits.
 
-    async def _park(self) -> Any:
+    async def _park(self) -> None:
         """Wait until nothing else in the call has anything to ask; then leave the call."""
         self._parked += 1
         mine = self._parked

@@ -428,9 +428,10 @@ async def collect(
         BackendError: they can't be had.
     """
     pause = PAUSE
+    chunk: list[tuple[JobResult, Usage]] = []
     for last in (*[False] * (DOWNLOADS - 1), True):
         try:
-            chunk: list[tuple[JobResult, Usage]] = []
+            chunk = []
             async with api.results(state) as results:
                 async for result in results:
                     chunk.append((result, api.usage(result.outcome)))

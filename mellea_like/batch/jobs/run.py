@@ -56,7 +56,8 @@ class JobsRun(BreadthRun[T, I]):
         self._canaries = set[int]()
         selection = work.strategy.settings.selection
         # Marks that are made at once are made again; scores may have cost something.
-        self._scores = not isinstance(selection, str) and is_async(selection.mark)
+        mark = None if isinstance(selection, str) else selection.mark
+        self._scores = mark is not None and is_async(mark)
         self._rounds = JobRounds(
             lambda: JobStore(jobs_path(path), str(read_run(path, check=False)["started"])),
             work.example.budgets,
@@ -143,7 +144,8 @@ class JobsRun(BreadthRun[T, I]):
         self, job: Job, item: ItemResult[Any], outcome: SamplingResult[Any] | Exception
     ) -> None:
         if job.id in self._canaries and ended_by_error(item):
-            self._abort(item.error or (item.result.errors[0] if item.result else RuntimeError()))
+            errors: Any = (item.error,) if item.result is None else item.result.errors
+            self._abort(errors[0])
             return
         super()._keep(job, item, outcome)
 

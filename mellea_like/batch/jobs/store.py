@@ -369,13 +369,17 @@ class JobStore:
             rows = db.execute("SELECT * FROM jobs ORDER BY id").fetchall()
         return [
             StoredJob(
-                *row[:3],
-                JobStage(row[3]),
-                row[4],
-                tuple(json.loads(row[5])),
-                *row[6:9],
-                json.loads(row[9] or "{}"),
-                bool(row[10]),
+                id=row[0],
+                key=row[1],
+                api=row[2],
+                stage=JobStage(row[3]),
+                noted=row[4],
+                before=tuple(json.loads(row[5])),
+                requests=row[6],
+                tokens=row[7],
+                provider_id=row[8],
+                state=json.loads(row[9] or "{}"),
+                cancelled=bool(row[10]),
             )
             for row in rows
             if not stages or row[3] in stages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from mellea_like.batch import BatchJobs
 from mellea_like.cli.batch.options import BatchAPIName
@@ -39,7 +39,7 @@ def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
             case "openai":
                 return backends.OpenAIBatches(model, base_url=base_url)
             case "azure":
-                return backends.OpenAIBatches(model, client=_azure(base_url))
+                return backends.OpenAIBatches(model, client=backends.azure_client(base_url))
             case "anthropic":
                 return backends.AnthropicBatches(model, base_url=base_url)
             case "mistral":
@@ -54,15 +54,6 @@ def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
     except Exception as exc:
         msg = f"--batch-api {name}: {exc}"
         raise Problem(msg) from exc
-
-
-def _azure(base_url: str | None) -> Any:
-    """Make Azure's client; a URL is that of the endpoint, or that of its requests."""
-    import openai  # noqa: PLC0415 (an extra)
-
-    at = "base_url" if "/openai" in str(base_url) else "azure_endpoint"
-    given: Any = {} if base_url is None else {at: base_url}
-    return openai.AsyncAzureOpenAI(**given)
 
 
 def api_at(place: str) -> BatchAPI:
@@ -124,7 +115,7 @@ def _direct(name: str, model: str, base_url: str | None) -> Backend:
         case "openai":
             return backends.OpenAIBackend(model, base_url=base_url)
         case "azure":
-            return backends.OpenAIBackend(model, client=_azure(base_url))
+            return backends.OpenAIBackend(model, client=backends.azure_client(base_url))
         case "mistral":
             key = os.environ.get("MISTRAL_API_KEY")
             return backends.OpenAIBackend(model, base_url=base_url or MISTRAL_URL, api_key=key)

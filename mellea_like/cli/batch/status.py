@@ -11,6 +11,7 @@ from anyio import to_thread
 
 from mellea_like.batch.jobs.overview import JobFile
 from mellea_like.cli.batch.jobs import api_at, describe
+from mellea_like.cli.errors import code_of, report
 from mellea_like.cli.exit_codes import Exit
 from mellea_like.cli.option_fields import argument
 from mellea_like.cli.standard_streams import one_line, warn
@@ -38,7 +39,11 @@ class StatusOptions:
 
 def run(options: StatusOptions, signals: SignalHandler) -> int:
     """Run ``mellea-like batch status``."""
-    signals.run(partial(_show, options.journal))
+    try:
+        signals.run(partial(_show, options.journal))
+    except Exception as exc:  # noqa: BLE001 (said in a sentence)
+        report(exc, debug=False)
+        return code_of(exc)
     return Exit.PASSED
 
 
