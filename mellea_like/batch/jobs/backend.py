@@ -68,6 +68,8 @@ class BatchJobs:
             answered goes into another one. It must be longer than the provider's own limit, if
             that has one. None for never.
         tries: how many jobs a request may go into until it is given up.
+        settled: the seconds after which the provider is sure to list a job that was created. If
+            the answer to a creation was lost and no such job is listed by then, there is none.
 
     Attributes:
         model: the model's name in records and prices, with ``:batch`` at its end. It costs half of
@@ -95,6 +97,7 @@ class BatchJobs:
         poll: float = 30.0,
         deadline: float | None = 2 * DAY,
         tries: int = 5,
+        settled: float = 30.0,
     ) -> None:
         if direct is not None and not is_backend(direct):
             msg = f"direct is a backend, such as OpenAIBackend(model), not {direct!r}"
@@ -114,6 +117,7 @@ class BatchJobs:
             if number is not None:
                 whole_number(name, number)
         real_number("poll", poll, over=0, unit="seconds")
+        real_number("settled", settled, least=0, unit="seconds")
         if deadline is not None:
             real_number("deadline", deadline, over=0, unit="seconds")
         self.api = api
@@ -127,6 +131,7 @@ class BatchJobs:
         self.poll = poll
         self.deadline = deadline
         self.tries = tries
+        self.settled = settled
         self.model = f"{api.model}{IN_A_JOB}"
         self.provider = api.name
         self.can_judge = api.can_judge

@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from mellea_like.backends import JobState
 from mellea_like.batch.jobs import jobs_path
-from mellea_like.batch.jobs.rounds import SETTLED, collect, intention_of
+from mellea_like.batch.jobs.rounds import collect, intention_of
 from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.writer import JournalLock
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from mellea_like.batch.jobs.store import StoredJob
 
 __all__ = ["JobFile", "KnownJob", "cancel_jobs"]
+
+SETTLED = 30.0
+"""Seconds after which a provider lists a job if it has created it."""
 
 TRIES = 10**6
 """A cancelled job is none that a request was tried in."""

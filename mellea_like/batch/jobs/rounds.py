@@ -45,9 +45,6 @@ BLOCK = 100
 PACKAGING = 256
 """Bytes of a line besides the body of its request: its id, a method, a path."""
 
-SETTLED = 30.0
-"""Seconds after which a provider lists a job if it has created it."""
-
 MARGIN = 300.0
 """Seconds by which a provider's clock may differ."""
 
@@ -358,7 +355,7 @@ class JobRounds:
             await self._do(self._store.created, job, found)
             return found
         waits = found is not None or (
-            job.stage is JobStage.CREATING and self._now() < job.noted + SETTLED
+            job.stage is JobStage.CREATING and self._now() < job.noted + backend.settled
         )
         if not waits:
             await self._do(self._store.void, job, tried=False)
