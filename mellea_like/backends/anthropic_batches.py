@@ -249,7 +249,7 @@ class AnthropicBatches(SDKBatches):
         async with mapped(Path(uploaded)) as content:
             joined = JoinedLines(content, BEFORE, AFTER)
             length = str(joined.length)
-            # What `client.messages.batches.create` does, without all requests in memory.
+            # As `client.messages.batches.create`, but without all requests in memory.
             batch = await client.post(
                 "/v1/messages/batches",
                 cast_to=MessageBatch,

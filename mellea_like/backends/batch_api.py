@@ -54,7 +54,7 @@ class JobError(NamedTuple):
 
 
 class JobState(NamedTuple):
-    """What a provider says of a job.
+    """The state of a job, as its provider tells it.
 
     Attributes:
         id: the provider's id.
@@ -104,7 +104,7 @@ class Intention(NamedTuple):
 
 
 class JobOutcome(NamedTuple):
-    """What came of one request of a job; plain data, which a file can keep.
+    """The outcome of one request of a job; plain data, which a file can keep.
 
     Attributes:
         reply: the provider's reply as it sent it; None if there is none.
@@ -174,7 +174,7 @@ class BatchAPI(Protocol):
 
         Args:
             custom_id: its id in the job: letters, digits, ``_`` and ``-``, at most 64.
-            body: what `body` wrote.
+            body: a body from `body`.
 
         Returns:
             The line.
@@ -186,7 +186,7 @@ class BatchAPI(Protocol):
 
         Args:
             request: the request, with the same ``format`` and tools as the one that was sent.
-            outcome: what came of it.
+            outcome: its outcome.
             meter: is settled at what it cost.
 
         Returns:

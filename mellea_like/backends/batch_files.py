@@ -100,8 +100,8 @@ class JoinedLines:
 
     Args:
         file: the lines; what is behind the last newline is one, too.
-        before: what is sent before them.
-        after: what is sent after them.
+        before: bytes to send before them.
+        after: bytes to send after them.
 
     Attributes:
         length: the number of bytes.

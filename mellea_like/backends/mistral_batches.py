@@ -69,7 +69,7 @@ MOST_HOURS = 168
 ENDED = ("SUCCESS", "FAILED", "TIMEOUT_EXCEEDED", "CANCELLED")
 
 FULL = re.compile(r"pending requests|quota|too many|limit", re.IGNORECASE)
-"""What a job says that failed because too much is queued."""
+"""Messages of a job that failed because too much is queued."""
 
 PAGE = 100
 

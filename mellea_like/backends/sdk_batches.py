@@ -1,4 +1,4 @@
-"""What the batch APIs have in common: asking through an SDK, lost answers, downloads, replies."""
+"""The common part of the batch APIs: requests by an SDK, lost answers, downloads, replies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CLEAN_SECONDS = 10.0
 """How long deleting a file that nobody needs may take."""
 
 BUGS = (TypeError, AttributeError, LookupError, RuntimeError)
-"""What a request that can't even be written raises; nothing has left then."""
+"""Errors of requests that can't even be written: nothing has left then."""
 
 
 class SDKBatches(ABC):
@@ -155,7 +155,7 @@ class SDKBatches(ABC):
         return self._modes.begin(request, options.model or self.model, options).demand
 
     def _failure(self, request: Request, outcome: JobOutcome) -> BackendError:
-        """Say why there is no reply."""
+        """Return the error of a request without a reply."""
         if outcome.unrun:
             what = "expired" if outcome.unrun == "expired" else "was cancelled"
             return BackendUnavailable(f"{self.where}: the job {what} before this request's turn")

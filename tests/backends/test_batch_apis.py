@@ -566,7 +566,7 @@ async def test_requests_may_be_made_directly_at_the_full_price(tmp_path):
     async with scene("openai", tmp_path, draws="body") as s:
         http = httpx2.AsyncClient(transport=s.transport)
         client = openai.AsyncOpenAI(
-            api_key="sk-test", base_url="http://provider.test/v1", http_client=http
+            api_key="sk-test", base_url="https://api.openai.com/v1", http_client=http
         )
         backend = OpenAIBackend("gpt-test", client=client)
         direct = await backend.generate(ask())

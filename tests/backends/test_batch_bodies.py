@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from typing import Any
 
+import httpx2
 import pytest
 from batch_servers.fields import problems
 from batch_servers.kit import PROVIDERS, ask, make_api, make_server, scene
@@ -157,7 +158,8 @@ def test_temperatures_are_sent_where_the_api_has_them():
         with pytest.raises(InvalidRequest, match="since 2026-10-21"):
             make_api("anthropic").body(ask(**option))
     older = {"anthropic-version": "2023-06-01"}
-    client = anthropic.AsyncAnthropic(api_key="k", default_headers=older)
+    http = httpx2.AsyncClient()
+    client = anthropic.AsyncAnthropic(api_key="k", default_headers=older, http_client=http)
     api = AnthropicBatches("m", client=client)
     body = api.body(warm)
     assert (body["temperature"], body["top_p"]) == (0.7, 0.9)
@@ -356,7 +358,7 @@ def test_whose_a_job_is(provider):
     assert api.limits.bytes > 199_000_000
 
 
-async def test_azure_is_known_by_its_name_too():
+def test_azure_is_known_by_its_name_too():
     api = OpenAIBatches("m", base_url="https://mine.openai.azure.com/openai/v1", api_key="k")
     assert api.name == "azure"
     assert json.loads(api.line("a", {}))["url"] == "/chat/completions"

@@ -52,29 +52,32 @@ def make_api(
     from mellea_like import backends
 
     url = url or ("https://api.openai.com" if provider == "openai" else "http://provider.test")
-    http: Any = (
-        {} if transport is None else {"http_client": httpx2.AsyncClient(transport=transport)}
-    )
+    # Without one, the SDKs close their own from whatever event loop runs when they are garbage.
+    http = httpx2.AsyncClient(transport=transport or httpx2.MockTransport(_nobody))
     if provider == "anthropic":
         import anthropic
 
-        client: Any = anthropic.AsyncAnthropic(api_key=key, base_url=url, **http)
+        client: Any = anthropic.AsyncAnthropic(api_key=key, base_url=url, http_client=http)
         return backends.AnthropicBatches("claude-test", client=client, **given)
     if provider == "mistral":
         from mistralai.client import Mistral
 
-        http = {} if transport is None else {"async_client": http["http_client"]}
-        client = Mistral(api_key=key, server_url=url, **http)
+        client = Mistral(api_key=key, server_url=url, async_client=http)
         return backends.MistralBatches("mistral-test", client=client, **given)
     import openai
 
     if provider == "azure":
         client = openai.AsyncAzureOpenAI(
-            api_key=key, azure_endpoint=url, api_version="2024-10-21", **http
+            api_key=key, azure_endpoint=url, api_version="2024-10-21", http_client=http
         )
     else:
-        client = openai.AsyncOpenAI(api_key=key, base_url=f"{url}/v1", **http)
+        client = openai.AsyncOpenAI(api_key=key, base_url=f"{url}/v1", http_client=http)
     return backends.OpenAIBatches("gpt-test", client=client, **given)
+
+
+def _nobody(request: httpx2.Request) -> httpx2.Response:
+    msg = "there is no server"
+    raise httpx2.ConnectError(msg, request=request)
 
 
 def ask(text: str = "What is the best cheese?", **options: Any) -> Request:
