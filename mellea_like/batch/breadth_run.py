@@ -72,6 +72,10 @@ class BreadthRun(BatchRun[T, I]):
     async def _take_items(self, send: MemoryObjectSendStream[Job]) -> None:
         self._waiting = Waiting(self._open_journal, self._earlier)
         await super()._take_items(send)
+        await self._take_further(send)
+
+    async def _take_further(self, send: MemoryObjectSendStream[Job]) -> None:
+        """Go through the items that wait, round after round."""
         for draws in range(1, self._work.strategy.settings.max_iterations):
             await self._settled()
             if not self._waiting.count:

@@ -258,11 +258,10 @@ class Backends:
         from mellea_like.cli.batch.jobs import JobsUpstream  # noqa: PLC0415 (few runs have jobs)
 
         options: Any = self._options
-        names = option_names(type(options))
-        given = {
-            name: getattr(options, name) for name in names if name in JobsUpstream.model_fields
-        }
-        given |= {"kind": "jobs", "api": options.batch_api}
+        given: dict[str, Any] = {"kind": "jobs", "api": options.batch_api}
+        names = option_names(type(self._options)) | {"api": "--batch-api"}
+        for name in JobsUpstream.model_fields.keys() & names.keys() - given.keys():
+            given[name] = getattr(options, name)
         given |= {"model": model, "base_url": base_url, "price": price}
         return read_section(JobsUpstream, given, names)
 

@@ -167,8 +167,9 @@ class BatchJobs:
     async def aclose(self) -> None:
         """Close the running event loop's connections."""
         await self.api.aclose()
-        if self.direct is not None and hasattr(self.direct, "aclose"):
-            await self.direct.aclose()
+        close = getattr(self.direct, "aclose", None)
+        if close is not None:
+            await close()
 
     def __repr__(self) -> str:
         return f"<BatchJobs {self.place}>"

@@ -82,7 +82,7 @@ class JobRounds:
         self._told = set[str]()
         self._looked_up: dict[int, Known] = {}
         self._due: Sequence[int] = ()
-        self.direct = frozenset[str]()
+        self.direct: frozenset[str] = frozenset()
         """The places whose requests are answered directly in this pass."""
         self.problem: LimitExceeded | None = None
         """Why some requests are not submitted."""
@@ -265,10 +265,13 @@ class JobRounds:
         self, place: str, backend: BatchJobs, requests: Sequence[Waiting], reserved: ReservedRound
     ) -> bool:
         api, store = backend.api, self._store
-        job: StoredJob | None = None
+        noted: StoredJob | None = None
         try:
             before = await api.known()
-            job = await self._do(store.note, uuid4().hex, place, requests, before, self._now())
+            job: StoredJob = await self._do(
+                store.note, uuid4().hex, place, requests, before, self._now()
+            )
+            noted = job
             intention = intention_of(store, job)
             path = store.path.with_name(f"{store.path.name}-upload")
             await self._do(_write, path, store.lines(job, api.line))
@@ -279,8 +282,8 @@ class JobRounds:
         except BackendError as exc:
             # There is no such job.
             reserved.settle(None)
-            if job is not None:
-                await self._do(store.void, job, tried=False)
+            if noted is not None:
+                await self._do(store.void, noted, tried=False)
             if not exc.retryable:
                 raise
             self._later(place, backend, exc)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypeVar
 
-from mellea_like.batch.batch_run import BatchRun
-from mellea_like.batch.breadth_first import Waiting, earlier_draws
+from mellea_like.batch.breadth_first import earlier_draws
 from mellea_like.batch.breadth_run import BreadthRun
 from mellea_like.batch.item import Paused, Work, ended_by_error
 from mellea_like.batch.jobs import jobs_path
@@ -72,23 +71,24 @@ class JobsRun(BreadthRun[T, I]):
         return tuple(self._rounds.states.values())
 
     async def _take_items(self, send: MemoryObjectSendStream[Job]) -> None:
-        self._waiting = Waiting(self._open_journal, self._earlier)
         await self._rounds.open()
         try:
-            await BatchRun._take_items(self, send)
-            while True:
-                await self._settled()
-                if not self._waiting.count or not (due := await self._rounds.round()):
-                    return
-                if self._rounds.direct and len(due) == 1:
-                    self._canaries |= due
-                await self._take_again(send, partial(self._due, due))
+            await super()._take_items(send)
         except LimitExceeded as exc:
             self._out_of_budget(exc)
         except Exception as exc:  # noqa: BLE001 (the iteration raises it)
             self._abort(exc)
         finally:
             await self._rounds.close()
+
+    async def _take_further(self, send: MemoryObjectSendStream[Job]) -> None:
+        while True:
+            await self._settled()
+            if not self._waiting.count or not (due := await self._rounds.round()):
+                return
+            if self._rounds.direct and len(due) == 1:
+                self._canaries |= due
+            await self._take_again(send, partial(self._due, due))
 
     async def _due(self, due: set[int], position: int) -> WaitingItem | None:
         """Return an item if it waits and has answers."""

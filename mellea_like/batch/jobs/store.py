@@ -556,7 +556,10 @@ def jobs_under_way(journal: Path) -> int:
 
 
 def _mark(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value  # A score and its reason.
+    if not isinstance(value, list):
+        return value
+    pair: list[Any] = value  # A score and its reason.
+    return tuple(pair)
 
 
 def _written(state: JobState) -> str:
