@@ -558,7 +558,7 @@ def jobs_under_way(journal: Path) -> int:
 def _mark(value: Any) -> Any:
     if not isinstance(value, list):
         return value
-    pair: list[Any] = value  # A score and its reason.
+    pair: Any = value  # A score and its reason.
     return tuple(pair)
 
 
