@@ -282,8 +282,10 @@ BEHIND_A_FRONT_DOOR = {
     "mellea_like.gateway.http.": "mellea_like.gateway.http.app",
 }
 WITH_EXTRAS = (
+    "mellea_like.backends.anthropic_batches",
     "mellea_like.backends.llama",
     "mellea_like.backends.mcp",
+    "mellea_like.backends.mistral_batches",
     "mellea_like.backends.openai",
     "mellea_like.backends.reward_model",
     "mellea_like.batch.minhash",
