@@ -342,7 +342,7 @@ def test_a_star_import_gives_what_is_installed():
     assert "OpenAIBackend" in mellea_like.backends.__all__
 
 
-SDK = {"LlamaCppBackend", "OpenAIBackend", "OpenAIBatches", "RewardModel"}
+SDK = {"LlamaCppBackend", "OpenAIBackend", "OpenAIBatches", "RewardModel", "azure_client"}
 BATCHES = {"AnthropicBatches", "MistralBatches"}
 MCP = {"MCPSamplingBackend", "SamplingRounds"}
 

@@ -67,7 +67,7 @@ keep_installed(
     MistralBatches="mistralai httpx2",
     OpenAIBackend="openai httpx2",
     OpenAIBatches="openai httpx2",
-    azure_client="openai",
+    azure_client="openai httpx2",
     PydanticAIBackend="pydantic_ai",
     RewardModel="openai httpx2",
     SamplingRounds="mcp mcp_types",

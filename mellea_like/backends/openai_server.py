@@ -6,7 +6,11 @@ import os
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-import openai
+try:
+    import openai
+except ImportError as exc:  # pragma: no cover
+    msg = "OpenAI's servers need the official SDK: pip install 'mellea-like[openai]'"
+    raise ImportError(msg) from exc
 
 from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_address import (

@@ -333,7 +333,7 @@ async def test_a_file_with_mistakes_fails_and_says_where(provider, tmp_path, vir
 async def test_what_was_finished_when_a_job_expires_is_there(provider, tmp_path, virtual_clock):
     async with scene(provider, tmp_path, work=2 * DAY, window=DAY) as s:
         state = await s.submit(60)
-        state = await s.end(state)
+        state = await s.end(state, every=3600)
         outcomes = await s.collect(state)
         done = [outcome for outcome in outcomes.values() if outcome.reply is not None]
         if provider == "azure":

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import httpx2
 
-from batch_servers.settings import Settings
+from batch_servers.settings import DAY, Settings
 from batch_servers.web import Server, Transport
 from batch_servers.world import World, loop_clock
 from mellea_like.backends.batch_api import Intention, JobOutcome, JobState
@@ -125,11 +125,11 @@ class Scene:
         assert state is not None
         return state
 
-    async def end(self, state: JobState, within: float = 3 * 86_400) -> JobState:
-        """Wait until a job has ended."""
-        with anyio.fail_after(within):
+    async def end(self, state: JobState, every: float = 60) -> JobState:
+        """Wait until a job has ended, which takes days at most."""
+        with anyio.fail_after(3 * DAY):
             while not state.ended:
-                await anyio.sleep(60)
+                await anyio.sleep(every)
                 state = await self.api.look(state.id)
         return state
 
