@@ -90,7 +90,7 @@ class Intention(NamedTuple):
     Attributes:
         key: the job's own key, unique among all jobs of all runs; letters, digits and hyphens, at
             most 40.
-        prefix: what the custom id of each of its requests begins with; nobody else's does.
+        prefix: the beginning of the custom id of each of its requests, which nobody else's has.
         count: the number of its requests.
         since: when it was noted, in seconds since the epoch, less a margin for differing clocks.
         before: the ids of jobs that existed before, from `BatchAPI.known`.
@@ -218,8 +218,8 @@ class BatchAPI(Protocol):
             lines: a file of what `line` wrote, a line each.
 
         Returns:
-            What `create` needs: the id of the provider's file; the path, if requests are sent when
-            the job is created.
+            The argument of `create`: the id of the provider's file, or the path if requests are
+            sent when the job is created.
 
         Raises:
             BackendError: they were refused, or could not be sent.
@@ -231,7 +231,7 @@ class BatchAPI(Protocol):
 
         Args:
             intention: the job, which has been noted.
-            uploaded: what `upload` returned, for this one time: a file whose job is refused is
+            uploaded: the answer of `upload`, for this one time: a file whose job is refused is
                 deleted.
 
         Returns:

@@ -189,7 +189,7 @@ class Parking:
     Args:
         book: the requests of the run.
         job: the item.
-        answers: what is known of its requests so far.
+        answers: the answers to its requests so far.
         budgets: the budgets of the run.
         direct: the places of the backends whose requests are answered directly this time.
         charged: the draws whose answers were charged before, although their records are void.

@@ -51,7 +51,7 @@ class KnownJob(NamedTuple):
 
 @dataclass
 class JobFile:
-    """What the file of a run's jobs says, and its journal."""
+    """The file of a run's jobs, read together with its journal."""
 
     path: Path
     counts: dict[str, int]

@@ -423,7 +423,7 @@ async def collect(
         store: where they are kept.
         job: the job.
         api: whose it is.
-        state: what the provider says of it.
+        state: its state, as the provider has it.
         do: runs a function in the store's thread.
         tries: how many jobs may leave a request without an answer.
 

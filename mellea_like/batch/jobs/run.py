@@ -41,9 +41,9 @@ I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 class JobsRun(BreadthRun[T, I]):
     """The results of a batch with `BatchJobs` as its backend.
 
-    Each time that a job has ended, the items that it answered are sampled again, from their
-    records: what they ask is the same as before, and so they find their answers, are checked, and
-    come to their next question, which goes into the next job.
+    When a job has ended, the items that it answered are sampled again from their records. They ask
+    the same as before, and find their answers this time. The replies are checked, and the next
+    requests go into the next job.
     """
 
     def __init__(self, work: Work, items: object, **given: Any) -> None:

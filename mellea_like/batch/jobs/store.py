@@ -127,7 +127,7 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came of a request, and in which sitting of the run."""
+    """The outcome of a request, and the sitting of the run in which it arrived."""
 
     outcome: JobOutcome
     sitting: int
@@ -171,12 +171,12 @@ class JobStore:
 
     Args:
         path: the file, which is made if it isn't there.
-        journal: what tells the run of the journal from any other; another run's file is refused.
+        journal: a text that differs between runs; the file of another run is refused.
         look: whether it is only looked at.
 
     Attributes:
         path: see above.
-        prefix: what the custom ids of this run begin with.
+        prefix: the beginning of the custom ids of this run.
         sitting: the number of times that the run has been begun or resumed.
     """
 
@@ -225,7 +225,7 @@ class JobStore:
         self.sitting += 1
         with self._writing() as db:
             db.execute("UPDATE run SET value = ? WHERE name = 'sitting'", (str(self.sitting),))
-            # What went wrong before costs nothing, and may go better now.
+            # Errors of an earlier sitting cost nothing, and the requests may succeed now.
             db.execute(
                 "DELETE FROM requests WHERE json_extract(answer, '$.reply') IS NULL"
                 " AND answer IS NOT NULL"
@@ -505,9 +505,9 @@ class JobStore:
 
         Args:
             job: the job.
-            state: what the provider says of it.
+            state: its state, as the provider has it.
             most: how many jobs may leave a request without an answer.
-            why: what to say of those that had so many.
+            why: the error of those that had so many.
         """
         failed = json.dumps(JobOutcome(error=why)._asdict())
         with self._writing() as db:
