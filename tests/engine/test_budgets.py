@@ -8,11 +8,11 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import Instruction, RejectionSamplingStrategy
+from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import StopReason
 from mellea_like.core.prices import Price
-from mellea_like.errors import LimitExceeded, RequirementError
+from mellea_like.errors import LimitExceeded
 from mellea_like.limits import LimitedBackend
 from mellea_like.limits.budget import Budget, Budgets
 from mellea_like.limits.concurrency import ConcurrencyLimiter
@@ -35,24 +35,6 @@ async def test_a_spent_budget_stops_the_call_with_what_there_is():
     assert result.best.outcome == "failed"
     assert sum(s.outcome == "failed" for s in result.slices) == 6
     assert result.errors == ()
-
-
-async def test_siblings_together_do_not_overshoot():
-    backend = by_iteration({}, after(1, "no"))
-    result = await strategy(backend, concurrency_budget=8).sample(
-        "do", [yes], budget=Budget(requests=5)
-    )
-    assert backend.statistics().started == 5
-    assert result.usage.requests == 5
-
-
-async def test_what_is_under_way_when_the_budget_is_spent_may_still_win():
-    backend = by_iteration({1: after(5, "yes")}, after(1, "no"))
-    result = await strategy(backend, concurrency_budget=2).sample(
-        "do", [yes], budget=Budget(requests=3)
-    )
-    assert result.stop_reason is StopReason.PASSED
-    assert result.best.iteration == 1
 
 
 async def test_it_raises_only_if_no_slice_was_judged():
@@ -130,29 +112,6 @@ async def test_the_judges_costs_are_checked_and_counted():
     assert result.stop_reason is StopReason.BUDGET
 
 
-async def test_a_judge_that_can_not_be_paid_leaves_an_errored_slice():
-    judge = ScriptedBackend(['{"passed": true, "reason": ""}'])
-    call = strategy(by_iteration({}), judge=judge, concurrency_budget=1)
-    with pytest.raises(LimitExceeded) as caught:
-        await call.sample("do", ["be kind"], budget=Budget(requests=1))
-    assert isinstance(caught.value.__cause__, RequirementError)
-
-
-async def test_a_strategys_budget_is_shared_by_its_calls_and_a_call_may_have_one_besides():
-    tenant = Budget(requests=10)
-    backend = by_iteration({}, after(1, "no"))
-    call = strategy(backend, budget=tenant, loop_budget=1)
-    async with anyio.create_task_group() as calls:
-        for _ in range(2):
-            calls.start_soon(call.sample, "do", [yes])
-    assert backend.statistics().started == 8
-    result = await call.sample("do", [yes], budget=Budget(requests=1))
-    assert result.usage.requests == 1
-    result = await call.sample("do", [yes])
-    assert result.usage.requests == 1
-    assert tenant.statistics().spent.requests == 10
-
-
 async def test_the_same_budget_given_twice_is_charged_once():
     budget = Budget(requests=10)
     await strategy(by_iteration({}), budget=budget, loop_budget=1).sample(
@@ -171,19 +130,6 @@ async def test_when_its_seconds_are_over_the_call_stops_where_it_is():
         await strategy(by_iteration({}, after(100, "no"))).sample(
             "do", [yes], budget=Budget(seconds=7)
         )
-
-
-async def test_the_calls_own_timeout_is_a_timeout_if_it_is_sooner():
-    backend = by_iteration({1: "no"}, after(100, "no"))
-    result = await strategy(backend, timeout=5).sample("do", [yes], budget=Budget(seconds=7))
-    assert result.stop_reason is StopReason.TIMEOUT
-
-
-async def test_a_backend_with_a_budget_of_its_own_stops_the_call_alike():
-    backend = LimitedBackend(by_iteration({}, after(1, "no")), Budget(requests=3))
-    result = await strategy(backend).sample("do", [yes])
-    assert result.stop_reason is StopReason.BUDGET
-    assert result.usage.requests == 3
 
 
 @pytest.mark.parametrize("wrong", [3, "5 euros", Budget, {}])
@@ -264,14 +210,3 @@ async def test_a_budget_that_the_backend_keeps_to_itself_is_charged_once():
     assert result.stop_reason is StopReason.BUDGET
     assert inner.statistics().started == 3
     assert tenant.spent.requests == mine.spent.requests == 3
-
-
-async def test_an_actions_own_spent_limit_stops_the_call_with_its_error():
-    class Metered(Instruction):
-        def parse(self, text):
-            raise LimitExceeded("the action's quota is spent")
-
-    backend = ScriptedBackend(lambda _: "no")
-    with pytest.raises(LimitExceeded, match="the action's quota is spent"):
-        await strategy(backend, concurrency_budget=1).sample(Metered("do"), [yes])
-    assert backend.statistics().started == 1

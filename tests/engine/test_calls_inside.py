@@ -53,16 +53,6 @@ async def test_the_cost_of_a_call_in_a_validator_is_the_slices(metered):
     assert result.usage == INSIDE + (Usage(1, 4, 1) if metered else Usage(1, 5, 6))
 
 
-async def test_a_call_in_a_plain_validator_counts_too():
-    def agrees(candidate):
-        inside = RejectionSamplingStrategy(ScriptedBackend(["no", "yes"]))
-        return inside.sample_sync("inside", [yes]).success
-
-    backend = ScriptedBackend(["good"])
-    result = await RejectionSamplingStrategy(backend).sample("do", [Requirement("a", agrees)])
-    assert result.usage == INSIDE + Usage(1, 4, 1)
-
-
 async def test_retries_of_a_call_inside_do_not_multiply(virtual_clock):
     inside = ScriptedBackend([BackendTimeout], cycle=True)
     outer = asks(RejectionSamplingStrategy(inside, loop_budget=3))

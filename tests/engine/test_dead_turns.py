@@ -47,14 +47,6 @@ async def test_its_other_turns_follow_one_at_a_time_when_it_fails_all_the_same(s
     ]
 
 
-async def test_all_of_its_turns_may_be_spent():
-    backend = by_iteration({}, default=AuthenticationFailed("401"))
-    strategy = RejectionSamplingStrategy(backend, loop_budget=3, concurrency_budget=4)
-    with pytest.raises(AuthenticationFailed):
-        await strategy.sample("do")
-    assert len(backend.requests) == 4
-
-
 @hook(HookType.VALIDATION_PRE_CHECK)
 async def may_add(payload):
     return None

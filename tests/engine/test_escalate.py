@@ -19,21 +19,19 @@ from mellea_like import (
     MultiTurnStrategy,
     Outcome,
     Price,
-    Requirement,
     SamplingResult,
     Stage,
     SyncSampler,
 )
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.batch.journal.identity import identity_of
-from mellea_like.core import Options, Verdict
+from mellea_like.core import Options
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendUnavailable,
     LimitExceeded,
     RequirementError,
-    SamplingFailed,
 )
 from mellea_like.hooks import PluginSet, hook
 from mellea_like.requirements import checks
@@ -75,34 +73,6 @@ async def test_each_subsample_goes_on_with_the_next_stage_when_its_turns_are_spe
     assert [s.depth for s in result.slices] == [0, 1, 2, 3]
     assert small.prompts == [small.prompts[0]] * 3 == big.prompts * 3
     assert strategy.settings.loop_budget == 4
-
-
-async def test_the_bigger_model_is_not_asked_where_the_small_one_does():
-    small, big = Model("small", ["no", "yes"]), Model("big", "yes")
-    result = await Escalate([Stage(small, turns=3), Stage(big)]).sample("Say yes.", [yes])
-    assert (models(result), big.requests) == (["small", "small"], [])
-
-
-async def test_subsamples_escalate_each_on_its_own():
-    small, big = Model("small", "no"), Model("big", "no")
-    strategy = Escalate([Stage(small, turns=2), Stage(big, turns=3)], concurrency_budget=4)
-    result = await strategy.sample("Say yes.", [yes])
-    assert not result.success
-    assert len(result.slices) == 20
-    for s in result.slices:
-        assert s.generation.model == ("small" if s.depth < 2 else "big")
-    assert result.best.generation.model == "big"
-
-
-async def test_losers_of_all_stages_are_cancelled():
-    small = ScriptedBackend(lambda r: Reply("no", delay=(0, 0, 60)[r.meta.subsample]))
-    big = ScriptedBackend(lambda r: Reply("yes", delay=(0.05, 60, 60)[r.meta.subsample]))
-    strategy = Escalate([Stage(small), Stage(big, turns=5)], concurrency_budget=3)
-    result = await strategy.sample("Say yes.", [yes])
-    assert result.success
-    assert [s.outcome for s in result.slices].count("cancelled") == 2
-    assert small.statistics().cancelled == big.statistics().cancelled == 1
-    assert small.statistics().in_flight == big.statistics().in_flight == 0
 
 
 # --- what is carried
@@ -153,13 +123,6 @@ async def test_what_failed_is_carried_past_an_error():
         assert "An earlier attempt:\nalmost" in prompt
 
 
-async def test_where_nothing_failed_the_next_stage_is_asked_the_plain_request():
-    small, big = Model("small", [BackendUnavailable("down")]), Model("big", "yes")
-    stages = [Stage(small), Stage(big, carry="best", requirements=[says("yes")])]
-    assert (await Escalate(stages, retry=None).sample("Go.")).success
-    assert big.prompts == [["Go.\n\nRequirements:\n- say yes"]]
-
-
 async def test_a_typed_value_is_read_from_what_the_bigger_model_says():
     for carry in ("nothing", "best", "chat"):
         small, big = Model("small", "one"), Model("big", "17")
@@ -200,19 +163,6 @@ async def test_new_requirements_are_told_in_a_chat():
     stages = [Stage(small), Stage(big, carry="chat", requirements=[says("please")])]
     assert (await Escalate(stages).sample("Say yes.", [yes])).success
     assert big.prompts[0][-1].endswith("It is also required:\n- say please")
-
-
-async def test_a_stage_that_streams_rejects_early():
-    small, big = ScriptedBackend(lambda request: "bad bad bad"), Model("big", "good")
-    good = Requirement(
-        "good",
-        lambda candidate: "bad" not in candidate.text,
-        stream=lambda text, delta: Verdict.FAIL if "bad" in text else Verdict.UNKNOWN,
-        inline=True,
-    )
-    result = await Escalate([Stage(small), Stage(big)]).sample("x", [good])
-    assert result.success
-    assert result.slices[0].generation.finish_reason == "rejected"
 
 
 # --- a stage's budget
@@ -262,14 +212,6 @@ async def test_the_last_stages_budget_says_why_the_call_ended():
     with pytest.raises(LimitExceeded) as raised:
         await Escalate([Stage(big, budget=spent)]).sample("x", [yes])
     assert raised.value.stage == 0
-
-
-async def test_the_strategys_budget_ends_the_call_whatever_a_stages_allows():
-    small, big = Model("small", "no"), Model("big", "yes")
-    whole = Budget(requests=2)
-    stages = [Stage(small, turns=3, budget=Budget(requests=9)), Stage(big)]
-    result = await Escalate(stages, budget=whole).sample("x", [yes])
-    assert (result.stop_reason, len(small.requests), big.requests) == ("budget", 2, [])
 
 
 async def test_a_stages_budget_has_to_have_room_for_its_judge():
@@ -482,27 +424,6 @@ async def test_mistakes_in_any_stage_are_found_before_the_first_request():
 # --- with the rest of the engine
 
 
-@pytest.mark.parametrize(
-    "schedule", [Staggered(0.01), Hedged(0.01)], ids=lambda schedule: type(schedule).__name__
-)
-async def test_with_a_schedule_the_depth_of_the_turn_says_the_stage(schedule):
-    small, big = Model("small", "no"), Model("big", "no")
-    stages = [Stage(small, turns=2), Stage(big, carry="best")]
-    result = await Escalate(stages, concurrency_budget=2, schedule=schedule).sample("x", [yes])
-    assert len(result.slices) == 6
-    for s in result.slices:
-        assert s.generation.model == ("small" if s.depth < 2 else "big")
-
-
-async def test_a_permanent_error_with_a_schedule(virtual_clock):
-    small = ScriptedBackend(lambda request: AuthenticationFailed("401"))
-    stages = [Stage(small, turns=2), Stage(Model("big", "yes"))]
-    strategy = Escalate(stages, concurrency_budget=2, schedule=Staggered(0.01))
-    result = await strategy.sample("x", [yes])
-    # Their second turns would have met the same error.
-    assert [str(s.outcome) for s in result.slices] == ["errored", "passed"]
-
-
 async def test_a_plugin_may_change_the_number_of_turns():
     @hook("sampling_loop_start")
     async def longer(payload, ctx=None):
@@ -570,9 +491,3 @@ async def test_a_journal_tells_escalations_apart():
         identity(Stage(small, turns=2), Stage(big, requirements=[checks.word_count(at_least=2)])),
     ):
         assert one != other
-
-
-async def test_nothing_passes():
-    strategy = Escalate([Stage(Model("small", "no")), Stage(Model("big", "no"))])
-    with pytest.raises(SamplingFailed):
-        (await strategy.sample("x", [yes])).unwrap()

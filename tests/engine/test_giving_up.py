@@ -31,14 +31,6 @@ async def test_six_failures_and_no_pass_are_hopeless_and_the_result_says_which()
     assert result.best.outcome == "failed"
 
 
-async def test_siblings_are_cancelled_for_they_would_not_help():
-    backend = by_iteration(dict.fromkeys(range(1, 7), "no"), after(60, "no"))
-    result = await strategy(backend, concurrency_budget=2).sample("do", [yes])
-    assert result.stop_reason is StopReason.HOPELESS
-    assert result.elapsed < 60
-    assert backend.statistics().cancelled == 1
-
-
 async def test_a_budget_that_denies_a_sibling_in_that_very_moment_is_not_the_reason():
     # The sibling waits for what the first request leaves, and that is too little.
     result = await strategy(
@@ -57,9 +49,3 @@ async def test_one_pass_among_them_keeps_the_call_going():
         "do", [yes, never]
     )
     assert len(result.slices) > 6
-
-
-async def test_each_call_counts_anew():
-    call = strategy(by_iteration({}), loop_budget=4)
-    for _ in range(3):
-        assert (await call.sample("do", [yes])).stop_reason is StopReason.EXHAUSTED

@@ -57,17 +57,6 @@ async def test_while_a_reply_is_checked_another_call_goes_before_its_siblings():
     assert [name for name, _ in sent][:3] == ["f", "s", "t"]
 
 
-async def test_all_calls_share_one_limiter():
-    limiter = ConcurrencyLimiter(3)
-    inner = by_iteration({}, after(1, "no"))
-    call = strategy(LimitedBackend(inner, limiter), loop_budget=1)
-    async with anyio.create_task_group() as calls:
-        for _ in range(5):
-            calls.start_soon(call.sample, "do", [yes])
-    assert inner.statistics().max_in_flight == 3
-    assert inner.statistics().finished == 20
-
-
 async def test_a_limiter_and_the_gate_wait_together():
     told = RateLimited("slow down", status=429, retry_after=5.0)
     inner = ScriptedBackend([told, *["yes"] * 9])

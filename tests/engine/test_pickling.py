@@ -201,12 +201,6 @@ def test_a_backend_that_has_open_connections_leaves_them_behind():
     assert again._clients is not backend._clients
 
 
-def test_a_decorated_requirement_is_the_modules_own_in_another_process():
-    assert there_and_back(is_yes) is is_yes
-    combined = there_and_back(is_yes & is_yes)
-    assert combined.parts == (is_yes, is_yes)
-
-
 def test_a_strategy_of_the_main_program_goes_to_a_worker_of_multiprocessing(tmp_path: Path):
     script = tmp_path / "main.py"
     script.write_text(

@@ -118,10 +118,3 @@ async def test_rule_04_a_second_pass_that_no_cancellation_stopped_is_kept_but_do
     assert [s.iteration for s in result.slices] == [1, 2]
     # Its next checkpoint is where it learns of the cancellation; after that reply there is none.
     assert result.slices[1].outcome in {Outcome.PASSED, Outcome.CANCELLED}
-
-
-async def test_rule_04_of_those_that_pass_the_first_reply_wins():
-    backend = by_iteration({1: after(2, "slow"), 2: after(1, "fast")})
-    strategy = RejectionSamplingStrategy(backend, concurrency_budget=2, loop_budget=1)
-    result = await strategy.sample("do", [Requirement("any", lambda c: True, inline=True)])
-    assert result.value == "fast"

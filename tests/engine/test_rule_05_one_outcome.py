@@ -6,7 +6,7 @@ import math
 
 import anyio
 import pytest
-from engine_kit import Busy, Unmetered, after, by_iteration, outcomes, ticking, yes
+from engine_kit import Busy, Unmetered, after, by_iteration, outcomes, yes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -140,21 +140,6 @@ async def test_rule_05_an_error_costs_a_request_of_unknown_cost(virtual_clock):
     backend = ScriptedBackend([BackendUnavailable("down"), "yes"])
     result = await RejectionSamplingStrategy(backend, retry=None).sample("do", [yes])
     assert [s.usage.unknown for s in result.slices] == [1, 0]
-
-
-async def test_rule_05_a_backend_without_a_meter_is_believed_what_its_reply_says(virtual_clock):
-    async def generate(request):
-        return Generation("yes", usage=Usage(1, 3, 4))
-
-    result = await RejectionSamplingStrategy(Unmetered(generate)).sample("do", [yes])
-    assert result.usage == Usage(1, 3, 4)
-
-
-async def test_rule_05_a_backend_that_says_nothing_costs_unknown_requests(virtual_clock):
-    result = await RejectionSamplingStrategy(
-        Unmetered(ticking(1.0)), loop_budget=2, concurrency_budget=2
-    ).sample("do", [yes])
-    assert result.usage == Usage(requests=4, unknown=4)
 
 
 async def test_rule_05_a_backend_without_a_meter_that_fails_or_is_cancelled_is_counted(

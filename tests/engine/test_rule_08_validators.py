@@ -63,14 +63,6 @@ async def test_rule_08_by_default_an_exception_makes_the_slice_errored_and_the_n
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_rule_08_an_error_outweighs_another_requirements_failure(kind):
-    checks = [yes, Requirement("check", **kind)]
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["bad", "yes"]), validate_all=True)
-    result = await strategy.sample("do", checks)
-    assert outcomes(result) == {1: "errored", 2: "passed"}
-
-
-@pytest.mark.parametrize("kind", KINDS)
 async def test_rule_08_on_error_fail_makes_it_a_failed_verdict(kind):
     check = Requirement("check", on_error="fail", **kind)
     result = await RejectionSamplingStrategy(ScriptedBackend(["bad", "yes"])).sample("do", [check])
@@ -230,11 +222,6 @@ async def test_rule_08_select_from_failure_may_return_what_is_an_index():
 async def test_rule_08_an_exception_in_select_from_failure_is_raised():
     with pytest.raises(RuntimeError, match="bug in selection"):
         await Selecting(by_iteration({}), loop_budget=1).sample("do", [yes])
-
-
-async def test_rule_08_select_from_failure_is_not_asked_after_a_success():
-    result = await Selecting(ScriptedBackend(["no", "yes"])).sample("do", [yes])
-    assert result.success
 
 
 @pytest.mark.parametrize(

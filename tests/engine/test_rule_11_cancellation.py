@@ -57,14 +57,6 @@ async def test_rule_11_a_call_in_a_scope_cancelled_before_sends_nothing(virtual_
     assert backend.statistics().finished == 0
 
 
-async def test_rule_11_a_cancellation_wins_over_an_error_of_the_backend(virtual_clock):
-    backend = by_iteration({1: after(1, ValueError("bug"))}, default=after(9, "no"))
-    strategy = RejectionSamplingStrategy(backend, concurrency_budget=2)
-    with anyio.move_on_after(2) as scope:
-        await strategy.sample("do", [yes])
-    assert scope.cancelled_caught
-
-
 async def test_rule_11_a_cancellation_while_hooks_are_drained_leaves_as_one(virtual_clock):
     @hook(HookType.SAMPLING_ITERATION)
     async def slow(payload):
@@ -98,19 +90,6 @@ def test_rule_11_a_native_cancellation_leaves_as_one(plugins, times):
     asyncio.run(main())
     assert backend.statistics().in_flight == 0
     assert backend.statistics().cancelled == 3
-
-
-def test_rule_11_asyncios_own_timeout_and_wait_for_work():
-    strategy = RejectionSamplingStrategy(by_iteration({}, default=after(9, "no")))
-
-    async def main():
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(strategy.sample("do", [yes]), 0.01)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await strategy.sample("do", [yes])
-
-    asyncio.run(main())
 
 
 class Wrapping(Unmetered):
@@ -214,17 +193,6 @@ def test_rule_11_a_call_while_its_task_cleans_up_after_a_cancellation_is_a_call_
     asyncio.run(main())
     [result] = results
     assert [str(s.outcome) for s in result.slices] == ["errored", "failed", "passed"]
-
-
-async def test_rule_11_a_cancellation_during_validation_leaves_as_one(virtual_clock):
-    async def check(candidate):
-        await anyio.sleep_forever()
-
-    checks = [Requirement("slow 1", check, on_error="fail"), Requirement("slow 2", check)]
-    strategy = RejectionSamplingStrategy(by_iteration({}), concurrency_budget=2)
-    with anyio.move_on_after(1) as scope:
-        await strategy.sample("do", checks)
-    assert scope.cancelled_caught
 
 
 SCRIPT = """

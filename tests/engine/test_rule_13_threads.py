@@ -14,7 +14,6 @@ from mellea_like import RejectionSamplingStrategy, Requirement, requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.errors import RequirementError, ThreadsExhausted
-from mellea_like.requirements import checks
 from mellea_like.runtime import threads
 
 pytestmark = pytest.mark.anyio
@@ -76,41 +75,6 @@ async def test_rule_13_the_loop_goes_on_while_a_validator_blocks():
         result = await where_it_runs(Requirement("block", block))
     assert result.success
     assert ticks == ["loop"]
-
-
-async def test_rule_13_blocking_validators_of_one_slice_run_beside_each_other():
-    barrier = threading.Barrier(3, timeout=20)
-
-    def meet(candidate):
-        barrier.wait()
-        return True
-
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["text"]), loop_budget=1)
-    result = await strategy.sample("do", [Requirement(f"meet {i}", meet) for i in range(3)])
-    assert result.success
-
-
-async def test_rule_13_an_exception_in_the_thread_reaches_the_record():
-    def broken(candidate):
-        raise LookupError("in the thread")
-
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["a", "b"]), loop_budget=2)
-    result = await strategy.sample("do", [Requirement("broken", broken, on_error="fail")])
-    assert result.best.problems == ("broken: it could not be checked: LookupError: in the thread",)
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        checks.contains("a"),
-        checks.excludes("b"),
-        checks.starts_with("a"),
-        checks.ends_with("a"),
-    ],
-    ids=lambda check: check.name,
-)
-def test_rule_13_the_ready_made_checks_are_inline(check):
-    assert check.inline
 
 
 async def test_rule_13_threads_are_capped_and_a_stuck_one_holds_its_slot():

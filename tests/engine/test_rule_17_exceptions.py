@@ -156,14 +156,6 @@ async def test_rule_17_a_loser_may_raise_a_cancellation_of_its_own(selection):
     assert outcomes(result) == {1: "passed", 3: "cancelled"}
 
 
-async def test_rule_17_such_a_cancellation_in_every_turn_is_an_error_of_the_call():
-    async def generate(request):
-        await stray()
-
-    with pytest.raises(BackendUnavailable):
-        await RejectionSamplingStrategy(Unmetered(generate)).sample("do", [yes])
-
-
 async def test_rule_17_such_a_cancellation_in_a_validator_is_an_errored_slice():
     async def check(candidate):
         if candidate.text == "no":

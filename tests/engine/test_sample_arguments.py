@@ -23,7 +23,6 @@ from mellea_like import (
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import Options
-from mellea_like.errors import RequirementError
 from mellea_like.hooks import PluginSet
 from mellea_like.testing import RecordingPlugin
 
@@ -166,19 +165,6 @@ async def test_what_sample_refuses_before_the_first_request(arguments, error, me
     assert backend.requests == []
 
 
-async def test_a_judged_requirement_on_a_backend_that_can_not_judge_is_refused_first():
-    calls = []
-    backend = FunctionBackend(lambda request: calls.append(request) or "x", inline=True)
-    strategy = RejectionSamplingStrategy(backend)
-    with pytest.raises(RequirementError, match=r"give judge=\.\.\. a backend that can"):
-        await strategy.sample("do", ["be kind"])
-    with pytest.raises(RequirementError):
-        await strategy.sample(Instruction("do", requirements=("be kind",)))
-    with pytest.raises(RequirementError):
-        await RejectionSamplingStrategy(backend, requirements=["be kind"]).sample("do")
-    assert calls == []
-
-
 async def test_a_backend_that_does_not_say_can_judge(virtual_clock):
     class Backend:
         async def generate(self, request):
@@ -251,20 +237,6 @@ async def test_a_judge_sees_what_was_sent_and_no_fresh_rendering(virtual_clock):
     assert f'<message role="user">{sent}</message>' in judge.requests[0].messages[-1].content
 
 
-async def test_a_candidate_is_all_there_is_to_know(virtual_clock):
-    seen = []
-    check = Requirement("look", lambda c: seen.append(c) or True, inline=True)
-    action = Instruction("do")
-    result = await RejectionSamplingStrategy(ScriptedBackend(["7"])).sample(
-        action, [check], format=int
-    )
-    [candidate] = seen
-    assert (candidate.text, candidate.value) == ("7", 7)
-    assert candidate.generation.text == "7"
-    assert candidate.action is result.best.action
-    assert candidate.context == Context()
-
-
 class NullIsNone(Instruction):  # A subclass keeps its own parse where requirements are given.
     def parse(self, text):
         return None if text == "null" else text
@@ -285,6 +257,3 @@ async def test_none_is_a_value(action, format_, virtual_clock):
         assert known.best.text == "null"
     assert seen == [None]
     assert result.to_dict()["slices"][0]["value"] is None
-
-
-# --- requirements as they are written ----------------------------------------------------------

@@ -12,7 +12,7 @@ from engine_kit import after, by_iteration, outcomes, yes
 
 from mellea_like import MultiTurnStrategy, RejectionSamplingStrategy, SamplingFailed
 from mellea_like.core import StopReason
-from mellea_like.errors import AuthenticationFailed, BackendUnavailable
+from mellea_like.errors import AuthenticationFailed
 from mellea_like.schedules import Eager, Hedged, Staggered
 from mellea_like.schedules.base import BaseSchedule, CallFacts, CallProgress, Go
 from mellea_like.schedules.giving_up import PerRequirement
@@ -69,13 +69,6 @@ async def test_only_as_many_iterations_run_as_the_schedule_wants():
     assert result.elapsed == pytest.approx(3)
 
 
-async def test_a_schedule_can_not_have_more_in_flight_than_the_budget_and_its_extra():
-    for extra in (0, 1):
-        backend = by_iteration({}, after(1, "no"))
-        await strategy(backend, Planned(lambda _: Go(1000), extra=extra)).sample("do", [yes])
-        assert backend.statistics().max_in_flight == 3 + extra
-
-
 async def test_a_chain_that_failed_goes_on_with_its_repair_before_a_new_one_is_opened():
     backend = by_iteration({}, "no")
     result = await MultiTurnStrategy(
@@ -98,15 +91,6 @@ async def test_a_chain_ends_after_loop_budget_iterations_and_a_fresh_one_takes_w
         (3, 2, 0, 2),
     ]
     assert result.elapsed == pytest.approx(100)
-
-
-async def test_a_fresh_chain_starts_from_the_action_itself():
-    backend = by_iteration({1: after(100, "no")}, after(1, "no"))
-    result = await MultiTurnStrategy(
-        backend, loop_budget=2, concurrency_budget=2, schedule=Eager(pool=True)
-    ).sample("do", [yes])
-    fresh = next(s for s in result.slices if s.chain == 2)
-    assert len(fresh.context) == 0
 
 
 async def test_the_schedule_is_asked_again_when_it_wants_to_be():
@@ -136,35 +120,6 @@ async def test_it_is_told_of_every_iteration_and_how_far_the_call_is():
     assert 3 <= schedule.asked[-1].started <= len(result.slices)
 
 
-async def test_a_cancelled_iteration_is_observed_too():
-    schedule = Planned(width(3))
-    backend = by_iteration({1: after(1, "yes")}, after(5, "no"))
-    await strategy(backend, schedule).sample("do", [yes])
-    assert sorted(str(s.outcome) for s in schedule.seen) == ["cancelled", "cancelled", "passed"]
-
-
-async def test_a_permanent_error_ends_its_chain_and_leaves_its_turns_to_others():
-    backend = by_iteration({1: AuthenticationFailed("no")}, after(1, "no"))
-    result = await strategy(backend, Eager(pool=True)).sample("do", [yes])
-    assert len(result.slices) == 6
-    assert backend.statistics().max_in_flight <= 3
-
-
-async def test_a_wrong_key_does_not_spend_every_turn_of_a_pool():
-    backend = by_iteration({}, AuthenticationFailed("no"))
-    with pytest.raises(AuthenticationFailed):
-        await strategy(backend, Eager(pool=True), loop_budget=9).sample("do", [yes])
-    assert backend.statistics().started == 3
-
-
-async def test_a_transient_error_costs_a_turn_and_the_chain_goes_on():
-    backend = by_iteration({1: BackendUnavailable("broken")}, "no")
-    result = await strategy(backend, Planned(width(1)), concurrency_budget=1, retry=None).sample(
-        "do", [yes]
-    )
-    assert outcomes(result) == {1: "errored", 2: "failed"}
-
-
 @pytest.mark.parametrize("where", ["begin", "decide", "observe"])
 async def test_a_bug_in_a_schedule_ends_the_call_and_is_raised(where):
     class Buggy(Planned):
@@ -180,21 +135,6 @@ async def test_a_bug_in_a_schedule_ends_the_call_and_is_raised(where):
         await strategy(backend, Buggy(width(3))).sample("do", [yes])
     assert anyio.current_time() < 60
     assert backend.statistics().in_flight == 0
-
-
-async def test_a_bug_that_shows_later_cancels_what_runs():
-    def rule(progress: CallProgress) -> Go:
-        return Go(2, 3.0) if progress.now < 3 else Go(1 // 0)
-
-    backend = by_iteration({}, after(60, "no"))
-    with pytest.raises(ZeroDivisionError):
-        await strategy(backend, Planned(rule)).sample("do", [yes])
-    assert backend.statistics().cancelled == 2
-
-
-async def test_a_schedule_that_starts_nothing_ends_the_call_with_an_error():
-    with pytest.raises(SamplingFailed):
-        await strategy(by_iteration({}), Planned(lambda _: Go(0))).sample("do", [yes])
 
 
 async def test_a_schedule_that_wants_to_be_asked_in_the_past_does_not_spin():
@@ -236,31 +176,6 @@ async def test_the_schedules_own_time_limit_is_the_calls_if_it_is_sooner():
         result = await strategy(backend, schedule, timeout=timeout).sample("do", [yes])
         assert result.stop_reason is StopReason.TIMEOUT
         assert result.elapsed == pytest.approx(expected)
-
-
-async def test_subsamples_start_one_after_the_other():
-    backend = by_iteration({}, after(10, "no"))
-    result = await strategy(backend, Staggered(3), loop_budget=1).sample("do", [yes])
-    assert [s.started_at for s in result.slices] == pytest.approx([0, 3, 6])
-
-
-async def test_a_staggered_call_that_passes_at_once_costs_one_request():
-    backend = by_iteration({}, after(1, "yes"))
-    result = await strategy(backend, Staggered(3)).sample("do", [yes])
-    assert result.usage.requests == 1
-
-
-async def test_hedging_starts_another_where_one_takes_too_long():
-    schedule = Hedged(quantile=0.5)
-    quick = by_iteration({}, after(1, "no"))
-    warm = strategy(quick, schedule, loop_budget=10)
-    for _ in range(3):
-        await warm.sample("do", [yes])
-    slow = by_iteration({1: after(500, "no"), 3: after(500, "no"), 5: after(500, "no")}, "yes")
-    result = await strategy(slow, schedule).sample("do", [yes])
-    assert result.success
-    assert result.elapsed < 3
-    assert slow.statistics().max_in_flight == 4
 
 
 async def test_an_ordered_selection_takes_staggered_starts_and_refuses_what_depends_on_timing():

@@ -208,15 +208,3 @@ async def test_a_plugin_that_fails_between_two_passes_leaves_a_record_without_an
     assert (end.success, end.stop_reason, end.error) == (False, "hook", caught.value)
     assert (record.success, record.stop_reason, record.best.text) == (False, "hook", "no")
     assert [s.text for s in record.candidates] == ["yes"]
-
-
-@pytest.mark.parametrize("seconds", [0.1, 3])
-async def test_the_last_hook_and_the_result_say_the_same(seconds):
-    told = RecordingPlugin()
-    cut = strategy(
-        {}, after(1, "yes"), selection=Tournament(judge(seconds), n=3), timeout=5, plugins=[told]
-    )
-    result = await cut.sample("do", [yes])
-    [end] = told.of(HookType.SAMPLING_LOOP_END)
-    reason = "passed" if seconds < 1 else "timeout"
-    assert (result.success, result.stop_reason) == (end.success, end.stop_reason) == (True, reason)

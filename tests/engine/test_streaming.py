@@ -63,11 +63,6 @@ async def test_text_comes_as_soon_as_it_is_certain_and_nothing_after_it_is_drawn
     assert backend.statistics().started == 2
 
 
-async def test_without_requirements_each_piece_comes_at_once():
-    reply = strategy([Reply("a b c", 3.0)]).stream("do")
-    assert await heard(reply) == [(1.0, "a "), (2.0, "b "), (3.0, "c")]
-
-
 @pytest.mark.parametrize(
     "how",
     [

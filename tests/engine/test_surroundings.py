@@ -27,7 +27,7 @@ from mellea_like import (
 from mellea_like.backends import FunctionBackend, OpenAIBackend
 from mellea_like.core import current_iteration
 from mellea_like.errors import BackendError, HookError, RateLimited, RequirementError
-from mellea_like.hooks import HookType, hook
+from mellea_like.hooks import HookType
 
 
 def strategy(replies=None, *, loop=2, concurrency=2, **arguments):
@@ -37,66 +37,12 @@ def strategy(replies=None, *, loop=2, concurrency=2, **arguments):
     )
 
 
-# --- calls inside calls ------------------------------------------------------------------------
-
-
-@pytest.mark.anyio
-async def test_on_slice_and_hooks_may_sample():
-    inner = strategy(default="yes", loop=1, concurrency=1)
-    results = []
-
-    async def again(slice_):
-        results.append(await inner.sample("inner", [yes]))
-
-    @hook(HookType.SAMPLING_ITERATION)
-    async def in_a_hook(payload):
-        results.append(await inner.sample("inner", [yes]))
-
-    outer = strategy(plugins=[in_a_hook], loop=2, concurrency=1)
-    result = await outer.sample("outer", [yes], on_slice=again)
-    assert outcomes(result) == {1: "failed", 2: "failed"}
-    assert [r.success for r in results] == [True] * 4
-
-
 # --- asyncio's own ways to wait ----------------------------------------------------------------
 
 
 def on_asyncio(function, **arguments):
     with asyncio.Runner(**arguments) as runner:
         return runner.run(function())
-
-
-def test_a_failing_sibling_in_a_task_group_cancels_a_call():
-    async def main():
-        async def fail():
-            await asyncio.sleep(0)
-            raise ZeroDivisionError
-
-        with pytest.raises(ExceptionGroup) as caught:
-            async with asyncio.TaskGroup() as group:
-                call = group.create_task(strategy(default=after(60, "no")).sample("x", [yes]))
-                group.create_task(fail())
-        assert [type(e) for e in caught.value.exceptions] == [ZeroDivisionError]
-        assert call.cancelled()
-
-    on_asyncio(main)
-
-
-def test_gather_gets_results_and_errors_as_they_are():
-    async def main():
-        def broken(_):
-            raise RateLimited("slow down")
-
-        return await asyncio.gather(
-            strategy(default="yes").sample("x", [yes]),
-            strategy().sample("x", [yes]),
-            RejectionSamplingStrategy(FunctionBackend(broken), retry=None).sample("x", [yes]),
-            return_exceptions=True,
-        )
-
-    passed, failed, error = on_asyncio(main)
-    assert (passed.success, failed.success) == (True, False)
-    assert type(error) is RateLimited
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in Python 3.12")

@@ -16,26 +16,12 @@ def test_a_chain_takes_the_turns_of_its_own_subsample_in_order():
     assert pool.take(0) == turn_of(0, 0, 3)
 
 
-def test_without_a_pool_a_fresh_chain_has_no_turn():
-    pool = TurnPool(2, 3, pooled=False)
-    assert not pool.has(2)
-    assert pool.take(2) is None
-
-
 def test_a_fresh_chain_borrows_from_the_subsample_that_has_most_left():
     pool = TurnPool(3, 2, pooled=True)
     pool.take(0)
     assert pool.take(3) == turn_of(1, 0, 2)
     assert pool.take(3) == turn_of(2, 0, 2)
     assert pool.take(4) == turn_of(0, 1, 2)
-
-
-def test_a_chain_whose_turns_were_borrowed_borrows_in_its_turn():
-    pool = TurnPool(2, 1, pooled=True)
-    assert pool.take(2) == turn_of(0, 0, 1)
-    assert pool.take(0) == turn_of(1, 0, 1)
-    assert pool.take(1) is None
-    assert pool.left == 0
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.booleans(), st.lists(st.integers(0, 6)))

@@ -10,9 +10,6 @@ from engine_kit import yes
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.errors import BackendUnavailable
-from mellea_like.limits import Retry
 
 pytestmark = pytest.mark.anyio
 
@@ -45,24 +42,3 @@ async def test_a_backends_own_cancellation_while_the_caller_leaves_stays_in_the_
     with anyio.CancelScope() as scope:
         await strategy.sample("do", [yes])
     assert scope.cancelled_caught
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_call_that_cleans_up_after_a_cancellation_is_tried_again(anyio_backend):
-    backend = ScriptedBackend([BackendUnavailable("away"), "yes"])
-    strategy = RejectionSamplingStrategy(backend, retry=Retry(3, initial=0.001))
-    results = []
-
-    async def main():
-        try:
-            await asyncio.sleep(10)
-        except asyncio.CancelledError:
-            results.append(await strategy.sample("do", [yes]))
-            raise
-
-    task = asyncio.create_task(main())
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert results[0].success
