@@ -65,28 +65,6 @@ def test_a_marked_function_is_given_back_as_it_was_with_defaults():
     assert handler.function is function
 
 
-def test_hooks_and_modes_may_be_given_as_text():
-    @hook("sampling_repair", mode="background", priority=3, timeout=1)
-    async def function(payload):
-        pass
-
-    [handler] = handlers_of(function)
-    assert (handler.hook, handler.mode) == (HookType.SAMPLING_REPAIR, HookMode.BACKGROUND)
-    assert (handler.priority, handler.timeout) == (3, 1)
-
-
-def test_one_function_may_listen_to_several_hooks():
-    @hook(START)
-    @hook(END, mode=HookMode.OBSERVE)
-    async def both(payload):
-        pass
-
-    assert {(h.hook, h.mode) for h in handlers_of(both)} == {
-        (START, HookMode.SEQUENTIAL),
-        (END, HookMode.OBSERVE),
-    }
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -131,16 +109,6 @@ def test_a_plugin_is_called_after_its_class_unless_it_says_otherwise():
 
     assert [p().name for p in (Mine, Named, Child)] == ["Mine", "said so", "Child"]
     assert Recorder("of one object").name == "of one object"
-
-
-def test_an_overridden_handler_is_taken_once():
-    class Child(Recorder):
-        @hook(END)
-        async def start(self, payload):
-            pass
-
-    [handler] = handlers_of(Child())
-    assert handler.hook is END
 
 
 def test_a_handler_that_is_overridden_without_a_mark_keeps_its_base_classes():
@@ -230,14 +198,6 @@ def test_a_wrong_plugin_is_refused_when_it_is_registered(way, item, error, messa
     assert snapshot(()) == ()
 
 
-def test_a_handler_with_a_default_takes_one_argument():
-    @hook(END)
-    async def fine(payload, more=1, *rest, key=2, **others):
-        pass
-
-    assert len(handlers_of(fine)) == 1
-
-
 @pytest.mark.parametrize(
     "way",
     [
@@ -254,19 +214,6 @@ def test_a_set_registers_all_or_nothing(way):
 
 
 # --- process-wide -----------------------------------------------------------------------------
-
-
-@pytest.mark.anyio
-async def test_a_registered_plugin_runs_in_every_call_until_it_is_unregistered(virtual_clock):
-    plugin = Recorder("r")
-    register(plugin)
-    try:
-        await strategy().sample("do", [yes])
-        await strategy().sample("do", [yes])
-    finally:
-        unregister(plugin)
-    await strategy().sample("do", [yes])
-    assert plugin.log == ["r", "r"]
 
 
 def test_registering_twice_and_unregistering_a_stranger_are_errors(registered):
@@ -348,20 +295,6 @@ async def test_a_scope_ends_with_its_block_and_tasks_started_inside_inherit_it(v
         raise LookupError
     await strategy().sample("do", [yes])
     assert plugin.log == ["scoped"]
-
-
-@pytest.mark.anyio
-async def test_scopes_nest_and_one_set_may_be_entered_twice(virtual_clock):
-    log = []
-    outer, inner = PluginSet("o", [Recorder("o", log)]), PluginSet("i", [Recorder("i", log)])
-    with outer, inner, outer:
-        assert len(snapshot(())) == 2
-    with outer:
-        with outer, inner:
-            pass
-        await strategy().sample("do", [yes])  # the inner block took only its own entry away
-    assert log == ["o"]
-    assert snapshot(()) == ()
 
 
 @pytest.mark.anyio
