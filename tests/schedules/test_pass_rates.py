@@ -57,13 +57,6 @@ def test_what_is_remembered_counts_as_no_more_than_the_memory(draws, memory):
     assert a + b <= 2 + min(len(draws), memory) + 1e-9
 
 
-def test_a_memory_of_one_draw_knows_the_last():
-    rates = PassRates((1, 1), memory=1)
-    for draw in (True, True, False):
-        rates.observe("key", draw)
-    assert rates.parameters("key") == (1, 2)
-
-
 def test_keys_are_apart_and_the_one_used_longest_ago_is_forgotten(monkeypatch):
     monkeypatch.setattr(learned, "MOST_KEYS", 2)
     rates = PassRates((1, 1), memory=10**9)

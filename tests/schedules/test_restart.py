@@ -9,7 +9,6 @@ from schedule_kit import facts, progress, took
 
 from mellea_like import Budget, Escalate, Generation, Outcome, RejectionSamplingStrategy
 from mellea_like.core import Usage
-from mellea_like.errors import LimitExceeded
 from mellea_like.sampling.escalate import Stage
 from mellea_like.schedules import (
     Eager,
@@ -85,12 +84,6 @@ async def test_a_restart_costs_no_attempt():
     backend = Draws({(i, n): 5.0 for i in (1, 2) for n in range(3)}, {})
     result = await restarting(backend).sample("do", [yes])
     assert (len(result.slices), result.usage.requests) == (2, 6)
-
-
-async def test_a_straggler_goes_on_when_the_call_may_start_nothing_more():
-    backend = Draws({(1, 0): 6.0}, {1: "yes", 4: LimitExceeded("the budget is spent")})
-    result = await restarting(backend, 2).sample("do", [yes])
-    assert (result.best.iteration, result.elapsed) == (1, pytest.approx(6.0))
 
 
 @pytest.mark.parametrize(
