@@ -28,7 +28,6 @@ from mellea_like import (
     Vote,
     sample_many,
 )
-from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import StopReason, Usage, Verdict
 from mellea_like.errors import BackendUnavailable
 from mellea_like.hooks import hook
@@ -299,11 +298,6 @@ async def test_a_schedule_that_has_learnt_goes_on_until_enough_have_passed(name)
         assert all(results)
 
 
-def test_a_selection_and_ordered_are_one_or_the_other():
-    with pytest.raises(ValueError, match="such as BestOf"):
-        RejectionSamplingStrategy(Draws(), selection="ordered,best")
-
-
 class Scripted(Draws):
     """Answers each iteration as a script says."""
 
@@ -388,13 +382,3 @@ async def test_every_selection_works_in_batches(name, tmp_path):
         check(name, result, requests=result.usage.requests, grace=math.inf)
     winners_of = [sorted(r.decision.winners for r in run) for run in seen]
     assert winners_of[0] == winners_of[1]
-
-
-@pytest.mark.anyio
-async def test_a_judge_of_a_function_that_is_async_judges_too():
-    async def generate(request):
-        return '{"better": "neither"}'
-
-    selection = Tournament(FunctionBackend(generate), n=2)
-    chosen = RejectionSamplingStrategy(Instant(), concurrency_budget=2, selection=selection)
-    assert (await chosen.sample("do", [yes])).success

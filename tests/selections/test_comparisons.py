@@ -141,20 +141,6 @@ async def test_a_judge_that_wraps_its_cancellation_leaves_no_group(own):
     assert not isinstance(left, BaseExceptionGroup)
 
 
-async def test_a_cancellation_that_no_one_asked_for_is_an_error_of_the_judge():
-    async def act(request, asked):
-        raise anyio.get_cancelled_exc_class()() if on_asyncio() else BackendUnavailable("no")
-
-    backend, asked = judging(act)
-    result = await strategy(four(), backend, retry=ONCE).sample("do", [yes])
-    assert result.success
-    assert len(result.decision.errors) == len(asked) == 6
-
-
-def on_asyncio():
-    return anyio.get_cancelled_exc_class().__name__ == "CancelledError"
-
-
 async def test_an_interrupt_in_a_judge_leaves_as_it_is():
     class Interrupt(BaseException):
         pass
@@ -181,16 +167,6 @@ async def test_the_time_ends_comparisons_and_what_was_compared_counts(rounds):
     assert "the time was up before all was compared" in result.decision.errors[0]
 
 
-async def test_where_the_time_was_up_before_there_are_no_comparisons():
-    backend, asked = judging()
-    draws = by_iteration({1: after(1, "yes"), 2: after(2, "yes!"), 3: after(60, "yes!!")})
-    result = await strategy(draws, backend, width=3, n=3, timeout=5).sample("do", [yes])
-    assert result.success
-    assert result.decision.reason == "the time was up"
-    assert asked == []
-    assert len(result.decision.errors) == 1
-
-
 async def test_a_comparison_takes_no_longer_than_an_iteration_may():
     async def act(request, asked):
         if asked == 1:
@@ -214,17 +190,6 @@ async def test_a_budget_ends_comparisons_and_says_so_once(requests):
     assert len(result.decision.comparisons) == (requests - 4) // 2
     assert len(result.decision.errors) == 1
     assert "budget" in result.decision.errors[0]
-
-
-async def test_what_a_budget_ended_is_not_compared():
-    backend, asked = judging()
-    bounded = strategy(four(), backend, width=1, loops=4)
-    result = await bounded.sample("do", [yes], budget=Budget(requests=3))
-    assert result.stop_reason is StopReason.BUDGET
-    assert len(result.candidates) == 3
-    assert result.value == "yes!"
-    assert asked == []
-    assert "budget" in result.decision.reason
 
 
 async def test_what_is_hopeless_is_compared_with_what_has_passed():
@@ -257,27 +222,6 @@ async def test_a_plugin_that_blocks_comparisons_ends_them(caplog):
     assert not isinstance(result.decision.errors[0], HookError)
 
 
-async def test_hooks_hear_of_comparisons_and_of_the_decision():
-    heard = []
-
-    class Listener(Plugin):
-        @hook(HookType.GENERATION_POST_CALL)
-        async def after(self, payload):
-            heard.append((payload.purpose, payload.iteration))
-
-        @hook(HookType.SAMPLING_LOOP_END)
-        async def end(self, payload):
-            heard.append(payload)
-
-    backend, _ = judging()
-    result = await strategy(four(), backend, plugins=[Listener()]).sample("do", [yes])
-    *requests, end = heard
-    assert [purpose for purpose, _ in requests] == ["generate"] * 4 + ["judge"] * 6
-    assert end.success
-    assert end.decision == result.decision
-    assert end.best.iteration == 4
-
-
 async def test_a_call_inside_a_judge_is_on_its_bill():
     inner = RejectionSamplingStrategy(by_iteration({1: '{"better": "b"}'}))
 
@@ -289,17 +233,6 @@ async def test_a_call_inside_a_judge_is_on_its_bill():
     result = await outer.sample("do", [yes])
     assert result.decision.usage.requests == 2
     assert result.usage.requests == 4
-
-
-async def test_the_comparisons_of_a_call_inside_are_on_the_bill_of_the_one_around_it():
-    backend, _ = judging()
-    inner = strategy(four(), backend)
-
-    async def generate(request):
-        return (await inner.sample("do", [yes])).value
-
-    result = await RejectionSamplingStrategy(FunctionBackend(generate)).sample("do", [yes])
-    assert result.usage.requests == 4 + 6
 
 
 async def test_who_cannot_judge_is_refused_before_the_first_draw():

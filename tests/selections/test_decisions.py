@@ -7,10 +7,7 @@ import re
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, votes_of
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from engine_kit import by_iteration, votes_of
 
 from mellea_like import (
     BestOf,
@@ -27,10 +24,7 @@ from mellea_like.core import Usage
 from mellea_like.core.decision import Answer
 from mellea_like.core.ledger import LedgerTotal
 from mellea_like.core.prices import Price
-from mellea_like.hooks import HookType
 from mellea_like.selections import Consensus, Tournament
-from mellea_like.telemetry import Telemetry
-from mellea_like.testing import RecordingPlugin
 
 pytestmark = pytest.mark.anyio
 virtual = pytest.mark.usefixtures("virtual_clock")
@@ -140,18 +134,6 @@ async def test_all_that_was_collected_is_marked():
     assert {mark for mark in marks if mark.endswith("*")} == {"1*", "2*"}
 
 
-@virtual
-async def test_comparisons_of_a_call_inside_a_call_are_on_the_outer_ones_bill():
-    async def compared(candidate):
-        inner = spoken({1: (1, "yes"), 2: (1, "yes!")})
-        chosen = Tournament(longest(), n=2)
-        return (await strategy(inner, chosen, width=2).sample("is it?")).success
-
-    check = Requirement("is preferred", compared)
-    result = await RejectionSamplingStrategy(spoken({1: (1, "yes")})).sample("do", [check])
-    assert result.usage.requests == 1 + 2 + 2
-
-
 # --- the record, and repr ---------------------------------------------------------------------
 
 
@@ -184,20 +166,6 @@ async def test_a_vote_says_who_voted_for_what():
     assert result.decision.heard == {1, 2, 3}
     again = SamplingResult.from_dict(json.loads(json.dumps(result.to_dict())))
     assert again.decision == result.decision
-
-
-@virtual
-async def test_a_judge_that_errs_before_anything_was_sent_is_noted():
-    class Broken:
-        async def generate(self, request):
-            request.meter.sent_nothing()
-            msg = "no judge today"
-            raise ValueError(msg)
-
-    backend = by_iteration({1: "yes", 2: "yes!"})
-    result = await strategy(backend, Tournament(Broken(), n=2), width=2).sample("do", [yes])
-    assert len(result.decision.errors) == 2
-    assert "no judge today" in result.decision.errors[0]
 
 
 # --- the journal ------------------------------------------------------------------------------
@@ -253,14 +221,6 @@ async def test_all_that_was_collected_is_kept_whatever_else_is_not(tmp_path, tex
     assert "no, never" not in json.dumps(await rows(path))
 
 
-async def test_too_few_that_were_collected_are_kept_too(tmp_path):
-    path = tmp_path / "run.db"
-    [first] = await run(path, Collect(4), "none")
-    [again] = await run(path, Collect(4), "none")
-    assert again.status == first.status == "failed"
-    assert again.values == first.values == ("yes a", "yes bb", "yes a")
-
-
 @pytest.mark.parametrize("text", ["best", "none"])
 async def test_the_words_of_who_lost_a_vote_are_left_out(tmp_path, text):
     path = tmp_path / "run.db"
@@ -271,17 +231,6 @@ async def test_the_words_of_who_lost_a_vote_are_left_out(tmp_path, text):
     assert votes_of(decision) == {"yes a": 2, "answer 2": 1}
     raw = b"".join(part.read_bytes() for part in path.parent.glob("run.db*"))
     assert b"yes bb" not in raw
-
-
-async def test_what_comparisons_cost_is_in_the_usage_of_the_row(tmp_path):
-    path = tmp_path / "run.db"
-    [first] = await run(path, None, judge=longest("dear"))
-    assert first.result.decision.usage.requests == 4
-    [row] = await rows(path)
-    assert Usage(**row["usage"]) == first.usage == first.result.usage
-    [again] = await run(path, None, judge=longest("dear"))
-    assert again.replayed
-    assert again.usage == first.usage
 
 
 async def test_a_row_of_an_older_journal_is_read(tmp_path):
@@ -304,34 +253,3 @@ async def test_a_row_of_an_older_journal_is_read(tmp_path):
     assert again.replayed
     assert again.value == "yes a"
     assert again.result.decision is None
-
-
-# --- hooks and spans --------------------------------------------------------------------------
-
-
-@virtual
-async def test_the_last_hook_has_the_decision_and_success_is_that_of_the_result():
-    for selection in (Collect(2), Collect(4), "first"):
-        plugin = RecordingPlugin()
-        backend = by_iteration({1: after(1, "yes"), 2: after(2, "yes"), 3: "no", 4: "no"})
-        result = await strategy(backend, selection, plugins=[plugin]).sample("do", [yes])
-        [end] = plugin.of(HookType.SAMPLING_LOOP_END)
-        assert end.decision == result.decision
-        assert end.success is result.success
-
-
-@virtual
-@pytest.mark.parametrize("selection", [Collect(2), "first"], ids=["collect", "first"])
-async def test_the_calls_span_has_the_kind_of_the_decision_and_its_reason(selection):
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    backend = by_iteration({1: after(1, "yes"), 2: after(2, "yes")})
-    traced = strategy(backend, selection, width=2, telemetry=Telemetry(tracer_provider=provider))
-    await traced.sample("do", [yes])
-    [span] = [s for s in exporter.get_finished_spans() if s.name.startswith("sampling")]
-    said = {n: v for n, v in span.attributes.items() if "decision" in n}
-    assert said == (
-        {}
-        if selection == "first"
-        else {"mellea_like.decision.kind": "collect", "mellea_like.decision.reason": "2 passed"}
-    )

@@ -40,11 +40,6 @@ def test_a_selection_is_a_name_and_what_it_goes_by(text, n, kind, values):
     assert {name: getattr(selection, name) for name in values} == values
 
 
-@pytest.mark.parametrize("text", ["first", "ordered", " Ordered "])
-def test_the_two_that_take_one_reply_are_words(text):
-    assert parse_selection(text).make(JUDGE, turns=6) == text.strip().lower()
-
-
 def test_without_an_n_as_many_are_chosen_from_as_python_takes_at_most():
     sizes = [parse_selection(t).make(JUDGE, 100).n for t in ("vote", "consensus", "tournament")]
     assert sizes == [16, 8, 8]

@@ -157,12 +157,6 @@ def test_a_target_beyond_the_hopeless_share_has_no_number_and_it_says_why():
     assert "90 % can't be reached with up to 48 draws of each item." in str(made)
 
 
-def test_what_was_cancelled_or_ended_in_an_error_is_no_draw():
-    calls = results(([("errored", 1), ("failed", 4), ("cancelled", 1), ("passed", 4)], 3))
-    made = plan(calls)
-    assert (made.items, made.draws, made.left_out) == (1, 2, 2)
-
-
 def test_a_reply_that_is_no_answer_can_be_the_bottleneck():
     trace = trace_of(("failed", 4), ("failed", 4), ("passed", 4), best=2)
     for s in trace["slices"][:2]:
@@ -304,12 +298,6 @@ async def test_where_more_than_one_has_to_pass_it_says_that_it_plans_for_one(sel
     said = "The run's selection continues after a first pass: all below is for one reply"
     assert made.selects == made.to_dict()["selects"] == (said in str(made))
     assert made.selects == (not isinstance(selection, str))
-
-
-def test_where_nothing_was_repaired_nothing_is_said_of_repairs():
-    made = plan(results(*[passed_at_once] * 3, *[passed_second] * 3))
-    assert made.repairs is None
-    assert "repair" not in str(made)
 
 
 @pytest.mark.anyio
