@@ -17,7 +17,6 @@ from mellea_like import (
     Generation,
     Instruction,
     LimitExceeded,
-    Message,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
@@ -294,18 +293,6 @@ async def test_after_tools_have_run_none_is_required_again():
     run = await run_agent(strategy, "go", tools=Hotel().tools, tool_choice="book")
     assert run.unwrap() == "Done."
     assert [request.tool_choice for request in backend.requests] == ["book", "auto"]
-
-
-async def test_an_agent_continues_a_conversation_and_can_be_continued():
-    past = [Message("system", "Be brief."), Message("user", "Hi."), Message("assistant", "Hi.")]
-    backend = ScriptedBackend([BOOK, "Done.", "Rome, too."])
-    strategy = RejectionSamplingStrategy(backend)
-    first = await run_agent(strategy, Message("user", "go"), tools=Hotel().tools, context=past)
-    assert list(first.context)[:4] == [*past, Message("user", "go")]
-    second = await run_agent(
-        strategy, Message("user", "and?"), tools=Hotel().tools, context=first.context
-    )
-    assert list(second.context)[:-2] == list(first.context)
 
 
 async def test_a_cancelled_agent_starts_nothing_more():

@@ -129,16 +129,6 @@ async def test_a_subsample_with_a_bug_waits_for_a_slower_sibling_as_long_as_its_
     assert seen == [("x", pytest.approx(begun + 1)), ("y", pytest.approx(begun + 3))]
 
 
-async def test_it_stops_a_call_in_which_something_failed_before():
-    backend = by_iteration({1: "no"}, default="yes")
-    strategy = RejectionSamplingStrategy(backend, loop_budget=9)
-    result = await strategy.sample("do", [yes, Requirement("b", broken_async, name="b")])
-    assert outcomes(result) == {1: "failed", 2: "errored", 3: "errored"}
-    assert result.stop_reason == "hopeless"
-    detail = f"requirement 'b' raises KeyError at {__file__}:{BUG}, with every reply (2 so far)"
-    assert result.stop_detail == detail
-
-
 async def test_an_error_that_does_not_come_with_every_reply_is_no_such_bug():
     def sometimes(candidate):
         return candidate.text == "yes" or broken(candidate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -15,7 +14,6 @@ from mellea_like import (
     Budget,
     Escalate,
     Instruction,
-    Message,
     MultiTurnStrategy,
     Outcome,
     Price,
@@ -23,7 +21,7 @@ from mellea_like import (
     Stage,
     SyncSampler,
 )
-from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.batch.journal.identity import identity_of
 from mellea_like.core import Options
 from mellea_like.core.generation import Generation, Usage
@@ -36,9 +34,8 @@ from mellea_like.errors import (
 from mellea_like.hooks import PluginSet, hook
 from mellea_like.requirements import checks
 from mellea_like.sampling.escalate import ExpectedCost
-from mellea_like.schedules import Eager, Hedged, PerRequirement, Staggered
+from mellea_like.schedules import Eager, Staggered
 from mellea_like.schedules.base import CallFacts
-from mellea_like.selections import BestOf
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio
@@ -92,17 +89,6 @@ async def test_carry_best_shows_the_best_failure_and_why_it_failed():
     )
     # The strategy finds all reasons, as its stages hand them on.
     assert [v.status for v in result.slices[0].verdicts] == ["failed", "failed"]
-
-
-async def test_carry_chat_goes_on_in_the_whole_conversation():
-    small, big = Model("small", ["one", "two"]), Model("big", "yes")
-    strategy = Escalate([Stage(small, turns=2, carry="chat"), Stage(big, carry="chat")])
-    assert (await strategy.sample(Message("user", "Say yes."), [yes])).success
-    wrong = (
-        "That was not accepted. Put this right, and give the whole answer again:\n"
-        "- say yes: it lacks yes"
-    )
-    assert big.prompts == [["Say yes.", "one", wrong, "two", wrong]]
 
 
 async def test_carry_chat_asks_what_multi_turn_asks():
@@ -189,18 +175,6 @@ async def test_where_a_stages_budget_is_spent_the_next_stage_goes_on():
     assert len(small.requests) == 3 == budget.spent.requests
 
 
-async def test_a_stage_whose_budget_is_spent_starts_no_more_turns_of_any_subsample(virtual_clock):
-    small = ScriptedBackend(lambda request: Reply("no", delay=0.01))
-    stages = [Stage(small, turns=5, budget=Budget(requests=4)), Stage(Model("big", "no"))]
-    for schedule in (None, Staggered(0.001), Hedged(0.01)):
-        result = await Escalate(stages, concurrency_budget=2, schedule=schedule).sample("x", [yes])
-        drawn = [s for s in result.slices if s.stage == 0]
-        assert sum(s.outcome == "cancelled" for s in drawn) <= 2
-        assert sum(s.usage.requests for s in drawn) <= 4
-        assert sum(s.stage == 1 for s in result.slices) == 2
-        stages[0] = replace(stages[0], budget=Budget(requests=4))
-
-
 async def test_the_last_stages_budget_says_why_the_call_ended():
     small, big = Model("small", "no"), Model("big", "no")
     strategy = Escalate([Stage(small), Stage(big, turns=3, budget=Budget(requests=1))])
@@ -264,18 +238,6 @@ async def test_a_stage_whose_repairs_pass_keeps_its_turns():
     for _ in range(10):
         assert (await strategy.sample("x", [yes])).success
     assert big.requests == []
-
-
-async def test_what_a_rule_has_learnt_is_kept_for_each_kind_of_call():
-    small, big = priced("small", "no"), priced("big", "yes")
-    rule = ExpectedCost(PRICES, key=lambda facts: facts.action.description)
-    strategy = Escalate([Stage(small, turns=50), Stage(big)], after=rule)
-    for _ in range(30):
-        await strategy.sample("hard", [yes])
-    other = await strategy.sample("other", [yes])
-    assert len(other.slices) > 10
-    assert rule.rates.parameters(("hard", 0, "small")) == (0.5, pytest.approx(31, abs=1))
-    assert rule.rates.mean(("hard", 1, "big")) > 0.9
 
 
 async def test_the_expected_cost_is_that_of_a_draw_over_the_chance_of_a_pass():
@@ -374,19 +336,6 @@ async def test_a_permanent_error_ends_the_stage_and_not_the_subsample():
     assert len(big.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"give_up": PerRequirement()}, "it would end a call before"),
-        ({"loop_budget": 3}, "the stages have the attempts"),
-        ({"selection": BestOf(len)}, "different models"),
-    ],
-)
-async def test_what_does_not_go_with_escalation_is_refused(arguments, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        Escalate([Stage(Model("m", "x"))], **arguments)
-
-
 async def test_wrong_stages_are_refused():
     model = Model("m", "x")
     for stages in ([], [model], [Stage(model), "x"]):
@@ -433,24 +382,6 @@ async def test_a_plugin_may_change_the_number_of_turns():
     strategy = Escalate([Stage(small), Stage(big)], plugins=[PluginSet("p", [longer])])
     result = await strategy.sample("x", [yes])
     assert models(result) == ["small", "big", "big", "big"]
-
-
-async def test_the_ledger_has_a_row_for_each_turn_and_a_sum_for_each_model():
-    def priced(model, text):
-        return Generation(text, usage=Usage(1, 10, 20), model=model)
-
-    small = ScriptedBackend([priced("small", "no")], cycle=True)
-    big = ScriptedBackend([priced("big", "yes")], cycle=True)
-    prices = {"small": Price(1, 1), "big": Price(10, 10)}
-    result = await Escalate([Stage(small, turns=2), Stage(big)]).sample("x", [yes])
-    ledger = result.ledger(prices)
-    assert [row.model for row in ledger.rows] == ["small", "small", "big"]
-    assert ledger.by_model["small"].requests == 2
-    assert ledger.by_model["big"].cost == pytest.approx(30e-6 * 10)
-    assert ledger.total.cost == pytest.approx(30e-6 * 12)
-    shown = [line.strip().partition("  ")[0] for line in str(ledger).splitlines()]
-    drawn = ["attempt 1, small", "attempt 2, small", "attempt 3, big*"]
-    assert shown == ["draw", *drawn, "small", "big", "total"]
 
 
 async def test_sync_calls_close_the_connections_of_all_stages():

@@ -41,11 +41,3 @@ async def test_a_budget_that_denies_a_sibling_in_that_very_moment_is_not_the_rea
     ).sample("do", [yes], budget=Budget(output_tokens=10))
     assert result.stop_reason is StopReason.HOPELESS
     assert "says yes" in result.stop_detail
-
-
-async def test_one_pass_among_them_keeps_the_call_going():
-    replies = {3: "never"}
-    result = await strategy(by_iteration(replies, "yes"), validate_all=True).sample(
-        "do", [yes, never]
-    )
-    assert len(result.slices) > 6

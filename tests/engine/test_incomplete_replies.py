@@ -14,16 +14,13 @@ from mellea_like import (
     Requirement,
     checks,
 )
-from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core import Usage
 from mellea_like.core.tools import Tool, ToolCall
-from mellea_like.errors import RequirementError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 CUT = Generation("one two", usage=Usage(1, 3, 256), finish_reason="length")
-TOOLS = {"extra": {"tools": [{"type": "function", "function": {"name": "f"}}]}}
 
 
 @pytest.mark.parametrize(
@@ -131,17 +128,6 @@ async def test_a_stream_shows_nothing_of_an_empty_reply(release):
     assert reply.result.success
 
 
-@pytest.mark.parametrize("asked", ["call", "backend"])
-async def test_tools_that_were_asked_for_may_be_called(asked):
-    reply = Generation('[{"id": "1"}]', finish_reason="tool_calls")
-    backend = ScriptedBackend([reply])
-    if asked == "backend":
-        backend.defaults = OpenAIBackend("m", base_url="http://x", options=TOOLS).defaults
-    options = TOOLS if asked == "call" else None
-    result = await RejectionSamplingStrategy(backend).sample("do", options=options)
-    assert result.unwrap() == '[{"id": "1"}]'
-
-
 @pytest.mark.parametrize(
     ("verdict", "why"),
     [
@@ -200,23 +186,3 @@ async def test_of_many_reasons_the_first_few_reach_the_prompt():
     prompt = backend.requests[1].messages[-1].content
     assert len(prompt) < 4000
     assert "… and 4,980 more" in prompt
-
-
-async def test_a_long_reason_is_shortened_in_the_prompt_and_whole_in_the_record():
-    said = "x" * 100_000
-    check = Requirement("short", lambda c: (c.text == "yes", said), inline=True)
-    backend = ScriptedBackend(["no", "yes"])
-    result = await RepairTemplateStrategy(backend).sample("do", [check])
-    assert result.slices[0].verdicts[0].reason == said
-    assert len(backend.requests[1].messages[-1].content) < 3000
-    assert "more characters" in backend.requests[1].messages[-1].content
-
-
-async def test_a_validators_error_that_quotes_a_long_reply_is_short_in_the_log(caplog):
-    def broken(candidate):
-        raise LookupError("x" * 10**6)
-
-    check = Requirement("c", broken, inline=True)
-    with pytest.raises(RequirementError):
-        await RejectionSamplingStrategy(ScriptedBackend(["a"] * 9)).sample("do", [check])
-    assert 0 < max(len(record.getMessage()) for record in caplog.records) < 3000

@@ -67,13 +67,3 @@ async def test_a_limiter_and_the_gate_wait_together():
     assert result.success
     assert 5 <= result.elapsed < 6
     assert limiter.concurrency == 5
-
-
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_a_limiter_serves_one_event_loop_after_another(library):
-    limiter = ConcurrencyLimiter(2)
-    call = strategy(LimitedBackend(by_iteration({}), limiter), loop_budget=1)
-    for _ in range(2):
-        assert not call.sample_sync("do", [yes]).success
-        anyio.run(call.sample, "do", [yes], backend=library)
-    assert limiter.statistics().in_flight == 0

@@ -17,7 +17,6 @@ from mellea_like import (
     Outcome,
     RejectionSamplingStrategy,
     Requirement,
-    SamplingFailed,
     requirement,
 )
 from mellea_like.backends import FunctionBackend, MarkovBackend, OpenAIBackend, ScriptedBackend
@@ -150,14 +149,6 @@ async def test_a_pickled_results_errors_keep_their_causes():
     assert again.errors[1].__cause__ is raised.__cause__
     middle.__cause__ = first  # In a circle.
     assert [str(e) for e in there_and_back(result).errors] == [str(e) for e in result.errors]
-
-
-async def test_an_error_takes_its_result_along():
-    strategy = RejectionSamplingStrategy(FunctionBackend(answer), loop_budget=1)
-    result = await strategy.sample("do", [Requirement("fails", lambda c: False)])
-    with pytest.raises(SamplingFailed) as raised:
-        result.unwrap()
-    assert there_and_back(raised.value).result.to_dict() == result.to_dict()
 
 
 def strategies():

@@ -8,11 +8,7 @@ from engine_kit import a_slice, by_iteration, says, yes
 from mellea_like import (
     BestOf,
     Collect,
-    Context,
-    Instruction,
-    Message,
     Outcome,
-    RejectionSamplingStrategy,
     Requirement,
     SamplingFailed,
     SamplingTimeout,
@@ -22,14 +18,13 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import StopReason
 from mellea_like.errors import Blocked, HookError, LimitExceeded, RateLimited, RequirementError
 from mellea_like.kernel.ending import conclude, first_passed
-from mellea_like.kernel.ports import Ask, Facts, Stop, turn_of
+from mellea_like.kernel.ports import Facts, Stop
 from mellea_like.options.ordered import Ordered
 from mellea_like.options.selected import Selected
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
 from mellea_like.sampling.prepare import (
     check_judge,
     check_requirements,
-    prepare_call,
 )
 from mellea_like.selections import SelectionFacts
 
@@ -54,15 +49,6 @@ def good(score=None):
 
 def bad(score=None):
     return ValidationResult(False, "", score)
-
-
-# --- turns ------------------------------------------------------------------------------------
-
-
-def test_ranks_go_by_depth_before_subsample():
-    turns = [turn_of(s, d, 2) for s in range(2) for d in range(2)]
-    asks = [Ask(*turn, turn.subsample, Instruction("do"), Context()) for turn in turns]
-    assert [ask.iteration for ask in sorted(asks, key=lambda ask: ask.rank)] == [1, 3, 2, 4]
 
 
 # --- selection --------------------------------------------------------------------------------
@@ -302,29 +288,9 @@ def test_a_timeout_names_the_call_and_comes_from_the_first_error():
 # --- preparation ------------------------------------------------------------------------------
 
 
-def plan(action, requirements=()):
-    return prepare_call(RejectionSamplingStrategy(by_iteration({})).settings, action, requirements)
-
-
-def test_an_instruction_that_has_all_requirements_stays_the_same_object():
-    action = Instruction("do", requirements=(yes,))
-    assert plan(action).action is action
-    assert plan(action, [yes]).action is action
-
-
-def test_a_message_is_left_as_it_is():
-    message = Message("user", "hello")
-    assert plan(message, [yes]).action is message
-
-
 def test_an_inline_requirement_needs_something_to_run():
     with pytest.raises(ValueError, match="'x' is inline, but has no validator to run"):
         check_requirements([Requirement("x", inline=True)], "requirements")
-
-
-def test_requirements_may_come_from_any_iterable():
-    assert check_requirements(iter([yes, "a"]), "r") == (yes, "a")
-    assert check_requirements((), "r") == ()
 
 
 @pytest.mark.parametrize(
@@ -351,6 +317,3 @@ def test_a_requirements_own_judge_counts_before_the_calls():
     assert caught.value.requirement == "kind"
     with pytest.raises(TypeError, match="judge isn't a backend"):
         check_judge(Requirement("be kind", judge="gpt"), able)
-
-
-# --- what a slice says ------------------------------------------------------------------------

@@ -6,21 +6,18 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_kit import Unmetered, after, by_iteration, outcomes, yes
+from engine_kit import Unmetered, after, by_iteration, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core import StopReason
 from mellea_like.errors import (
     BackendTimeout,
     BackendUnavailable,
     RateLimited,
 )
-from mellea_like.hooks import HookType
 from mellea_like.limits import LimitedBackend
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry, RetryBackend
-from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -32,15 +29,6 @@ def strategy(backend: Any, **settings: Any) -> RejectionSamplingStrategy:
 def failing_first(error: Exception, times: int, then: str = "yes") -> ScriptedBackend:
     """Each iteration's first tries fail."""
     return ScriptedBackend(lambda request: error if request.meta.retry < times else then)
-
-
-async def test_a_503_is_retried_inside_its_iteration_and_both_requests_count():
-    backend = failing_first(BackendUnavailable("overloaded", status=503), 1)
-    result = await strategy(backend).sample("do", [yes])
-    assert outcomes(result) == {1: "passed"}
-    assert backend.statistics().started == 2
-    assert (result.usage.requests, result.usage.unknown) == (2, 1)
-    assert result.errors == ()
 
 
 async def test_retries_count_where_the_backend_keeps_no_meter():
@@ -55,22 +43,6 @@ async def test_retries_count_where_the_backend_keeps_no_meter():
     result = await strategy(Unmetered(generate)).sample("do", [yes])
     assert tries == [0, 1, 2]
     assert result.usage.requests == 3
-
-
-async def test_hooks_see_each_retry():
-    recording = RecordingPlugin()
-    backend = failing_first(BackendUnavailable("down"), 2)
-    await strategy(backend, plugins=[recording]).sample("do", [yes])
-    seen = [(p.hook, p.retry) for p in recording.payloads if str(p.hook).startswith("generation_")]
-    expected = [
-        (HookType.GENERATION_PRE_CALL, 0),
-        (HookType.GENERATION_ERROR, 0),
-        (HookType.GENERATION_PRE_CALL, 1),
-        (HookType.GENERATION_ERROR, 1),
-        (HookType.GENERATION_PRE_CALL, 2),
-        (HookType.GENERATION_POST_CALL, 2),
-    ]
-    assert seen == expected
 
 
 async def test_judges_are_retried_too():
@@ -120,20 +92,6 @@ async def test_a_backend_that_retries_by_itself_is_left_to_it():
         with pytest.raises(BackendUnavailable):
             await strategy(wrapped).sample("do", [yes])
         assert inner.statistics().started - before == 2
-
-
-async def test_a_budget_that_ends_the_retries_leaves_the_error_to_be_seen():
-    down = BackendUnavailable("down")
-    backend = ScriptedBackend([down], cycle=True)
-    budget = Budget(requests=2)
-    recording = RecordingPlugin()
-    call = strategy(backend, loop_budget=2, retry=Retry(attempts=5), plugins=[recording])
-    with pytest.raises(Exception, match="budget") as caught:
-        await call.sample("do", [yes], budget=budget)
-    assert caught.value.__cause__ is down
-    assert backend.statistics().started == 2
-    ended = next(p for p in recording.payloads if p.hook is HookType.SAMPLING_LOOP_END)
-    assert ended.stop_reason is StopReason.BUDGET
 
 
 @pytest.mark.parametrize("wrong", [3, True, "twice", Retry])

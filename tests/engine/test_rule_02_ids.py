@@ -6,11 +6,10 @@ import logging
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, outcomes, says, yes
+from engine_kit import by_iteration, outcomes, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement, requirement
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import current_iteration
 from mellea_like.kernel.ports import turn_of
 from mellea_like.runtime.logs import IterationFilter
@@ -25,22 +24,6 @@ pytestmark = pytest.mark.anyio
 def test_rule_02_the_id_follows_from_the_turn(subsample, depth, loops, iteration):
     turn = turn_of(subsample, depth, loops)
     assert turn == (iteration, subsample, depth)
-
-
-async def test_rule_02_ids_start_at_1_and_are_unique_in_the_call(virtual_clock):
-    strategy = RejectionSamplingStrategy(by_iteration({}), loop_budget=3, concurrency_budget=4)
-    result = await strategy.sample("do", [yes])
-    assert sorted(s.iteration for s in result.slices) == list(range(1, 13))
-    for s in result.slices:
-        assert s.iteration == s.subsample * 3 + s.depth + 1
-        assert s.chain == s.subsample
-
-
-async def test_rule_02_ids_are_not_monotonic_in_time(virtual_clock):
-    backend = by_iteration({1: after(5, "no"), 2: after(1, "no")})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
-    result = await strategy.sample("do", [yes])
-    assert [s.iteration for s in result.slices] == [2, 1]
 
 
 async def test_rule_02_generation_and_validation_see_their_own_slices_id(virtual_clock):
@@ -138,16 +121,3 @@ async def test_rule_02_a_call_inside_a_validator_has_ids_of_its_own(virtual_cloc
     await outer.sample("outer", [Requirement("nested", nested)])
     expected = {1: "failed", 2: "passed"}
     assert sorted(seen, key=lambda s: s[0]) == [(i, expected, i) for i in (1, 2, 3)]
-
-
-async def test_rule_02_requests_carry_the_ids_too(virtual_clock):
-    backend = ScriptedBackend(["no", "yes"])
-    strategy = RejectionSamplingStrategy(backend, loop_budget=3, timeout=60)
-    result = await strategy.sample("do", [says("yes")])
-    metas = [request.meta for request in backend.requests]
-    assert [(m.iteration, m.subsample, m.purpose, m.retry) for m in metas] == [
-        (1, 0, "generate", 0),
-        (2, 0, "generate", 0),
-    ]
-    assert {m.sampling_id for m in metas} == {result.sampling_id}
-    assert [m.deadline - m.call_started for m in metas] == [60, 60]

@@ -39,16 +39,6 @@ async def test_rule_03_no_turn_starts_once_a_slice_has_passed():
     assert result.success
 
 
-async def test_rule_03_recording_never_waits_for_the_consumer():
-    # All 1,000 slices may be recorded before the consumer has looked at one.
-    async def generate(request):
-        return Generation("no")
-
-    strategy = RejectionSamplingStrategy(Unmetered(generate), loop_budget=20, concurrency_budget=50)
-    result = await strategy.sample("do", [yes])
-    assert len(result.slices) == 1000
-
-
 async def test_rule_03_recording_and_cancelling_never_wait_for_a_hook():
     @hook(HookType.SAMPLING_ITERATION)
     async def slow(payload):

@@ -48,28 +48,6 @@ async def test_rule_11_a_cancelled_scope_catches_its_own_cancellation(
     assert backend.statistics().in_flight == 0
 
 
-async def test_rule_11_a_call_in_a_scope_cancelled_before_sends_nothing(virtual_clock):
-    backend = by_iteration({})
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await RejectionSamplingStrategy(backend, concurrency_budget=3).sample("do", [yes])
-    assert scope.cancelled_caught
-    assert backend.statistics().finished == 0
-
-
-async def test_rule_11_a_cancellation_while_hooks_are_drained_leaves_as_one(virtual_clock):
-    @hook(HookType.SAMPLING_ITERATION)
-    async def slow(payload):
-        await anyio.sleep(1.5)
-
-    strategy = RejectionSamplingStrategy(by_iteration({1: "yes"}), plugins=[slow])
-    with anyio.move_on_after(1) as scope:
-        await strategy.sample("do", [yes])
-        pytest.fail("it returned")
-    assert scope.cancelled_caught
-    assert anyio.current_time() == pytest.approx(1.5)
-
-
 @pytest.mark.parametrize("plugins", [[], [brief_hook]], ids=["no hooks", "hooks"])
 @pytest.mark.parametrize("times", [1, 3])
 def test_rule_11_a_native_cancellation_leaves_as_one(plugins, times):

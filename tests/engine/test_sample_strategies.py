@@ -92,14 +92,6 @@ async def test_multi_turn_goes_on_in_the_conversation_with_what_failed():
     assert len(EARLIER) == 2
 
 
-async def test_multi_turn_keeps_the_system_message_first_and_once():
-    action = Instruction("Answer.", system="Be brief.")
-    backend, _ = await run(MultiTurnStrategy, ["no", "no", "yes"], action=action)
-    for messages in sent(backend):
-        assert [m for m in messages if m[0] == "system"] == [("system", "Be brief.")]
-        assert messages[0][0] == "system"
-
-
 @pytest.mark.parametrize("strategy", [RepairTemplateStrategy, MultiTurnStrategy])
 async def test_what_is_check_only_is_named_once_it_has_failed_and_not_before(strategy):
     backend, _ = await run(strategy, ["yes", "yes please"], requirements=[yes, quiet])
@@ -137,25 +129,6 @@ async def test_repair_of_an_action_of_ones_own_keeps_its_parser():
         f"Add (5, 7).{repair}over 9: 3 is not over 9",
         f"Add (5, 7).{repair}{result.slices[1].reason}",
     ]
-
-
-async def test_multi_turn_of_an_action_of_ones_own_keeps_its_parser():
-    backend, result = await run(
-        MultiTurnStrategy, ["3", "4", "12"], action=Sum((5, 7)), requirements=[big]
-    )
-    assert result.value == 12
-    assert [role for role, _ in sent(backend)[2]] == ["user", "assistant"] * 2 + ["user"]
-
-
-@pytest.mark.parametrize(
-    "strategy", [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]
-)
-async def test_a_message_is_an_action_whose_reply_is_text(strategy):
-    backend, result = await run(strategy, ["no", "yes"], action=Message("user", "Well?"))
-    assert result.value == "yes"
-    assert sent(backend)[0] == [("user", "Well?")]
-    last = sent(backend)[1][-1][1]
-    assert ("it lacks yes" in last) is (strategy is not RejectionSamplingStrategy)
 
 
 # --- values -----------------------------------------------------------------------------------

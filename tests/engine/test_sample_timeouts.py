@@ -18,7 +18,6 @@ from mellea_like import (
 from mellea_like.backends.scripted import Reply
 from mellea_like.core import StopReason
 from mellea_like.errors import BackendTimeout, RateLimited, RequirementError
-from mellea_like.hooks import HookType, hook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -51,16 +50,6 @@ async def test_a_slow_validation_is_an_error_that_says_so():
     assert isinstance(error, RequirementError)
     assert str(error) == "the draw took longer than 2 s: its validation had not ended by then"
     assert result.slices[0].text == "no"
-
-
-async def test_a_repair_hook_has_the_iterations_end_behind_it():
-    @hook(HookType.SAMPLING_REPAIR)
-    async def slow(payload):
-        await anyio.sleep(3)
-
-    backend = by_iteration({2: "yes"})
-    strategy = RejectionSamplingStrategy(backend, iteration_timeout=2, plugins=[slow])
-    assert outcomes(await strategy.sample("do", [yes])) == {1: "failed", 2: "passed"}
 
 
 # --- of the call ------------------------------------------------------------------------------

@@ -44,19 +44,6 @@ def tracked(name, answer, log, *, seconds=None, inline=False):
 # --- stages -----------------------------------------------------------------------------------
 
 
-async def test_inline_checks_run_before_threaded_ones_and_those_before_async_ones():
-    log = []
-    checks = [
-        tracked("async", True, log, seconds=0),
-        tracked("thread", True, log),
-        tracked("inline", True, log, inline=True),
-    ]
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["a"]), loop_budget=1)
-    result = await strategy.sample("do", checks)
-    assert log == ["inline", "thread", "async"]
-    assert [r.description for r, _ in result.best.validations] == ["async", "thread", "inline"]
-
-
 STAGES = ["inline", "thread", "async"]
 
 
@@ -126,22 +113,6 @@ async def test_a_validator_that_is_to_raise_stops_the_others_of_its_stage(virtua
 # --- judges -----------------------------------------------------------------------------------
 
 
-async def test_a_text_is_decided_by_the_strategys_backend_unless_there_is_a_judge(virtual_clock):
-    def answer(request):
-        return KIND if request.meta.purpose == "judge" else "text"
-
-    alone = ScriptedBackend(answer)
-    assert (await RejectionSamplingStrategy(alone).sample("do", ["be kind"])).success
-    assert [r.meta.purpose for r in alone.requests] == ["generate", "judge"]
-
-    backend, judge = ScriptedBackend(["text"]), ScriptedBackend([KIND])
-    result = await RejectionSamplingStrategy(backend, judge=judge).sample("do", ["be kind"])
-    assert result.success
-    assert [r.meta.purpose for r in backend.requests] == ["generate"]
-    assert [r.meta.purpose for r in judge.requests] == ["judge"]
-    assert result.best.validations[0][1].reason == "it is kind"
-
-
 async def test_a_requirements_own_judge_comes_before_the_strategys(virtual_clock):
     judge, own = ScriptedBackend([]), ScriptedBackend([KIND])
     strategy = RejectionSamplingStrategy(ScriptedBackend(["text"]), judge=judge)
@@ -179,15 +150,6 @@ async def test_judges_are_asked_at_temperature_0_and_not_by_format_unless_told(v
     assert first.format is None
     assert (second.options.temperature, second.options.model) == (0.5, "strict")
     assert backend.requests[1].options.temperature == 1.0
-
-
-async def test_judges_are_not_counted_in_the_concurrency_budget(virtual_clock):
-    judge = ScriptedBackend(lambda request: UNKIND, delay=1)
-    backend = ScriptedBackend(lambda request: "text", delay=1)
-    strategy = RejectionSamplingStrategy(backend, judge=judge, loop_budget=1, concurrency_budget=2)
-    await strategy.sample("do", ["be kind", "be brief", "be true"])
-    assert judge.statistics().max_in_flight == 6
-    assert backend.statistics().max_in_flight == 2
 
 
 async def test_what_unmetered_judges_cost_is_counted_too(virtual_clock):

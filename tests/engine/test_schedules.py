@@ -137,12 +137,6 @@ async def test_a_bug_in_a_schedule_ends_the_call_and_is_raised(where):
     assert backend.statistics().in_flight == 0
 
 
-async def test_a_schedule_that_wants_to_be_asked_in_the_past_does_not_spin():
-    schedule = Planned(lambda p: Go(3 - len(p.running), p.now))
-    result = await strategy(by_iteration({}, after(1, "no")), schedule).sample("do", [yes])
-    assert len(result.slices) == 6
-
-
 async def test_a_chain_held_back_at_the_end_is_let_go():
     """Two chains wait to go on when nothing more may start: the call ends all the same."""
 
@@ -152,21 +146,6 @@ async def test_a_chain_held_back_at_the_end_is_let_go():
     result = await strategy(by_iteration({}, after(1, "no")), Planned(rule)).sample("do", [yes])
     assert outcomes(result) == {1: "failed", 3: "failed", 5: "failed"}
     assert result.stop_reason is StopReason.EXHAUSTED
-
-
-async def test_a_caller_who_leaves_cancels_chains_that_wait():
-    schedule = Planned(lambda p: Go(1 if not p.opened else 0, 1000.0))
-    with anyio.move_on_after(5) as scope:
-        await strategy(by_iteration({}, "no"), schedule).sample("do", [yes])
-    assert scope.cancelled_caught
-    assert anyio.current_time() < 1000
-
-
-async def test_a_slow_schedule_is_no_reason_to_wait_after_a_win():
-    schedule = Planned(lambda p: Go(1 if not p.opened else 0, 1000.0))
-    result = await strategy(by_iteration({}, after(1, "yes")), schedule).sample("do", [yes])
-    assert result.success
-    assert anyio.current_time() < 1000
 
 
 async def test_the_schedules_own_time_limit_is_the_calls_if_it_is_sooner():
@@ -228,13 +207,6 @@ async def test_a_call_ends_when_nothing_can_start_though_the_schedule_wants_to_b
         result = await strategy(backend, every_second).sample("do", [yes])
     assert result.elapsed == pytest.approx(2)
     assert len(result.slices) == 5  # The turn that the broken chain left is nobody's.
-
-
-async def test_a_schedule_that_never_wants_to_be_asked_again_is_not_waited_for():
-    once = Planned(lambda p: Go(1 - p.started, math.inf))
-    result = await strategy(by_iteration({}, after(1, "no")), once).sample("do", [yes])
-    assert len(result.slices) == 1
-    assert result.elapsed == pytest.approx(1)
 
 
 async def test_a_schedule_that_lets_nothing_start_is_named_in_the_error():

@@ -14,7 +14,6 @@ import anyio
 import pytest
 import uvloop
 from engine_kit import after, by_iteration, outcomes, yes
-from http_server import Answer, OpenAIServer
 
 from mellea_like import (
     Context,
@@ -24,7 +23,7 @@ from mellea_like import (
     Requirement,
     SamplingFailed,
 )
-from mellea_like.backends import FunctionBackend, OpenAIBackend
+from mellea_like.backends import FunctionBackend
 from mellea_like.core import current_iteration
 from mellea_like.errors import BackendError, HookError, RateLimited, RequirementError
 from mellea_like.hooks import HookType
@@ -104,15 +103,6 @@ def test_threads_with_loops_of_their_own_share_a_strategy(loop):
 
     answers = in_threads(2, lambda: anyio.run(twenty, backend=loop))
     assert [r.best.iteration for results in answers for r in results] == [4] * 40
-
-
-def test_threads_with_loops_of_their_own_share_an_http_backend():
-    with OpenAIServer(Answer("yes")) as server:
-        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
-        shared = RejectionSamplingStrategy(backend, concurrency_budget=2)
-        answers = in_threads(3, lambda: [shared.sample_sync("x", [yes]).unwrap() for _ in range(5)])
-    assert answers == [["yes"] * 5] * 3
-    assert server.connections == 0
 
 
 # --- odd arguments -----------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from pydantic import BaseModel, Field
 from mellea_like import (
     Candidate,
     Collect,
-    Escalate,
     Generation,
     Image,
     Message,
@@ -28,7 +27,6 @@ from mellea_like import (
     RepairTemplateStrategy,
     SamplingFailed,
     SamplingResult,
-    Stage,
     Vote,
     checks,
 )
@@ -352,19 +350,6 @@ async def test_votes_are_for_names_and_arguments():
     assert not town.ran
 
 
-async def test_a_bigger_model_has_the_same_tools_and_sees_what_was_called():
-    town = Town()
-    for carry in ("best", "chat"):
-        small, big = ScriptedBackend([calls(("book", "{}"))]), ScriptedBackend([LOOK, BOOK])
-        strategy = Escalate([Stage(small), Stage(big, carry=carry)])
-        result = await strategy.sample("go", tools=town.tools)
-        assert result.tool_calls[0].name == "book"
-        assert len(big.requests) == 2
-        assert "city is missing" in big.requests[0].messages[-1].content
-        assert "book({})" in str([message.text for message in big.requests[0].messages])
-        assert keeps_the_protocol(big.requests[0].messages)
-
-
 async def test_a_coordinator_passes_requests_with_tools_on_alone():
     town = Town()
     backend = ScriptedBackend(lambda request: BOOK if request.tools else "no")
@@ -604,14 +589,6 @@ async def test_a_cancelled_run_begins_no_further_tool():
         await result.run_tools()
     assert scope.cancelled_caught
     assert (town.cancelled, [name for name, _ in town.ran]) == (1, ["look_up"])
-
-
-async def test_a_typed_reply_that_calls_a_tool_is_not_rejected_for_its_words():
-    town = Town()
-    words = Generation('{"city": 3} is where I book', tool_calls=BOOK.tool_calls)
-    backend = ScriptedBackend([words])
-    result = await RejectionSamplingStrategy(backend).sample("go", tools=town.tools, format=Stay)
-    assert (result.tool_calls[0].name, result.value) == ("book", None)
 
 
 async def test_a_cache_keeps_calls_and_tells_tools_apart(tmp_path):
