@@ -13,6 +13,7 @@ import pytest
 from engine_kit import Unmetered, after, by_iteration, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement, SamplingTimeout
+from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply
 from mellea_like.errors import BackendUnavailable
 from mellea_like.hooks import HookMode, HookType, hook
@@ -176,6 +177,7 @@ def test_rule_11_a_call_while_its_task_cleans_up_after_a_cancellation_is_a_call_
 SCRIPT = """
 import math
 from mellea_like import RejectionSamplingStrategy
+from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 
 def rule(request):
@@ -271,3 +273,35 @@ async def test_rule_11_a_lone_backends_group_of_cancellations_leaves_as_a_plain_
             raise
     assert scope.cancelled_caught
     assert left == ["plain"]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+async def test_rule_11_no_draw_starts_after_a_cancellation_that_its_backend_swallows(
+    lanes, virtual_clock
+):
+    started = []
+
+    async def deaf(request):
+        started.append(anyio.current_time())
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(5)
+        return "no"
+
+    strategy = RejectionSamplingStrategy(
+        FunctionBackend(deaf), loop_budget=4, concurrency_budget=lanes
+    )
+    with anyio.move_on_after(1) as scope:
+        await strategy.sample("do", [yes])
+    assert scope.cancelled_caught
+    assert started == [0.0] * lanes
+
+
+async def test_rule_11_a_backends_own_cancellation_while_the_caller_leaves_stays_in_the_scope():
+    async def stray(request):
+        scope.cancel()
+        raise asyncio.CancelledError  # On trio nobody can make trio's by hand.
+
+    strategy = RejectionSamplingStrategy(FunctionBackend(stray))
+    with anyio.CancelScope() as scope:
+        await strategy.sample("do", [yes])
+    assert scope.cancelled_caught

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -50,32 +51,23 @@ def test_defaults(strategy):
     assert settings.validate_all is None
 
 
-@pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize("value", [0, -1, -(10**9)])
-def test_a_count_is_at_least_one(name, value):
-    with pytest.raises(ValueError, match=f"{name} is at least 1, not {value}"):
-        RejectionSamplingStrategy(**{name: value})
+COUNT, NUMBER = r"is a whole number .*, not", "is a number of seconds, not"
+LEAST, FINITE = "is at least 1, not", "is over 0 seconds and finite, not"
 
 
-@pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize("value", [True, False, 1.0, "3", None, [1]])
-def test_a_count_is_an_int(name, value):
-    with pytest.raises(TypeError, match=f"{name} is a whole number .*, not"):
-        RejectionSamplingStrategy(**{name: value})
-
-
-@pytest.mark.parametrize("name", SECONDS)
-@pytest.mark.parametrize("value", [0, -1, -0.5, math.inf, math.nan])
-def test_seconds_are_over_0_and_finite(name, value):
-    with pytest.raises(ValueError, match=f"{name} is over 0 seconds and finite, not {value}"):
-        RejectionSamplingStrategy(**{name: value})
-
-
-@pytest.mark.parametrize("name", SECONDS)
-@pytest.mark.parametrize("value", [True, "3", [1]])
-def test_seconds_are_a_number(name, value):
-    with pytest.raises(TypeError, match=f"{name} is a number of seconds, not"):
-        RejectionSamplingStrategy(**{name: value})
+@pytest.mark.parametrize(
+    ("names", "values", "error", "why"),
+    [
+        (COUNTS, [0, -1, -(10**9)], ValueError, LEAST),
+        (COUNTS, [True, False, 1.0, "3", None, [1]], TypeError, COUNT),
+        (SECONDS, [0, -1, -0.5, math.inf, math.nan], ValueError, FINITE),
+        (SECONDS, [True, "3", [1]], TypeError, NUMBER),
+    ],
+)
+def test_counts_are_whole_and_seconds_finite_and_both_over_0(names, values, error, why):
+    for name, value in itertools.product(names, values):
+        with pytest.raises(error, match=f"{name} {why}"):
+            RejectionSamplingStrategy(**{name: value})
 
 
 @pytest.mark.parametrize(

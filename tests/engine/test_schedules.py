@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, outcomes, yes
+from engine_kit import after, by_iteration, outcomes, says, yes
 
 from mellea_like import MultiTurnStrategy, RejectionSamplingStrategy, SamplingFailed
 from mellea_like.core import StopReason
 from mellea_like.errors import AuthenticationFailed
+from mellea_like.limits.budget import Budget
 from mellea_like.schedules import Eager, Hedged, Staggered
 from mellea_like.schedules.base import BaseSchedule, CallFacts, CallProgress, Go
 from mellea_like.schedules.giving_up import PerRequirement
@@ -215,3 +216,33 @@ async def test_a_schedule_that_lets_nothing_start_is_named_in_the_error():
         await strategy(backend, Planned(lambda _: Go(0))).sample("do", [yes])
     assert caught.value.result.slices == ()
     assert backend.statistics().started == 0
+
+
+# --- giving up ---------------------------------------------------------------------------------
+
+GIVING_UP = {"loop_budget": 20, "concurrency_budget": 1, "give_up": PerRequirement()}
+
+
+async def test_six_failures_and_no_pass_are_hopeless_and_the_result_says_which():
+    result = await strategy(by_iteration({}, "yes"), None, **GIVING_UP, validate_all=True).sample(
+        "do", [yes, says("never")]
+    )
+    assert result.stop_reason is StopReason.HOPELESS
+    assert len(result.slices) == 6
+    assert "says never" in result.stop_detail
+    assert "yes" not in result.stop_detail
+    assert result.best.outcome == "failed"
+
+
+async def test_a_budget_that_denies_a_sibling_in_that_very_moment_is_not_the_reason():
+    # The sibling waits for what the first request leaves, and that is too little.
+    result = await strategy(
+        by_iteration({}, after(1, "no, not at all")),
+        None,
+        loop_budget=20,
+        concurrency_budget=2,
+        give_up=PerRequirement(0.5, 0.7),
+        options={"max_tokens": 8},
+    ).sample("do", [yes], budget=Budget(output_tokens=10))
+    assert result.stop_reason is StopReason.HOPELESS
+    assert "says yes" in result.stop_detail

@@ -1,4 +1,4 @@
-"""Budgets of a call: what is spent stops it, with what there is."""
+"""Budgets of a call stop it with what there is; limiters make its requests wait."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, yes
 
-from mellea_like import RejectionSamplingStrategy
+from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import StopReason
 from mellea_like.core.prices import Price
-from mellea_like.errors import LimitExceeded
-from mellea_like.limits import LimitedBackend
+from mellea_like.errors import LimitExceeded, RateLimited
+from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, LimitedBackend, RateLimiter
 from mellea_like.limits.budget import Budget, Budgets
-from mellea_like.limits.concurrency import ConcurrencyLimiter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -89,12 +88,29 @@ async def test_a_token_budget_without_a_bound_is_refused_before_the_first_reques
     assert backend.statistics().started == 0
 
 
-async def test_the_same_budget_given_twice_is_charged_once():
-    budget = Budget(requests=10)
-    await strategy(by_iteration({}), budget=budget, loop_budget=1).sample(
-        "do", [yes], budget=budget
-    )
-    assert budget.statistics().spent.requests == 4
+def same(tenant):
+    return tenant, tenant
+
+
+def inner_within(tenant):
+    return tenant, Budget(requests=6, within=tenant)
+
+
+def outer_within(tenant):
+    return Budget(requests=6, within=tenant), tenant
+
+
+def both_within(tenant):
+    return Budget(requests=8, within=tenant), Budget(requests=9, within=tenant)
+
+
+@pytest.mark.parametrize("given", [same, inner_within, outer_within, both_within])
+async def test_a_budget_that_a_call_has_twice_is_charged_once(given):
+    tenant = Budget(requests=10)
+    outer, inner = given(tenant)
+    call = strategy(by_iteration({}), budget=outer, loop_budget=1)
+    result = await call.sample("do", [yes], budget=inner)
+    assert tenant.spent.requests == result.usage.requests == 4
 
 
 async def test_when_its_seconds_are_over_the_call_stops_where_it_is():
@@ -115,25 +131,6 @@ async def test_what_is_no_budget_is_refused(wrong):
         strategy(by_iteration({}), budget=wrong)
     with pytest.raises(TypeError, match="budget is a Budget"):
         await strategy(by_iteration({})).sample("do", [yes], budget=wrong)
-
-
-async def test_a_calls_budget_within_the_strategys_is_charged_once():
-    tenant = Budget(requests=10)
-    for outer, inner in (
-        (tenant, Budget(requests=6, within=tenant)),
-        (Budget(requests=6, within=tenant), tenant),
-    ):
-        before = tenant.statistics().spent.requests
-        call = strategy(by_iteration({}), budget=outer, loop_budget=1)
-        await call.sample("do", [yes], budget=inner)
-        assert tenant.statistics().spent.requests - before == 4
-
-
-async def test_what_two_budgets_of_a_call_are_both_within_is_charged_once():
-    tenant = Budget(requests=10)
-    call = strategy(by_iteration({}), budget=Budget(requests=8, within=tenant), loop_budget=1)
-    result = await call.sample("do", [yes], budget=Budget(requests=9, within=tenant))
-    assert tenant.spent.requests == result.usage.requests == 4
 
 
 async def test_calls_that_name_two_budgets_in_opposite_order_do_not_wait_for_each_other():
@@ -187,3 +184,49 @@ async def test_a_budget_that_the_backend_keeps_to_itself_is_charged_once():
     assert result.stop_reason is StopReason.BUDGET
     assert inner.statistics().started == 3
     assert tenant.spent.requests == mine.spent.requests == 3
+
+
+# --- limiters round a strategy's backend ----------------------------------------------------------
+
+
+async def test_a_reply_that_passes_lets_no_sibling_go_that_waited_for_its_place():
+    for limiter in (ConcurrencyLimiter(1), AdaptiveLimiter(1), RateLimiter(requests_per_minute=60)):
+        inner = by_iteration({}, after(0.5, "yes"))
+        result = await strategy(LimitedBackend(inner, limiter)).sample("do", [yes])
+        assert result.success
+        assert inner.statistics().started == 1
+        assert result.usage.requests == 1
+        statistics = limiter.statistics()
+        assert (statistics.in_flight, statistics.waiting) == (0, 0)
+
+
+async def test_while_a_reply_is_checked_another_call_goes_before_its_siblings():
+    sent: list[tuple[str, int | None]] = []
+
+    def rule(request: Any) -> Any:
+        sent.append((request.messages[-1].content[:1], request.meta.iteration))
+        return after(1, "yes")
+
+    async def slow_check(candidate: Any) -> bool:
+        await anyio.sleep(0.5)
+        return True
+
+    slow = Requirement("good", slow_check)
+    backend = LimitedBackend(ScriptedBackend(rule), ConcurrencyLimiter(1))
+    async with anyio.create_task_group() as calls:
+        for name in ("first", "second", "third"):
+            calls.start_soon(strategy(backend).sample, name, [slow])
+            await anyio.sleep(0.01)
+    assert [name for name, _ in sent][:3] == ["f", "s", "t"]
+
+
+async def test_a_limiter_and_the_gate_wait_together():
+    told = RateLimited("slow down", status=429, retry_after=5.0)
+    inner = ScriptedBackend([told, *["yes"] * 9])
+    limiter = AdaptiveLimiter()
+    result = await strategy(LimitedBackend(inner, limiter), concurrency_budget=1).sample(
+        "do", [yes]
+    )
+    assert result.success
+    assert 5 <= result.elapsed < 6
+    assert limiter.concurrency == 5
