@@ -160,16 +160,6 @@ async def test_time_that_is_up_after_the_end_of_a_reply_takes_only_the_usage(lim
     assert (generation.text, generation.usage.unknown) == ("all", 1)
 
 
-async def test_a_cancellation_is_no_timeout():
-    with OpenAIServer(drip(ENDLESS)) as server:
-        backend = OpenAIBackend("m", base_url=server.url, timeout=30, total_timeout=30)
-        with anyio.move_on_after(0.1) as scope:
-            await backend.generate(ask())
-        assert scope.cancelled_caught
-        await server.wait_until(lambda: server.connections == 0)
-        await backend.aclose()
-
-
 # --- a reply that can't be read ------------------------------------------------------------------
 
 WORD = event(content="half ")
@@ -210,12 +200,6 @@ async def test_a_reply_that_can_not_be_read_never_passes_and_the_next_turn_runs(
     assert result.value == "good"
 
 
-async def test_a_connection_that_breaks_before_the_reply_begins_is_worth_another_try():
-    error = await failure(Answer("a b c", cut_after=0))
-    assert type(error) is BackendUnavailable
-    assert error.retryable
-
-
 # --- a reply without end -------------------------------------------------------------------------
 
 
@@ -230,14 +214,6 @@ async def test_a_reply_up_to_the_bound_is_a_reply_and_one_character_more_is_none
                 with pytest.raises(kind, match="longer than 4,999 characters"):
                     await backend.generate(ask())
             await backend.aclose()
-
-
-async def test_a_reply_of_very_many_pieces_is_whole():
-    pieces = [f"{number} " for number in range(3000)]
-    with OpenAIServer(raw(*(event(content=piece) for piece in pieces), DONE)) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
-        assert (await backend.generate(ask())).text == "".join(pieces)
-        await backend.aclose()
 
 
 async def test_thoughts_count_too():

@@ -72,22 +72,6 @@ async def test_a_good_backend_passes_every_rule(virtual_clock):
     assert checked == (*BASIC, "stream", "parts", "tools", "errors")
 
 
-async def test_rules_that_do_not_apply_are_left_out(virtual_clock):
-    assert await check_backend(lambda: FunctionBackend(Good().generate)) == (
-        *BASIC,
-        "parts",
-        "tools",
-    )
-
-
-async def test_the_factory_may_be_async(virtual_clock):
-    async def factory() -> Good:
-        await checkpoint()
-        return Good()
-
-    assert "stream" in await check_backend(factory)
-
-
 async def later(request: Request) -> str:
     await anyio.sleep(3)
     return "later"
@@ -104,10 +88,6 @@ async def later(request: Request) -> str:
 )
 async def test_our_own_backends_conform(virtual_clock, make):
     await check_backend(make)
-
-
-async def test_functions_in_threads_conform():
-    await check_backend(lambda: FunctionBackend(lambda request: "text"))
 
 
 async def test_the_local_backend_conforms():
@@ -194,14 +174,6 @@ async def test_tools_are_called_by_their_names_and_where_a_call_is_required(virt
     await broken(silent, "tools", "requires a tool call was not answered", calls_tools=True)
 
 
-async def test_a_plain_generate_has_the_wrong_shape():
-    class Plain:
-        def generate(self, request):
-            return Generation("x")
-
-    await broken(Plain(), "shape", "has no async generate")
-
-
 @pytest.mark.parametrize(("name", "value"), [("can_judge", "yes"), ("model", 3)])
 async def test_odd_attributes_have_the_wrong_shape(name, value):
     backend = Good()
@@ -235,15 +207,6 @@ async def test_a_foreign_exception_is_no_backend_error():
             raise TimeoutError("mine")
 
     await broken(Foreign(), "errors", "TimeoutError.*a BackendError")
-
-
-async def test_a_request_that_is_not_counted_breaks_the_meter():
-    class Uncounted(Good):
-        async def generate(self, request):
-            await checkpoint()
-            return Generation("x", usage=Usage(1, 1, 1))
-
-    await broken(Uncounted(), "meter", "not counted")
 
 
 async def test_a_usage_that_differs_breaks_the_meter(virtual_clock):

@@ -115,17 +115,6 @@ def test_it(draw):
     done.stdout.fnmatch_lines(["*errors is 'fail' or 'raise', not 'ignore'"])
 
 
-def test_a_skip_skips_the_test(run):
-    done = run(
-        """
-@pytest.mark.pass_rate(at_least=0.5)
-def test_it():
-    pytest.skip("no model here")
-"""
-    )
-    done.assert_outcomes(skipped=1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -252,16 +241,3 @@ def test_replies_are_replayed_and_cost_nothing(run, pytester):
     assert len(replayed & first) >= paid["draws"] - 4  # Some were cancelled in flight.
     assert free["draws"] == paid["draws"]
     assert free["cost"] <= 4 * 0.2
-
-
-def test_without_marked_tests_nothing_is_shown_or_imported(run):
-    done = run(
-        """
-import sys
-
-def test_it():
-    assert "anyio" not in sys.modules or "mellea_like.sequential" not in sys.modules
-"""
-    )
-    done.assert_outcomes(passed=1)
-    assert "pass rates" not in done.stdout.str()
