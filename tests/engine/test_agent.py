@@ -102,13 +102,6 @@ async def test_unwrap_of_a_reply_that_calls_tools_raises_and_says_what_to_do(for
     assert len(await result.run_tools()) == 1
 
 
-async def test_a_value_that_is_none_is_unwrapped():
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["null"]))
-    result = await strategy.sample("go", format=Invoice | None, tools=Hotel().tools)
-    assert result.success
-    assert result.unwrap() is None
-
-
 # --- run_agent
 
 
@@ -364,14 +357,6 @@ async def test_a_requirement_of_answers_is_not_checked_on_calls(inner):
     assert "calls a tool" not in backend.requests[1].messages[-1].content
     same = ("description", "name", "weight", "check_only", "judged", "streams")
     assert [getattr(requirement, n) for n in same] == [getattr(inner, n) for n in same]
-
-
-@pytest.mark.parametrize("early", [True, False])
-async def test_words_before_a_call_are_not_rejected_early(early):
-    words = checks.unless_it_calls(checks.word_count(at_most=1, early=early))
-    backend = ScriptedBackend([calls("book", "Oslo", text="I will book it for you now.")])
-    result = await RejectionSamplingStrategy(backend).sample("go", [words], tools=[Hotel().book])
-    assert outcomes(result) == {1: "passed"}
 
 
 def test_an_agent_runs_in_a_script():

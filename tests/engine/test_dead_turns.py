@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-
 import anyio
 import pytest
-from engine_kit import after, by_iteration, outcomes, says, yes
+from engine_kit import after, by_iteration, outcomes, says
 
-from mellea_like import Generation, MultiTurnStrategy, RejectionSamplingStrategy, Requirement
+from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.errors import AuthenticationFailed, BackendUnavailable, RequirementError
+from mellea_like.errors import RequirementError
 from mellea_like.hooks import HookType, hook
 from mellea_like.schedules import Hedged
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
-
-CUT = Generation("cut", finish_reason="length")
 
 
 # --- a draw that can't fail -----------------------------------------------------------------------
@@ -28,23 +24,6 @@ async def test_where_a_draw_cannot_fail_one_request_is_sent(selection):
     strategy = RejectionSamplingStrategy(backend, concurrency_budget=4, selection=selection)
     result = await strategy.sample("do")
     assert (result.value, len(backend.requests), outcomes(result)) == ("hello", 1, {1: "passed"})
-
-
-@pytest.mark.parametrize("selection", ["first", "ordered"])
-async def test_its_other_turns_follow_one_at_a_time_when_it_fails_all_the_same(selection):
-    replies = {1: CUT, 2: BackendUnavailable("503"), 3: AuthenticationFailed("401"), 4: CUT}
-    backend = by_iteration({**replies, 5: "hello"})
-    strategy = MultiTurnStrategy(
-        backend, loop_budget=3, concurrency_budget=4, retry=None, selection=selection
-    )
-    result = await strategy.sample("do")
-    assert [(s.iteration, s.subsample, str(s.outcome)) for s in result.slices] == [
-        (1, 0, "failed"),
-        (2, 0, "errored"),
-        (3, 0, "errored"),
-        (4, 1, "failed"),
-        (5, 1, "passed"),
-    ]
 
 
 @hook(HookType.VALIDATION_PRE_CHECK)
@@ -154,19 +133,3 @@ async def test_an_ordered_call_counts_in_each_subsample_by_itself():
     with pytest.raises(RequirementError):
         await strategy.sample("do", [Requirement("b", broken, inline=True)])
     assert len(backend.requests) == 6
-
-
-# --- the log --------------------------------------------------------------------------------------
-
-
-async def test_errors_that_are_alike_are_one_warning_with_their_count(caplog):
-    wrong = {i: after(i, AuthenticationFailed(f"request {i}")) for i in range(1, 20)}
-    backend = by_iteration(wrong | {20: after(20, TypeError("bug"))})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=20)
-    with pytest.raises(AuthenticationFailed):
-        await strategy.sample("do", [yes])
-    said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert sorted(said) == [
-        "19 errors alike, the first in attempt 1 of 1, lane 1: AuthenticationFailed: request 1",
-        "error in attempt 1 of 1, lane 20: TypeError: bug",
-    ]

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from mellea_like import RejectionSamplingStrategy, RepairTemplateStrategy, Requirement
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.validation import Verdict
-from mellea_like.errors import BackendUnavailable, BadVerdict
+from mellea_like.errors import BadVerdict
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -77,26 +77,6 @@ async def test_each_iteration_has_a_fresh_copy_of_a_check_that_remembers():
     result = await strategy(backend, loop_budget=3).sample("do", [short, yes])
     assert outcomes(result) == {1: "failed", 2: "passed"}
     assert check.words == 0
-
-
-async def test_a_retry_begins_with_a_fresh_copy():
-    fed: list[str] = []
-
-    class Keeps:
-        def __init__(self) -> None:
-            self.seen = ""
-
-        def __call__(self, text: str, delta: str) -> Verdict:
-            self.seen += delta
-            assert self.seen == text
-            fed.append(text)
-            return Verdict.UNKNOWN
-
-    kept = Requirement("x", lambda c: True, inline=True, stream=Keeps())
-    broken = Reply(BackendUnavailable("cut"), chunks=["ye"])
-    result = await strategy(ScriptedBackend([broken, "yes"]), loop_budget=1).sample("do", [kept])
-    assert result.success
-    assert fed == ["ye", "yes"]
 
 
 @pytest.mark.parametrize(

@@ -22,17 +22,12 @@ from mellea_like import (
     SyncSampler,
 )
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.batch.journal.identity import identity_of
 from mellea_like.core import Options
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
     AuthenticationFailed,
-    BackendUnavailable,
-    LimitExceeded,
     RequirementError,
 )
-from mellea_like.hooks import PluginSet, hook
-from mellea_like.requirements import checks
 from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.schedules import Eager, Staggered
 from mellea_like.schedules.base import CallFacts
@@ -98,24 +93,6 @@ async def test_carry_chat_asks_what_multi_turn_asks():
     assert ours.prompts == theirs.prompts
 
 
-async def test_what_failed_is_carried_past_an_error():
-    down = BackendUnavailable("down")
-    small, big = Model("small", ["almost", down]), Model("big", [down, "yes"])
-    stages = [Stage(small, turns=2), Stage(big, turns=2, carry="best")]
-    result = await Escalate(stages, retry=None).sample("Say yes.", [yes])
-    assert result.success
-    assert len(big.prompts) == 2
-    for (prompt,) in big.prompts:
-        assert "An earlier attempt:\nalmost" in prompt
-
-
-async def test_a_typed_value_is_read_from_what_the_bigger_model_says():
-    for carry in ("nothing", "best", "chat"):
-        small, big = Model("small", "one"), Model("big", "17")
-        strategy = Escalate([Stage(small), Stage(big, carry=carry)])
-        assert (await strategy.sample("A number.", format=int)).value == 17
-
-
 # --- what a stage has of its own
 
 
@@ -175,19 +152,6 @@ async def test_where_a_stages_budget_is_spent_the_next_stage_goes_on():
     assert len(small.requests) == 3 == budget.spent.requests
 
 
-async def test_the_last_stages_budget_says_why_the_call_ended():
-    small, big = Model("small", "no"), Model("big", "no")
-    strategy = Escalate([Stage(small), Stage(big, turns=3, budget=Budget(requests=1))])
-    result = await strategy.sample("x", [yes])
-    assert (result.stop_reason, len(big.requests)) == ("budget", 1)
-    assert "1 of 1 requests" in result.stop_detail
-    spent = Budget(requests=1)
-    await Escalate([Stage(big, budget=spent)]).sample("x", [yes])
-    with pytest.raises(LimitExceeded) as raised:
-        await Escalate([Stage(big, budget=spent)]).sample("x", [yes])
-    assert raised.value.stage == 0
-
-
 async def test_a_stages_budget_has_to_have_room_for_its_judge():
     judge = Model("judge", VERDICT % "false")
     small, big = Model("small", "no"), Model("big", "yes")
@@ -227,17 +191,6 @@ async def test_the_next_stage_starts_where_a_pass_is_expected_to_cost_less():
     assert drawn[0] == 14
     assert drawn == sorted(drawn, reverse=True)
     assert drawn[-1] == 1
-
-
-async def test_a_stage_whose_repairs_pass_keeps_its_turns():
-    replies = iter(["no", "yes"] * 40)
-    small = Model("small", lambda request: next(replies))
-    big = priced("big", "yes")
-    stages = [Stage(small, turns=9, carry="chat"), Stage(big)]
-    strategy = Escalate(stages, after=ExpectedCost(PRICES))
-    for _ in range(10):
-        assert (await strategy.sample("x", [yes])).success
-    assert big.requests == []
 
 
 async def test_the_expected_cost_is_that_of_a_draw_over_the_chance_of_a_pass():
@@ -373,17 +326,6 @@ async def test_mistakes_in_any_stage_are_found_before_the_first_request():
 # --- with the rest of the engine
 
 
-async def test_a_plugin_may_change_the_number_of_turns():
-    @hook("sampling_loop_start")
-    async def longer(payload, ctx=None):
-        return payload.model_copy(update={"loop_budget": 4})
-
-    small, big = Model("small", "no"), Model("big", "no")
-    strategy = Escalate([Stage(small), Stage(big)], plugins=[PluginSet("p", [longer])])
-    result = await strategy.sample("x", [yes])
-    assert models(result) == ["small", "big", "big", "big"]
-
-
 async def test_sync_calls_close_the_connections_of_all_stages():
     closed: list[str] = []
 
@@ -405,20 +347,3 @@ async def test_sync_calls_close_the_connections_of_all_stages():
 
     assert await anyio.to_thread.run_sync(threaded) == "yes"
     assert sorted(closed) == ["big", "big", "judge", "judge", "small", "small"]
-
-
-async def test_a_journal_tells_escalations_apart():
-    def identity(*stages):
-        return identity_of(Escalate(stages))
-
-    small, big = Model("small", "x"), Model("big", "x")
-    one = identity(Stage(small, turns=2), Stage(big))
-    assert one == identity(Stage(small, turns=2), Stage(big))
-    assert "0x" not in str(one)
-    for other in (
-        identity(Stage(small, turns=2), Stage(big, carry="best")),
-        identity(Stage(small, turns=2), Stage(Model("huge", "x"))),
-        identity(Stage(small), Stage(big, turns=2)),
-        identity(Stage(small, turns=2), Stage(big, requirements=[checks.word_count(at_least=2)])),
-    ):
-        assert one != other

@@ -10,7 +10,6 @@ from mellea_like.core.generation import Generation
 from mellea_like.core.parts import Image, Text
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.tools import ToolCall
-from mellea_like.hooks import HookType, hook
 from mellea_like.sampling.strategies import (
     MultiTurnStrategy,
     RejectionSamplingStrategy,
@@ -104,27 +103,3 @@ async def test_a_template_repairs_below_parts_and_behind_a_tool_s_message(action
     await strategy.sample(action, [Requirement("long", long, inline=True)])
     assert asked[0] == (action,)
     assert repaired(asked[1])
-
-
-async def test_hooks_and_records_have_what_was_said_as_it_was():
-    heard = []
-
-    @hook(HookType.GENERATION_PRE_CALL)
-    async def sent(payload):
-        heard.append(payload.messages)
-
-    @hook(HookType.GENERATION_POST_CALL)
-    async def answered(payload):
-        heard.append(payload.generation.tool_calls)
-
-    picture = Message("user", ["What?", Image(data=PNG)])
-    strategy = RejectionSamplingStrategy(
-        FunctionBackend(calling, inline=True),
-        loop_budget=1,
-        accept_incomplete=True,
-        plugins=[sent, answered],
-    )
-    result = await strategy.sample(picture)
-    assert heard == [(picture,), CALLS]
-    assert result.slices[0].messages == (picture,)
-    assert result.to_dict()["slices"][0]["action"]["text"] == picture.text

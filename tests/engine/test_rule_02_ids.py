@@ -6,7 +6,6 @@ import logging
 
 import anyio
 import pytest
-from engine_kit import by_iteration, outcomes, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement, requirement
 from mellea_like.backends.function import FunctionBackend
@@ -105,19 +104,3 @@ async def test_rule_02_log_records_carry_the_ids_of_the_slice_they_belong_to(vir
         assert record.sampling_id == result.sampling_id
         assert record.iteration == record.args[0]
         assert record.subsample == (record.args[0] - 1) // 2
-
-
-async def test_rule_02_a_call_inside_a_validator_has_ids_of_its_own(virtual_clock):
-    inner = RejectionSamplingStrategy(by_iteration({2: "yes"}), loop_budget=2)
-    seen = []
-
-    async def nested(candidate):
-        before = current_iteration()
-        result = await inner.sample("inner", [yes])
-        seen.append((before, outcomes(result), current_iteration()))
-        return False
-
-    outer = RejectionSamplingStrategy(by_iteration({}), loop_budget=1, concurrency_budget=3)
-    await outer.sample("outer", [Requirement("nested", nested)])
-    expected = {1: "failed", 2: "passed"}
-    assert sorted(seen, key=lambda s: s[0]) == [(i, expected, i) for i in (1, 2, 3)]

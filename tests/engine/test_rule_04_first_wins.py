@@ -7,7 +7,6 @@ import pytest
 from engine_kit import Unmetered, after, by_iteration, outcomes, yes
 
 from mellea_like import Generation, Outcome, RejectionSamplingStrategy, Requirement
-from mellea_like.backends.scripted import Reply
 from mellea_like.core import StopReason
 from mellea_like.hooks import HookType, hook
 
@@ -81,13 +80,3 @@ async def test_rule_04_a_slice_whose_validation_is_cut_short_is_cancelled_with_i
     [cancelled] = [s for s in result.slices if s.iteration == 1]
     assert cancelled.text == "no"
     assert cancelled.validations == ()
-
-
-async def test_rule_04_a_second_pass_that_no_cancellation_stopped_is_kept_but_does_not_win():
-    backend = by_iteration({1: after(2, "yes 1"), 2: Reply("yes 2", delay=3, shielded=True)})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
-    result = await strategy.sample("do", [yes])
-    assert result.value == "yes 1"
-    assert [s.iteration for s in result.slices] == [1, 2]
-    # Its next checkpoint is where it learns of the cancellation; after that reply there is none.
-    assert result.slices[1].outcome in {Outcome.PASSED, Outcome.CANCELLED}

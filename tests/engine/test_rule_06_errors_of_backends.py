@@ -97,18 +97,6 @@ async def test_rule_06_a_permanent_error_of_the_judge_ends_its_subsample_too():
     assert (len(backend.requests), len(judge.requests)) == (4, 4)
 
 
-async def test_rule_06_a_transient_error_keeps_the_repair_that_was_under_way():
-    backend = ScriptedBackend(["no", BackendUnavailable("503"), "yes"])
-    strategy = RejectionSamplingStrategy(backend, loop_budget=3, retry=None)
-    result = await strategy.sample("do", [yes])
-    assert [s.outcome for s in result.slices] == [
-        Outcome.FAILED,
-        Outcome.ERRORED,
-        Outcome.PASSED,
-    ]
-    assert backend.requests[1].messages == backend.requests[2].messages
-
-
 @pytest.mark.parametrize("error", CONNECTIONS, ids=name)
 async def test_rule_06_a_functions_connection_error_is_tried_again_and_then_costs_its_turn(error):
     asked = []

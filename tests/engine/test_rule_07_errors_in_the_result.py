@@ -29,14 +29,6 @@ async def test_rule_07_every_error_is_logged_as_a_warning_with_its_ids(caplog):
     assert {w.name for w in warnings.values()} == {"mellea_like"}
 
 
-async def test_rule_07_errors_stand_in_the_order_they_happened():
-    late, early = RateLimited("late"), RateLimited("early")
-    backend = by_iteration({1: after(2, late), 2: after(1, early), 3: after(3, "yes")})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=3, retry=None)
-    result = await strategy.sample("do", [yes])
-    assert result.errors == (early, late)
-
-
 async def test_rule_07_where_nothing_was_judged_the_first_error_is_raised_as_it_is():
     class Mine(Exception):
         pass

@@ -140,15 +140,6 @@ class FailsAtTheEnd(Plugin):
         raise ValueError("at the end")
 
 
-async def test_rule_10_a_failing_end_hook_does_not_replace_the_result(caplog):
-    strategy = RejectionSamplingStrategy(by_iteration({}), plugins=[FailsAtTheEnd()])
-    result = await strategy.sample("do", [yes])
-    assert result.stop_reason is StopReason.EXHAUSTED
-    [record] = [r for r in caplog.records if "at the end" in r.getMessage()]
-    assert "FailsAtTheEnd failed at sampling_loop_end" in record.getMessage()
-    assert record.sampling_id == result.sampling_id
-
-
 @pytest.mark.parametrize("ends", ["an error", "a cancellation"])
 async def test_rule_10_a_failing_end_hook_does_not_replace_what_leaves_the_call(ends):
     reply = InvalidRequest if ends == "an error" else after(9, "no")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
-import time
 
 import anyio
 import pytest
 from engine_kit import Unmetered, after, by_iteration, yes
 
-from mellea_like import Generation, RejectionSamplingStrategy, Requirement, SamplingTimeout
+from mellea_like import Generation, RejectionSamplingStrategy, SamplingTimeout
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply
 from mellea_like.errors import BackendUnavailable
@@ -47,28 +43,6 @@ async def test_rule_11_a_cancelled_scope_catches_its_own_cancellation(
         pytest.fail("it returned")
     assert scope.cancelled_caught
     assert backend.statistics().in_flight == 0
-
-
-@pytest.mark.parametrize("plugins", [[], [brief_hook]], ids=["no hooks", "hooks"])
-@pytest.mark.parametrize("times", [1, 3])
-def test_rule_11_a_native_cancellation_leaves_as_one(plugins, times):
-    backend = by_iteration({}, default=after(9, "no"))
-    strategy = RejectionSamplingStrategy(backend, concurrency_budget=3, plugins=plugins)
-
-    async def main():
-        task = asyncio.ensure_future(strategy.sample("do", [yes]))
-        await asyncio.sleep(0.01)
-        for _ in range(times):
-            task.cancel("mine")
-            await asyncio.sleep(0)
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert task.cancelled()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(main())
-    assert backend.statistics().in_flight == 0
-    assert backend.statistics().cancelled == 3
 
 
 class Wrapping(Unmetered):
@@ -172,74 +146,6 @@ def test_rule_11_a_call_while_its_task_cleans_up_after_a_cancellation_is_a_call_
     asyncio.run(main())
     [result] = results
     assert [str(s.outcome) for s in result.slices] == ["errored", "failed", "passed"]
-
-
-SCRIPT = """
-import math
-from mellea_like import RejectionSamplingStrategy
-from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.scripted import Reply, ScriptedBackend
-
-def rule(request):
-    if request.meta.iteration == 2:
-        print("sent", flush=True)
-    return Reply("never", delay=math.inf)
-
-backend = ScriptedBackend(rule)
-try:
-    RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2).sample_sync("do", ["x"])
-except KeyboardInterrupt:
-    now = backend.statistics()
-    print("interrupted", now.cancelled, now.in_flight, flush=True)
-    raise SystemExit(130)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
-def test_rule_11_an_interrupt_cancels_the_calls_in_flight_in_sample_sync_too():
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout.readline() == "sent\n"
-        process.send_signal(signal.SIGINT)
-        started = time.monotonic()
-        out, err = process.communicate(timeout=20)
-    finally:
-        process.kill()
-    assert (out, process.returncode) == ("interrupted 2 0\n", 130), err
-    assert time.monotonic() - started < 10
-
-
-@pytest.mark.parametrize("where", ["backend", "validator", "repair", "on_slice"])
-async def test_rule_11_an_interrupt_raised_anywhere_is_raised_bare(virtual_clock, where):
-    class Stop(KeyboardInterrupt):
-        pass
-
-    def maybe(place):
-        if place == where:
-            raise Stop
-
-    class Strategy(RejectionSamplingStrategy):
-        def repair(self, history):
-            maybe("repair")
-            return super().repair(history)
-
-    def check(candidate):
-        maybe("validator")
-        return False
-
-    first = after(1, Stop()) if where == "backend" else after(1, "no")
-    backend = by_iteration({1: first}, default=after(9, "no"))
-    strategy = Strategy(backend, concurrency_budget=3)
-    with pytest.raises(Stop):
-        await strategy.sample(
-            "do",
-            [Requirement("check", check, inline=True)],
-            on_slice=lambda slice_: maybe("on_slice"),
-        )
-    assert backend.statistics().in_flight == 0
-    assert anyio.current_time() < 2
 
 
 @pytest.mark.parametrize("requirements", [[yes], []], ids=["checked", "nothing to fail"])

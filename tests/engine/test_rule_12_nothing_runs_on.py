@@ -46,26 +46,6 @@ async def test_rule_12_no_task_is_left_whatever_the_end(virtual_clock, plugins, 
     assert backend.statistics() == now
 
 
-async def test_rule_12_a_losers_request_is_closed_when_the_call_returns(virtual_clock):
-    opened, closed = [], []
-
-    async def generate(request):
-        opened.append(request.meta.iteration)
-        try:
-            await anyio.sleep(request.meta.iteration)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(0.5)  # closing takes a while
-            closed.append(request.meta.iteration)
-        return Generation("yes")
-
-    strategy = RejectionSamplingStrategy(Unmetered(generate), loop_budget=1, concurrency_budget=3)
-    result = await strategy.sample("do", [yes])
-    assert outcomes(result) == {1: "passed", 2: "cancelled", 3: "cancelled"}
-    assert sorted(opened) == sorted(closed) == [1, 2, 3]
-    assert result.elapsed == pytest.approx(2.0)
-
-
 async def test_rule_12_a_backend_that_ignores_cancellation_is_waited_for_and_its_stack_logged(
     virtual_clock, caplog
 ):

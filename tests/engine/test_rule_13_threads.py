@@ -77,38 +77,6 @@ async def test_rule_13_the_loop_goes_on_while_a_validator_blocks():
     assert ticks == ["loop"]
 
 
-async def test_rule_13_threads_are_capped_and_a_stuck_one_holds_its_slot():
-    release, entered = threading.Event(), threading.Semaphore(0)
-    cap = threads.MAX_THREADS
-
-    def stuck():
-        entered.release()
-        release.wait(20)
-
-    try:
-        with anyio.fail_after(15):
-            async with anyio.create_task_group() as tasks:
-                for _ in range(cap):
-                    tasks.start_soon(threads.run_in_thread, stuck)
-                for _ in range(cap):
-                    while not entered.acquire(blocking=False):  # noqa: ASYNC110 (a thread ends)
-                        await anyio.sleep(0.005)
-                tasks.cancel_scope.cancel()
-        during = threads.thread_statistics()
-        assert during.threads - during.idle == during.abandoned == cap
-        ran = []
-        with pytest.raises(ThreadsExhausted, match=r"all 64 run functions .*: stuck \(64\)"):
-            await threads.run_in_thread(ran.append, "no slot is free")
-        assert ran == []
-    finally:
-        release.set()
-    with anyio.fail_after(10):
-        while threads.thread_statistics().abandoned:  # noqa: ASYNC110 (a thread ends)
-            await anyio.sleep(0.01)
-        await threads.run_in_thread(ran.append, "free again")
-    assert ran == ["free again"]
-
-
 def free(**settings) -> Requirement:
     return Requirement("free", lambda _: True, **settings)
 

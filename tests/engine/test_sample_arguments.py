@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 
@@ -12,7 +11,6 @@ from engine_kit import by_iteration, yes
 from mellea_like import (
     BaseSamplingStrategy,
     Context,
-    Generation,
     Instruction,
     Message,
     MultiTurnStrategy,
@@ -157,14 +155,6 @@ async def test_what_sample_refuses_before_the_first_request(arguments, error, me
     assert backend.requests == []
 
 
-async def test_a_backend_that_does_not_say_can_judge(virtual_clock):
-    class Backend:
-        async def generate(self, request):
-            return Generation('{"passed": true, "reason": ""}')
-
-    assert (await RejectionSamplingStrategy(Backend()).sample("do", ["be kind"])).success
-
-
 async def test_the_calls_backend_options_and_context_come_before_the_strategys(virtual_clock):
     standing, given = by_iteration({}), by_iteration({})
     strategy = RejectionSamplingStrategy(
@@ -185,48 +175,6 @@ async def test_an_option_that_a_mapping_names_with_none_is_left_to_the_backend(v
     strategy = RejectionSamplingStrategy(backend, options=standing, loop_budget=1)
     await strategy.sample("do", [yes], options={"max_tokens": None, "stop": None, "extra": None})
     assert backend.requests[0].options == Options(temperature=0.5)
-
-
-async def test_the_validation_context_is_what_validators_and_judges_see(virtual_clock):
-    seen = []
-    asked = ScriptedBackend(lambda request: '{"passed": true, "reason": ""}')
-    context = Context([Message("user", "what was asked in")])
-    shown = Context([Message("user", "the source text")])
-
-    def look(candidate):
-        seen.append(candidate.context)
-        return True
-
-    backend = by_iteration({})
-    strategy = RejectionSamplingStrategy(backend, judge=asked)
-    checks = [Requirement("look", look, inline=True), "be kind"]
-    await strategy.sample("do", checks, context=context, validation_context=shown)
-    await strategy.sample("do", checks, context=context)
-    assert seen == [shown, context]
-    assert all(r.messages[0].content == "what was asked in" for r in backend.requests)
-    first, second = (r.messages[-1].content for r in asked.requests)
-    assert "the source text" in first
-    assert "what was asked in" not in first
-    assert "what was asked in" in second
-
-
-async def test_a_judge_sees_what_was_sent_and_no_fresh_rendering(virtual_clock):
-    @dataclasses.dataclass
-    class Counting:
-        rendered: int = 0
-
-        def render(self, context):
-            self.rendered += 1
-            return (*context.messages, Message("user", f"rendering {self.rendered}"))
-
-        def parse(self, text):
-            return text
-
-    judge = ScriptedBackend(['{"passed": true, "reason": ""}'])
-    backend = by_iteration({})
-    await RejectionSamplingStrategy(backend, judge=judge).sample(Counting(), ["be kind"])
-    sent = backend.requests[0].messages[-1].content
-    assert f'<message role="user">{sent}</message>' in judge.requests[0].messages[-1].content
 
 
 class NullIsNone(Instruction):  # A subclass keeps its own parse where requirements are given.

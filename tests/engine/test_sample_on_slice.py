@@ -22,21 +22,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 
 @pytest.mark.parametrize("form", ["sync", "async"])
-async def test_it_is_called_with_each_slice_in_the_order_they_end(form):
-    seen = []
-
-    async def later(slice_):
-        await anyio.sleep(0.01)
-        seen.append(slice_)
-
-    backend = by_iteration({1: after(2, "no"), 2: after(9, "no"), 4: after(1, "no"), 5: "no"})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=3, concurrency_budget=2, timeout=5)
-    result = await strategy.sample("do", [yes], on_slice=seen.append if form == "sync" else later)
-    assert seen == list(result.slices)
-    assert result.undelivered == 0
-
-
-@pytest.mark.parametrize("form", ["sync", "async"])
 async def test_its_exception_ends_the_call_and_is_raised(form):
     class Enough(Exception):
         pass

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from engine_kit import by_iteration, yes
+from engine_kit import yes
 
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import Reply, ScriptedBackend
@@ -69,18 +68,6 @@ async def test_where_a_loop_runs_already_a_limiter_in_use_there_is_refused_not_w
         with pytest.raises(RuntimeError, match="serves another event loop"):
             other.sample_sync("do")
         tasks.cancel_scope.cancel()
-
-
-def test_several_threads_may_share_a_strategy():
-    strategy = RejectionSamplingStrategy(
-        by_iteration({}, default="no"), loop_budget=5, concurrency_budget=3
-    )
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda i: strategy.sample_sync(f"do {i}", [yes]), range(8)))
-    assert [len(r.slices) for r in results] == [15] * 8
-    assert len({r.sampling_id for r in results}) == 8
-    for i, r in enumerate(results):
-        assert {s.action.description for s in r.slices} == {f"do {i}"}
 
 
 class Closing:

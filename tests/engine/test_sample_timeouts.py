@@ -11,13 +11,12 @@ from engine_kit import after, by_iteration, outcomes, yes
 from mellea_like import (
     Outcome,
     RejectionSamplingStrategy,
-    Requirement,
     SamplingFailed,
     SamplingTimeout,
 )
 from mellea_like.backends.scripted import Reply
 from mellea_like.core import StopReason
-from mellea_like.errors import BackendTimeout, RateLimited, RequirementError
+from mellea_like.errors import BackendTimeout, RateLimited
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -34,22 +33,6 @@ async def test_a_slow_reply_costs_its_turn_and_the_subsample_goes_on():
     assert str(error) == "the draw took longer than 2 s: no reply by then"
     assert result.elapsed == pytest.approx(3)
     assert backend.statistics().cancelled == 1
-
-
-async def test_a_slow_validation_is_an_error_that_says_so():
-    async def slow(candidate):
-        await anyio.sleep(1 if candidate.text == "yes" else 9)
-        return True
-
-    backend = by_iteration({2: "yes"})
-    result = await RejectionSamplingStrategy(backend, iteration_timeout=2).sample(
-        "do", [Requirement("slow", slow)]
-    )
-    assert outcomes(result) == {1: "errored", 2: "passed"}
-    error = result.slices[0].error
-    assert isinstance(error, RequirementError)
-    assert str(error) == "the draw took longer than 2 s: its validation had not ended by then"
-    assert result.slices[0].text == "no"
 
 
 # --- of the call ------------------------------------------------------------------------------

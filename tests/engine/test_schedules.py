@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, outcomes, says, yes
+from engine_kit import after, by_iteration, says, yes
 
 from mellea_like import MultiTurnStrategy, RejectionSamplingStrategy, SamplingFailed
 from mellea_like.core import StopReason
 from mellea_like.errors import AuthenticationFailed
 from mellea_like.limits.budget import Budget
-from mellea_like.schedules import Eager, Hedged, Staggered
+from mellea_like.schedules import Eager
 from mellea_like.schedules.base import BaseSchedule, CallFacts, CallProgress, Go
 from mellea_like.schedules.giving_up import PerRequirement
 
@@ -138,17 +138,6 @@ async def test_a_bug_in_a_schedule_ends_the_call_and_is_raised(where):
     assert backend.statistics().in_flight == 0
 
 
-async def test_a_chain_held_back_at_the_end_is_let_go():
-    """Two chains wait to go on when nothing more may start: the call ends all the same."""
-
-    def rule(progress: CallProgress) -> Go:
-        return Go(3 if not progress.opened else 0)
-
-    result = await strategy(by_iteration({}, after(1, "no")), Planned(rule)).sample("do", [yes])
-    assert outcomes(result) == {1: "failed", 3: "failed", 5: "failed"}
-    assert result.stop_reason is StopReason.EXHAUSTED
-
-
 async def test_the_schedules_own_time_limit_is_the_calls_if_it_is_sooner():
     backend = by_iteration({1: "no"}, after(50, "no"))
     for timeout, seconds, expected in ((None, 7.0, 7.0), (5.0, 7.0, 5.0), (9.0, 7.0, 7.0)):
@@ -156,18 +145,6 @@ async def test_the_schedules_own_time_limit_is_the_calls_if_it_is_sooner():
         result = await strategy(backend, schedule, timeout=timeout).sample("do", [yes])
         assert result.stop_reason is StopReason.TIMEOUT
         assert result.elapsed == pytest.approx(expected)
-
-
-async def test_an_ordered_selection_takes_staggered_starts_and_refuses_what_depends_on_timing():
-    backend = by_iteration({1: after(9, "yes")}, after(1, "yes"))
-    chosen = await strategy(backend, Staggered(2), selection="ordered").sample("do", [yes])
-    assert chosen.best.iteration == 1
-    assert strategy(backend, Eager(), selection="ordered").settings.schedule is None
-    for schedule in (Eager(pool=True), Hedged()):
-        with pytest.raises(ValueError, match="doesn't depend on timing"):
-            strategy(backend, schedule, selection="ordered")
-    with pytest.raises(ValueError, match="which draws come first depends on timing"):
-        strategy(backend, None, selection="ordered", give_up=PerRequirement())
 
 
 async def test_an_ordered_selection_refuses_pooled_turns_for_they_may_change_the_winner():

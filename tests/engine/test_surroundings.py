@@ -7,7 +7,6 @@ import copy
 import gc
 import pickle
 import sys
-import threading
 import weakref
 
 import anyio
@@ -71,38 +70,6 @@ def test_on_uvloop_too():
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     on_asyncio(main, loop_factory=uvloop.new_event_loop)
-
-
-# --- threads -----------------------------------------------------------------------------------
-
-
-def in_threads(number, function):
-    """Run a function in threads at the same time; return what it returned."""
-    answers, start = [], threading.Barrier(number)
-
-    def work():
-        start.wait(10)
-        answers.append(function())
-
-    threads = [threading.Thread(target=work) for _ in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not any(thread.is_alive() for thread in threads)
-    return answers
-
-
-@pytest.mark.parametrize("loop", ["asyncio", "trio"])
-def test_threads_with_loops_of_their_own_share_a_strategy(loop):
-    shared = strategy({4: "yes"}, concurrency=3)
-
-    async def twenty():
-        blocking = Requirement("blocks", lambda c: (True, ""))
-        return [await shared.sample("x", [yes, blocking]) for _ in range(20)]
-
-    answers = in_threads(2, lambda: anyio.run(twenty, backend=loop))
-    assert [r.best.iteration for results in answers for r in results] == [4] * 40
 
 
 # --- odd arguments -----------------------------------------------------------------------------

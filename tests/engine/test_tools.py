@@ -18,7 +18,6 @@ from pydantic import BaseModel, Field
 
 from mellea_like import (
     Candidate,
-    Collect,
     Generation,
     Image,
     Message,
@@ -32,7 +31,6 @@ from mellea_like import (
 )
 from mellea_like.backends import CachedBackend
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.coalescing import SamplingCoordinator
 from mellea_like.core import StopReason, Usage
 from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.errors import LimitExceeded, ToolError
@@ -348,17 +346,6 @@ async def test_votes_are_for_names_and_arguments():
         assert result.tool_calls[0].value["city"] == "Oslo"
         assert [a.votes for a in result.decision.answers] == [2, 1, 1]
     assert not town.ran
-
-
-async def test_a_coordinator_passes_requests_with_tools_on_alone():
-    town = Town()
-    backend = ScriptedBackend(lambda request: BOOK if request.tools else "no")
-    async with SamplingCoordinator(backend, window=0.1) as coordinator:
-        strategy = RejectionSamplingStrategy(
-            coordinator, loop_budget=1, concurrency_budget=3, selection=Collect(3)
-        )
-        result = await strategy.sample("go", tools=town.tools)
-    assert len(result.candidates) == len(backend.requests) == 3
 
 
 @pytest.mark.parametrize(("read_only", "requests"), [(True, 2), (False, 1)])
