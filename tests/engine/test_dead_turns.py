@@ -85,29 +85,6 @@ async def test_the_same_bug_ends_the_call_after_as_many_slices_as_subsamples(
     assert notes[1] == f"raised at {__file__}:{BUG}"
 
 
-async def test_a_subsample_with_a_bug_waits_for_a_slower_sibling_as_long_as_its_own_draw_took():
-    backend = by_iteration({1: after(1, "no")}, default=after(1.9, "no"))
-    strategy = RejectionSamplingStrategy(backend, loop_budget=9, concurrency_budget=3)
-    with pytest.raises(RequirementError):
-        await strategy.sample("do", [Requirement("broken", broken, inline=True)])
-    assert len(backend.requests) == 3
-
-    seen = []
-
-    def different(candidate):
-        seen.append((candidate.text, anyio.current_time()))
-        return broken(candidate) if candidate.text == "x" else True
-
-    begun = anyio.current_time()
-    replies = {1: after(1, "x"), 2: after(1, "y")}
-    strategy = RejectionSamplingStrategy(
-        by_iteration(replies, default=after(9, "no")), loop_budget=3, concurrency_budget=2
-    )
-    result = await strategy.sample("do", [Requirement("d", different, inline=True)])
-    assert result.value == "y"
-    assert seen == [("x", pytest.approx(begun + 1)), ("y", pytest.approx(begun + 3))]
-
-
 async def test_an_error_that_does_not_come_with_every_reply_is_no_such_bug():
     def sometimes(candidate):
         return candidate.text == "yes" or broken(candidate)

@@ -92,16 +92,6 @@ async def test_a_call_that_can_not_be_made_is_closed_at_the_first_wrong_argument
     assert second.generation.tool_calls[0].value == {"city": "Rome", "nights": 2}
 
 
-async def test_so_it_is_by_the_responses_api():
-    with OpenAIServer(without_end(events(WRONG, "responses"))) as server:
-        backend = OpenAIBackend("m", base_url=server.url, api_key="k", api="responses")
-        with anyio.fail_after(20):
-            strategy = RejectionSamplingStrategy(backend, loop_budget=1, retry=None)
-            result = await strategy.sample("A room in Rome.", tools=[BOOK])
-        await backend.aclose()
-    assert "at $.city: a number can't be" in result.slices[0].problems[0]
-
-
 def fields(kind: str) -> dict[str, Any]:
     if kind == "tools":
         function = {"name": "book", "parameters": SCHEMA}

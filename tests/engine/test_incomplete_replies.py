@@ -47,21 +47,6 @@ async def test_what_is_no_answer_fails_and_its_reason_reaches_the_repair(strateg
     assert failed.reason in backend.requests[1].messages[-1].content
 
 
-async def test_what_is_no_answer_is_not_validated_and_may_be_the_best_failure():
-    asked = []
-
-    class First(RejectionSamplingStrategy):
-        def select_from_failure(self, slices):
-            asked.append([s.reason for s in slices])
-            return 0
-
-    checked = []
-    check = Requirement("c", lambda c: bool(checked.append(c.text)), inline=True)
-    result = await First(ScriptedBackend([CUT]), loop_budget=1).sample("do", [check])
-    assert (result.success, result.best.text, checked) == (False, "one two", [])
-    assert asked == [[result.best.reason]]
-
-
 @pytest.mark.parametrize("reply", [CUT, Generation(" ")], ids=["cut", "empty"])
 async def test_accept_incomplete_takes_it_for_an_answer(reply):
     strategy = RejectionSamplingStrategy(ScriptedBackend([reply]), accept_incomplete=True)

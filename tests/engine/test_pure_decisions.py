@@ -268,19 +268,6 @@ def test_why_a_call_with_a_pass_stopped_and_whether_it_has_an_answer(
         assert (ending.decision is None) == (undecided or by_rank)
 
 
-def test_the_selection_is_given_the_failed_slices_alone_and_its_answer_is_translated():
-    given = []
-
-    def last(slices):
-        given.extend(slices)
-        return len(slices) - 1
-
-    first, second = a_slice(5, F), a_slice(6, F)
-    ending = end([cancelled, first, errored, second, cancelled], select=last)
-    assert given == [first, second]
-    assert ending.best_index == 3
-
-
 def test_a_timeout_names_the_call_and_comes_from_the_first_error():
     ending = end([errored], timed_out=True)
     assert "the id" in str(ending.error)

@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_kit import Unmetered, after, by_iteration, yes
+from engine_kit import Unmetered, by_iteration, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
@@ -38,28 +38,6 @@ async def test_retries_count_where_the_backend_keeps_no_meter():
     result = await strategy(Unmetered(generate)).sample("do", [yes])
     assert tries == [0, 1, 2]
     assert result.usage.requests == 3
-
-
-async def test_siblings_and_other_calls_on_the_backend_wait_when_one_is_told_to():
-    told = RateLimited("slow down", status=429, retry_after=30.0)
-    sent: list[float] = []
-
-    def rule(request: Any) -> Any:
-        sent.append(anyio.current_time())
-        if len(sent) == 1:
-            return told
-        return after(1, "no")
-
-    backend = ScriptedBackend(rule)
-    async with anyio.create_task_group() as calls:
-        calls.start_soon(strategy(backend, loop_budget=2, concurrency_budget=2).sample, "a", [yes])
-        await anyio.sleep(5)
-        calls.start_soon(strategy(backend).sample, "b", [yes])
-    start = sent[0]
-    early = [at - start for at in sent if at - start < 30]
-    assert early == pytest.approx([0, 0])  # Nobody sends anything until the time is up.
-    assert len(sent) == 6
-    assert max(at - start for at in sent) < 40
 
 
 async def test_a_wait_beyond_the_calls_deadline_is_not_begun():

@@ -7,7 +7,7 @@ import logging
 import anyio
 import pytest
 
-from mellea_like import Generation, RejectionSamplingStrategy, Requirement, requirement
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import current_iteration
 from mellea_like.kernel.ports import turn_of
@@ -60,20 +60,6 @@ async def test_rule_02_generation_and_validation_see_their_own_slices_id(virtual
     assert {kind for kind, _, _ in seen} == {"generate", "judge", "inline", "awaited"}
     assert all(own == current for _, own, current in seen)
     assert len({own for _, own, _ in seen}) == 6
-
-
-async def test_rule_02_a_validator_in_a_thread_sees_its_slices_id():
-    seen = []
-
-    @requirement("in a thread")
-    def in_thread(candidate):
-        seen.append((int(candidate.text), current_iteration()))
-        return False
-
-    backend = FunctionBackend(lambda request: str(request.meta.iteration), inline=True)
-    strategy = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=2)
-    await strategy.sample("do", [in_thread])
-    assert sorted(seen) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
 async def test_rule_02_log_records_carry_the_ids_of_the_slice_they_belong_to(virtual_clock, caplog):

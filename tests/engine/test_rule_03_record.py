@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import anyio
 import pytest
 from engine_kit import Unmetered, after, by_iteration, outcomes, yes
 
-from mellea_like import Generation, Outcome, RejectionSamplingStrategy, Requirement
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.hooks import HookType, hook
-from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -55,25 +52,3 @@ async def test_rule_03_recording_and_cancelling_never_wait_for_a_hook():
     assert ended == pytest.approx({1: 1.0, 2: 1.2, 3: 1.2})
     assert outcomes(result) == {1: "failed", 2: "passed", 3: "cancelled"}
     assert result.elapsed == pytest.approx(1.0 + 3 * 0.7)  # the hook's three calls, drained
-
-
-@pytest.mark.parametrize("anyio_backend_name", ["asyncio"])
-async def test_rule_03_what_a_native_cancellation_interrupts_is_recorded(
-    anyio_backend_name, anyio_backend
-):
-    if anyio_backend[0] != "asyncio":
-        pytest.skip("only asyncio cancels tasks natively")
-    recording = RecordingPlugin()
-    backend = by_iteration({1: after(1, "no"), 3: after(1, "no")}, default=after(9, "no"))
-    strategy = RejectionSamplingStrategy(
-        backend, loop_budget=2, concurrency_budget=2, plugins=[recording]
-    )
-    task = asyncio.ensure_future(strategy.sample("do", [yes]))
-    # Both first slices are recorded in the very step of the loop that cancels.
-    asyncio.get_running_loop().call_at(anyio.current_time() + 1, task.cancel)
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    [end] = recording.of(HookType.SAMPLING_LOOP_END)
-    recorded = {s.iteration: s.outcome for s in end.slices}
-    assert len(recorded) == backend.statistics().started
-    assert set(recorded.values()) <= {Outcome.FAILED, Outcome.CANCELLED}

@@ -10,7 +10,6 @@ from engine_kit import Unmetered, after, by_iteration, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy, SamplingTimeout
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.scripted import Reply
 from mellea_like.errors import BackendUnavailable
 from mellea_like.hooks import HookMode, HookType, hook
 from mellea_like.limits import FallbackBackend, RetryBackend
@@ -146,20 +145,6 @@ def test_rule_11_a_call_while_its_task_cleans_up_after_a_cancellation_is_a_call_
     asyncio.run(main())
     [result] = results
     assert [str(s.outcome) for s in result.slices] == ["errored", "failed", "passed"]
-
-
-@pytest.mark.parametrize("requirements", [[yes], []], ids=["checked", "nothing to fail"])
-async def test_rule_11_a_lone_backend_that_ignores_its_cancellation_is_not_asked_again(
-    virtual_clock, requirements
-):
-    backend = by_iteration({1: Reply("no", delay=3, shielded=True)}, default="no")
-    strategy = RejectionSamplingStrategy(
-        backend, loop_budget=3, concurrency_budget=1 if requirements else 2
-    )
-    with anyio.move_on_after(1) as scope:
-        await strategy.sample("do", requirements)
-    assert scope.cancelled_caught
-    assert backend.statistics().started == 1
 
 
 async def test_rule_11_a_lone_backends_group_of_cancellations_leaves_as_a_plain_one(virtual_clock):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import warnings
 
 import anyio
 import pytest
@@ -14,7 +13,6 @@ from engine_kit import Unmetered, after, by_iteration, outcomes, yes
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.hooks import HookMode, HookType, hook
-from mellea_like.runtime.task_stack import stack_of
 from mellea_like.runtime.threads import run_in_thread, thread_statistics
 
 pytestmark = pytest.mark.anyio
@@ -69,26 +67,6 @@ async def test_rule_12_a_backend_that_ignores_cancellation_is_waited_for_and_its
     assert "stubborn_request" in message
     assert __file__.rsplit("/", 1)[-1] in message
     assert "await anyio.sleep(30" in message
-
-
-async def test_rule_12_a_stack_lists_each_frame_outermost_first():
-    async def inner():
-        await anyio.sleep_forever()
-
-    async def outer():
-        await inner()
-
-    coroutine = outer()
-    coroutine.send(None)
-    lines = list(stack_of(coroutine))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with pytest.raises(BaseException):  # noqa: B017 (closing a coroutine of another task)
-            coroutine.throw(GeneratorExit)
-    assert "outer" in lines[0]
-    assert "await inner()" in lines[0]
-    assert "inner" in lines[1]
-    assert "sleep_forever" in lines[1]
 
 
 async def test_rule_12_an_abandoned_validators_thread_is_counted_and_logged(caplog):

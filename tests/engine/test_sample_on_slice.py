@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from functools import partial
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 from engine_kit import after, by_iteration, yes
 
 from mellea_like import BestOf, Collect, RejectionSamplingStrategy
 from mellea_like.errors import HookError
 from mellea_like.hooks import HookType, hook
-from mellea_like.sampling import base as base_module
-from mellea_like.sampling import call as call_module
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -131,27 +126,6 @@ async def test_a_cancellation_that_no_one_asked_for_is_an_error_of_the_callback(
 
     with pytest.raises(RuntimeError, match="on_slice raised a cancellation that no one asked for"):
         await RejectionSamplingStrategy(by_iteration({})).sample("do", [yes], on_slice=odd)
-
-
-@pytest.mark.parametrize("concurrency", [1, 2])
-async def test_a_call_leaves_nothing_to_the_garbage_collector(concurrency, monkeypatch):
-    made = []
-
-    class Watched(call_module.RunningCall):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            made.append(weakref.ref(self))
-
-    monkeypatch.setattr(base_module, "RunningCall", Watched)
-    strategy = RejectionSamplingStrategy(by_iteration({}, "yes"), concurrency_budget=concurrency)
-    gc.collect()
-    gc.disable()
-    try:
-        await strategy.sample("do", [yes], on_slice=lambda _: None)
-        await checkpoint()
-        assert made[0]() is None
-    finally:
-        gc.enable()
 
 
 class Listener:

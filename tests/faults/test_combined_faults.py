@@ -6,7 +6,6 @@ Cancellation at every single step is in ``tests/storm/test_cancel_at_every_step.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
 import anyio
@@ -78,26 +77,6 @@ async def test_a_caller_may_leave_whatever_the_server_does(answers):
             assert scope.cancelled_caught
         [end] = after.ends.values()
     assert end.stop_reason is StopReason.CANCELLED
-
-
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("when", [0.05, 0.15, 0.3])
-def test_a_native_cancellation_once_or_twice_leaves_nothing(times, when):
-    with Billing(Answer.error(503), SLOW) as server:
-
-        async def main() -> None:
-            backend = OpenAIBackend("m", base_url=server.url)
-            async with aftermath(backend, server) as after:
-                call = RejectionSamplingStrategy(backend, concurrency_budget=3, retry=QUICK)
-                task = asyncio.ensure_future(after.sample(call, "Say won.", [SAYS_WON]))
-                await asyncio.sleep(when)
-                for _ in range(times):
-                    task.cancel("mine")
-                    await asyncio.sleep(0)
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-
-        asyncio.run(main())
 
 
 @virtual

@@ -6,16 +6,12 @@ Each mode of a hook has its own outcome: ``SEQUENTIAL`` fails closed, the others
 
 from __future__ import annotations
 
-import threading
-import time
-
 import anyio
 import pytest
 from aftermath import aftermath
 from anyio.lowlevel import checkpoint
 from engine_kit import after as later
 from engine_kit import by_iteration, outcomes, yes
-from leftovers import other_threads
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
@@ -101,32 +97,6 @@ async def test_a_hook_that_only_looks_on_may_fail(kind, mode, act, caplog):
 
 
 # --- it blocks the loop, or is still running at the end ------------------------------------------
-
-
-@pytest.mark.parametrize("mode", list(HookMode))
-async def test_a_hook_that_blocks_in_a_thread_of_its_own_is_cut_off_in_time(mode):
-    release = threading.Event()
-
-    async def blocks(payload):
-        await anyio.to_thread.run_sync(lambda: release.wait(20), abandon_on_cancel=True)
-
-    backend = by_iteration({1: "no", 2: "yes"}, delay=0.3)
-    plugin = on(HookType.SAMPLING_ITERATION, blocks, mode=mode, timeout=0.1)
-    begun, threads = time.monotonic(), other_threads()
-    try:
-        async with aftermath(backend) as after:
-            call = RejectionSamplingStrategy(backend, loop_budget=2, plugins=[plugin])
-            if mode is HookMode.SEQUENTIAL:
-                with pytest.raises(HookError):
-                    await after.sample(call, "do", [yes])
-            else:
-                assert (await after.sample(call, "do", [yes])).success
-            assert time.monotonic() - begun < 15  # Of 20.
-            release.set()
-            while other_threads() > threads:  # noqa: ASYNC110 (a thread ends)
-                await anyio.sleep(0.005)
-    finally:
-        release.set()
 
 
 @virtual

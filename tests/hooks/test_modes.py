@@ -6,7 +6,7 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, yes
 
-from mellea_like import Outcome, RejectionSamplingStrategy, Requirement
+from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.core import StopReason
 from mellea_like.errors import Blocked, HookError, InvalidRequest
 from mellea_like.hooks import HookMode, HookType, Plugin, hook
@@ -83,26 +83,6 @@ async def test_a_failure_ends_the_call_with_an_error_that_names_plugin_and_hook(
     assert len(backend.requests) <= 1 or when is HookType.SAMPLING_ITERATION
 
 
-async def test_an_earlier_failure_keeps_later_handlers_from_running():
-    ran = []
-
-    @hook(HookType.SAMPLING_LOOP_START, priority=1)
-    async def broken(payload):
-        raise LookupError("bug")
-
-    @hook(HookType.SAMPLING_LOOP_START, priority=2)
-    async def later(payload):
-        ran.append("later")
-
-    @hook(HookType.SAMPLING_LOOP_START, mode=HookMode.OBSERVE)
-    async def observer(payload):
-        ran.append("observer")
-
-    with pytest.raises(HookError):
-        await strategy_with(broken, later, observer).sample("do", [yes])
-    assert ran == []
-
-
 # --- observing --------------------------------------------------------------------------------
 
 
@@ -123,21 +103,6 @@ async def test_observers_run_all_together_and_are_awaited():
     assert sorted(name for name, _ in ended) == [0, 1, 2]
     assert [at for _, at in ended] == pytest.approx([1, 1, 1])
     assert result.slices[0].started_at == pytest.approx(1)
-
-
-async def test_observers_run_after_the_sequential_ones_and_see_their_changes():
-    seen = []
-
-    @hook(HookType.SAMPLING_LOOP_START, mode=HookMode.OBSERVE, priority=1)
-    async def observer(payload):
-        seen.append(payload.loop_budget)
-
-    @hook(HookType.SAMPLING_LOOP_START, priority=99)
-    async def changer(payload):
-        return payload.model_copy(update={"loop_budget": 7})
-
-    await strategy_with(observer, changer).sample("do", [yes])
-    assert seen == [7]
 
 
 @pytest.mark.parametrize("mode", LOOKING)
@@ -202,23 +167,6 @@ async def test_background_handlers_are_not_waited_for():
     assert result.elapsed == pytest.approx(1.2)  # the call's own end waits for them
 
 
-async def test_background_failures_do_not_silence_a_plugin():
-    class Mixed(Plugin):
-        observed = 0
-
-        @hook(HookType.SAMPLING_ITERATION, mode=HookMode.OBSERVE)
-        async def look(self, payload):
-            self.observed += 1
-
-        @hook(HookType.GENERATION_PRE_CALL, mode=HookMode.BACKGROUND)
-        async def fail(self, payload):
-            raise LookupError("bug")
-
-    mixed = Mixed()
-    await strategy_with(mixed, loop_budget=8, default=after(1, "no")).sample("do", [yes])
-    assert mixed.observed == 8
-
-
 # --- delivery ---------------------------------------------------------------------------------
 
 
@@ -276,16 +224,6 @@ async def test_after_a_win_a_failing_hook_is_logged_once_and_changes_nothing(whe
     assert len(records) == 1
     assert when in records[0].getMessage()
     assert records[0].sampling_id == result.sampling_id
-
-
-async def test_the_winners_own_hooks_run_before_it_wins_and_can_still_stop_it():
-    @hook(HookType.VALIDATION_POST_CHECK)
-    async def guard(payload):
-        raise Blocked("stop")
-
-    with pytest.raises(Blocked) as caught:
-        await strategy_with(guard, replies={1: "yes"}).sample("do", [yes])
-    assert [s.outcome for s in caught.value.result.slices] == [Outcome.ERRORED]
 
 
 # --- calls ---------------------------------------------------------------------------

@@ -36,16 +36,6 @@ def test_the_default_prior_believes_in_a_third():
     assert PassRates().mean("anything") == pytest.approx(1 / 3)
 
 
-def test_what_was_observed_fades_so_a_rate_follows_a_change():
-    rates = PassRates((1, 1), memory=10)
-    for _ in range(100):
-        rates.observe("key", True)
-    assert rates.parameters("key") == pytest.approx((11, 1), abs=0.01)
-    for _ in range(100):
-        rates.observe("key", False)
-    assert rates.parameters("key") == pytest.approx((1, 11), abs=0.01)
-
-
 @given(st.lists(st.booleans(), max_size=100), st.integers(1, 20))
 def test_what_is_remembered_counts_as_no_more_than_the_memory(draws, memory):
     rates = PassRates((1, 1), memory=memory)

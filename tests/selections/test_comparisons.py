@@ -8,7 +8,7 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration
 
-from mellea_like import Budget, Generation, Outcome, RejectionSamplingStrategy, Requirement
+from mellea_like import Budget, Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import StopReason, Usage
 from mellea_like.errors import (
@@ -22,7 +22,6 @@ from mellea_like.errors import (
 from mellea_like.hooks import Plugin, hook
 from mellea_like.hooks.types import HookType
 from mellea_like.limits import Retry
-from mellea_like.schedules import PerRequirement
 from mellea_like.selections import Tournament
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -192,18 +191,6 @@ async def test_a_budget_ends_comparisons_and_says_so_once(requests):
     assert "budget" in result.decision.errors[0]
 
 
-async def test_what_is_hopeless_is_compared_with_what_has_passed():
-    backend, asked = judging()
-    draws = by_iteration({1: "yes", 2: "yes!!"})
-    hopeless = strategy(
-        draws, backend, width=1, loops=12, n=3, give_up=PerRequirement(threshold=0.5)
-    )
-    result = await hopeless.sample("do", [yes])
-    assert result.value == "yes!!"
-    assert len(asked) == 2
-    assert "2 of 8 replies" in result.decision.reason
-
-
 class Stern(Plugin):
     """Refuses to have anything compared."""
 
@@ -220,19 +207,6 @@ async def test_a_plugin_that_blocks_comparisons_ends_them(caplog):
     assert asked == []
     assert "no judges today" in result.decision.errors[0]
     assert not isinstance(result.decision.errors[0], HookError)
-
-
-async def test_a_call_inside_a_judge_is_on_its_bill():
-    inner = RejectionSamplingStrategy(by_iteration({1: '{"better": "b"}'}))
-
-    async def generate(request):
-        return (await inner.sample("which?")).best.text
-
-    outer_backend = by_iteration({1: "yes", 2: "yes!"})
-    outer = strategy(outer_backend, FunctionBackend(generate), width=2, n=2)
-    result = await outer.sample("do", [yes])
-    assert result.decision.usage.requests == 2
-    assert result.usage.requests == 4
 
 
 async def test_who_cannot_judge_is_refused_before_the_first_draw():
@@ -252,20 +226,3 @@ async def test_a_budget_that_cannot_tell_what_a_judge_costs_is_refused_before_th
         await bounded.sample("do", [yes], budget=Budget(output_tokens=10_000))
     assert "the judge of Tournament" in caught.value.__notes__[0]
     assert draws.statistics().started == 0
-
-
-async def test_no_more_comparisons_are_in_flight_than_iterations_may_be():
-    at_once = [0, 0]
-
-    async def generate(request):
-        at_once[0] += 1
-        at_once[1] = max(at_once)
-        await anyio.sleep(1)
-        at_once[0] -= 1
-        return '{"better": "a"}'
-
-    backend = FunctionBackend(generate)
-    wide = strategy(four(), backend, width=2, loops=2, rounds="pivots")
-    result = await wide.sample("do", [yes])
-    assert at_once == [0, 2]
-    assert result.count(Outcome.PASSED) == 4

@@ -85,16 +85,6 @@ async def test_the_ledgers_total_is_the_results_usage_comparisons_included():
     assert [line.split()[5] for line in lines[1:-2]] == ["1", "2", "3*"]
 
 
-@virtual
-async def test_what_a_judge_of_unknown_name_costs_is_not_known():
-    backend = spoken({1: (1, "yes"), 2: (1, "yes!")})
-    result = await strategy(backend, Tournament(longest(), n=2), width=2).sample("do", [yes])
-    made = result.ledger({"small": Price(1, 1)})
-    assert made.comparisons is not None
-    assert (made.comparisons.cost, made.total.cost) == (None, None)
-    assert [row.cost for row in made.rows] == pytest.approx([12e-6, 12e-6])
-
-
 LATE = {1: (1, "yes a"), 2: (2, "yes bb"), 3: (3, "no"), 4: (9, "yes a")}
 
 
@@ -135,16 +125,6 @@ async def test_all_that_was_collected_is_marked():
 
 
 # --- the record, and repr ---------------------------------------------------------------------
-
-
-@virtual
-async def test_repr_says_what_was_chosen_of_how_many():
-    best = await strategy(spoken(LATE), BestOf(lambda c: len(c.text), inline=True)).sample(
-        "", [yes]
-    )
-    assert repr(best).startswith("<SamplingResult: success, best-of chose 1 of 3, 4 draws, 3 ")
-    few = await strategy(spoken(LATE), Collect(4)).sample("", [yes])
-    assert "no success (exhausted), collect chose 3 of 3, 4 draws, 3 passed" in repr(few)
 
 
 @virtual
@@ -196,18 +176,6 @@ async def run(path, selection, text="all", replies=LATE, judge=None):
 
 async def rows(path):
     return await anyio.to_thread.run_sync(lambda: list(read_items(path)))
-
-
-@pytest.mark.parametrize("name", SELECTIONS)
-async def test_a_journal_gives_the_decision_back(tmp_path, name):
-    [first] = await run(tmp_path / "run.db", SELECTIONS[name])
-    [again] = await run(tmp_path / "run.db", SELECTIONS[name])
-    assert again.replayed
-    assert again.result.decision == first.result.decision
-    assert again.result.decision.kind.startswith(name)
-    assert again.values == first.values == first.result.values
-    [row] = await rows(tmp_path / "run.db")
-    assert SamplingResult.from_dict(row["trace"]).decision == first.result.decision
 
 
 @pytest.mark.parametrize("text", ["best", "none"])

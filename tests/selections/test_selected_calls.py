@@ -29,7 +29,6 @@ from mellea_like.core import Options, StopReason, Usage
 from mellea_like.core.decision import Decision
 from mellea_like.errors import RequirementError
 from mellea_like.runtime.threads import thread_statistics
-from mellea_like.schedules import PerRequirement
 from mellea_like.selections import (
     BaseSelection,
     Consensus,
@@ -101,16 +100,6 @@ async def test_where_none_passes_the_best_failure_is_chosen_as_ever(selection):
         result.unwrap()
     assert result.best.outcome is Outcome.FAILED
     assert result.values == ()
-
-
-async def test_a_scorer_that_always_errs_is_told_beside_the_best_failure():
-    backend = by_iteration({1: after(1, "no"), 2: after(1, "yes"), 3: after(1, "yes")})
-    chosen = BestOf(lambda candidate: None, inline=True)
-    result = await strategy(backend, chosen, width=3).sample("do", [yes])
-    with pytest.raises(
-        SamplingFailed, match=r"attempt 1 of 1, lane 1: .*; 2 ended in an error, the first: .*None"
-    ):
-        result.unwrap()
 
 
 @pytest.mark.parametrize("kind", ["inline", "thread", "async"])
@@ -220,19 +209,6 @@ def judge(prefer):
     return FunctionBackend(generate), asked
 
 
-async def test_comparisons_that_a_cache_answers_are_counted_as_such():
-    class FromCache:
-        async def generate(self, request):
-            await checkpoint()
-            return Generation('{"better": "a"}', usage=Usage(cache_hits=1), model="m")
-
-    backend = by_iteration({n: after(1, f"yes {n}") for n in (1, 2)})
-    chosen = Tournament(FromCache(), n=2, criterion="is longer")
-    result = await strategy(backend, chosen, width=2).sample("do", [yes])
-    assert (result.decision.usage, result.decision.model) == (Usage(cache_hits=2), "m")
-    assert (result.usage.requests, result.usage.cache_hits) == (2, 2)
-
-
 async def test_a_tournament_asks_in_both_orders_and_the_cost_is_counted():
     comparing, asked = judge(lambda a, b: "a" if len(a) > len(b) else "b")
     backend = by_iteration({n: after(1, "yes" + "!" * n) for n in (1, 2, 3, 4)})
@@ -253,14 +229,6 @@ async def test_what_a_judge_says_otherwise_is_noted_and_leaves_the_two_even():
     assert result.success
     assert len(result.decision.errors) == 2
     assert "judge's reply is not" in result.decision.errors[0]
-
-
-@pytest.mark.parametrize("chosen", [BestOf(length, n=5), Collect(5)], ids=["best", "collect"])
-async def test_more_that_must_pass_than_the_call_can_draw_are_refused_before_the_first(chosen):
-    backend = by_iteration({})
-    with pytest.raises(ValueError, match="wants 5 draws that pass, and the call makes at most 3"):
-        await strategy(backend, chosen, width=3).sample("do")
-    assert backend.statistics().started == 0
 
 
 async def test_a_judges_score_is_read_checked_and_billed():
@@ -323,15 +291,6 @@ async def test_draws_that_are_all_alike_are_said_once(text, turns, said, caplog)
     assert caplog.text.count("as if seeds and temperature were ignored") == said
 
 
-async def test_passes_count_against_giving_up():
-    backend = by_iteration(dict.fromkeys(range(1, 9), "yes"))
-    chosen = strategy(backend, Collect(9), width=1, loops=60, give_up=PerRequirement(0.3))
-    result = await chosen.sample("do", [yes])
-    assert result.stop_reason is StopReason.HOPELESS
-    assert len(result.slices) > 8 + 6  # What it takes where none has passed.
-    assert "in 8 of" in result.stop_detail
-
-
 class Wrong(BaseSelection):
     """Decides for what has not passed."""
 
@@ -346,15 +305,6 @@ class Wrong(BaseSelection):
 async def test_a_winner_that_has_not_passed_is_refused():
     with pytest.raises(ValueError, match=r"decided for iterations \[99\], which have not passed"):
         await strategy(by_iteration({}, "yes"), Wrong(), width=2).sample("do", [yes])
-
-
-async def test_a_score_may_be_awaited_whatever_returns_it():
-    async def later(text):
-        return float(len(text))
-
-    backend = by_iteration({1: "yes", 2: "yes!!"})
-    result = await strategy(backend, BestOf(lambda c: later(c.text)), width=2).sample("do", [yes])
-    assert result.value == "yes!!"
 
 
 async def test_collecting_may_draw_ahead_and_cancels_what_is_left():
@@ -436,22 +386,6 @@ async def test_a_judge_that_money_can_not_limit_is_refused_before_the_first_requ
         await several.sample("do", budget=Budget(money=1.0, prices=prices))
     assert "judge_options" in caught.value.__notes__[0]
     assert (asked, backend.statistics().started) == ([], 0)
-
-
-async def test_a_judges_score_goes_by_the_judge_options_and_so_within_a_budget_of_money():
-    asked = []
-    backend = by_iteration({1: "yes"})
-    backend.model = "m"
-    several = strategy(
-        backend,
-        BestOf(judge_score("How nice?", judge=scoring_judge(asked)), n=1),
-        options={"max_tokens": 60},
-        judge_options={"max_tokens": 50},
-    )
-    result = await several.sample("do", budget=Budget(money=1.0, prices=PRICES))
-    assert result.decision.scores == {1: 5.0}
-    assert [(o.max_tokens, o.temperature) for o in asked] == [(50, 0.0)]
-    assert asked[0].extra["logprobs"] is True
 
 
 async def test_a_judge_that_names_the_better_one_twice_has_named_none():

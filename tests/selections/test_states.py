@@ -107,13 +107,6 @@ def test_of_equal_votes_the_lowest_rank_wins_however_they_came():
         assert state.decide().share == 0.5
 
 
-def test_confidence_ends_a_vote_earlier_than_certainty():
-    keys = [("a", 1.0)] * 16
-    assert hear_all(begun(Vote(confidence=None)), keys) == 9
-    assert hear_all(begun(Vote(confidence=0.95)), keys) == 6
-    assert hear_all(begun(Vote(confidence=0.99)), keys) == 9
-
-
 # --- several ------------------------------------------------------------------------------------
 
 

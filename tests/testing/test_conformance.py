@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.markov import MarkovBackend
-from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend
 from mellea_like.core.backend import BackendWrapper, Options, Request, texts_only
 from mellea_like.core.conversation import Message
@@ -231,17 +231,6 @@ async def test_a_stream_that_is_not_counted_breaks_the_meter(virtual_clock):
             yield pieces()
 
     await broken(Uncounted(), "meter", "not counted")
-
-
-async def test_a_request_counted_only_at_its_end_breaks_the_meter(virtual_clock):
-    class Late(Good):
-        async def generate(self, request):
-            await anyio.sleep(5)
-            meter = request.meter.start()
-            meter.settle(input_tokens=1, output_tokens=1)
-            return Generation("x", usage=meter.usage)
-
-    await broken(Late(), "meter", "not counted, nor said not to have been sent")
 
 
 async def test_a_stream_counted_only_at_its_end_breaks_the_meter(virtual_clock):
@@ -481,34 +470,6 @@ async def test_a_foreign_exception_of_a_failing_request_is_found(virtual_clock, 
                 yield pieces
 
     await broken(Foreign(), "errors", "KeyError.*a BackendError", failing_request=BAD_MODEL)
-
-
-async def test_a_backend_that_breaks_on_a_failing_request_is_found(virtual_clock):
-    broke: list[bool] = []
-
-    def script(request: Request):
-        return InvalidRequest("model") if request.options.model or broke else Reply("x")
-
-    class Breaking(ScriptedBackend):
-        async def generate(self, request):
-            if request.options.model:
-                broke.append(True)
-            return await super().generate(request)
-
-    await broken(Breaking(script), "reply", "failed with InvalidRequest", failing_request=BAD_MODEL)
-
-
-async def test_a_connection_that_breaks_once_is_no_refusal_of_a_part(virtual_clock):
-    class Shaky(Good):
-        broke = False
-
-        async def generate(self, request):
-            if not (self.broke or isinstance(request.messages[-1].content, str)):
-                self.broke = True
-                raise BackendUnavailable("the connection broke")
-            return await super().generate(request)
-
-    assert "parts" in await check_backend(Shaky)
 
 
 class Waiting(BackendWrapper):

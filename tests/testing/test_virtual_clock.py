@@ -31,22 +31,6 @@ async def test_an_hour_passes_at_once(virtual_clock):
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.anyio
-async def test_timeouts_strike_in_order(virtual_clock):
-    ended = []
-
-    async def sleeper(seconds: float, limit: float) -> None:
-        with anyio.move_on_after(limit):
-            await anyio.sleep(seconds)
-        ended.append((virtual_clock.now, seconds))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sleeper, 30, 20)
-        tasks.start_soon(sleeper, 10, 99)
-        tasks.start_soon(sleeper, float("inf"), 1_000_000)
-    assert ended == [(10, 10), (20, 30), (1_000_000, float("inf"))]
-
-
 @both
 @pytest.mark.usefixtures("impatient")
 def test_a_standstill_is_an_error_that_names_the_tasks(backend):
