@@ -6,12 +6,9 @@ import pytest
 
 from mellea_like.backends import FunctionBackend
 from mellea_like.core.conversation import Context, Message
-from mellea_like.core.generation import Generation
 from mellea_like.core.parts import Image, Text
 from mellea_like.core.requirement import Requirement
-from mellea_like.core.tools import ToolCall
 from mellea_like.sampling.strategies import (
-    MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
 )
@@ -43,34 +40,6 @@ async def test_dicts_are_actions_and_contexts():
         (slice_,) = result.slices
         assert (slice_.action, slice_.context) == (said, Context([told]))
         assert slice_.context_after.messages == (told, said, Message("assistant", "Hello."))
-
-
-CALLS = (ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}"))
-
-
-def calling(_):
-    return Generation("", None, model="m", finish_reason="tool_calls", tool_calls=CALLS)
-
-
-async def test_each_call_of_a_rejected_reply_is_answered_before_the_user_speaks():
-    asked = []
-
-    def reply(request):
-        asked.append(request.messages)
-        return calling(request)
-
-    strategy = MultiTurnStrategy(FunctionBackend(reply, inline=True), loop_budget=2)
-    await strategy.sample("Look.")
-    first, second = asked
-    assert second[:1] == first
-    assert second[1] == Message("assistant", "", tool_calls=CALLS)
-    assert [(m.role, m.tool_call_id) for m in second[2:]] == [
-        ("tool", "a"),
-        ("tool", "b"),
-        ("user", None),
-    ]
-    assert "was not run" in second[2].text
-    assert "no tools were asked for" in second[4].text
 
 
 @pytest.mark.parametrize(

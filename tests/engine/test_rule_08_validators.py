@@ -176,25 +176,6 @@ async def test_rule_08_no_combination_turns_an_exception_into_a_pass(combine, on
     assert not result.success
 
 
-class Repairing(BaseSamplingStrategy):
-    def repair(self, history):
-        raise RuntimeError("bug in repair")
-
-
-class Selecting(RejectionSamplingStrategy):
-    def select_from_failure(self, slices):
-        raise RuntimeError("bug in selection")
-
-
-async def test_rule_08_an_exception_in_repair_cancels_the_siblings_and_is_raised():
-    backend = by_iteration({1: after(1, "no")}, default=after(9, "no"))
-    strategy = Repairing(backend, loop_budget=2, concurrency_budget=3)
-    with pytest.raises(RuntimeError, match="bug in repair"):
-        await strategy.sample("do", [yes])
-    assert anyio.current_time() < 2
-    assert backend.statistics().cancelled == 2
-
-
 async def test_rule_08_select_from_failure_may_return_what_is_an_index():
     class Last(RejectionSamplingStrategy):
         def select_from_failure(self, slices):
@@ -202,11 +183,6 @@ async def test_rule_08_select_from_failure_may_return_what_is_an_index():
 
     result = await Last(by_iteration({})).sample("do", [yes])
     assert result.best.iteration == 3
-
-
-async def test_rule_08_an_exception_in_select_from_failure_is_raised():
-    with pytest.raises(RuntimeError, match="bug in selection"):
-        await Selecting(by_iteration({}), loop_budget=1).sample("do", [yes])
 
 
 @pytest.mark.parametrize(

@@ -95,17 +95,6 @@ async def test_rule_10_the_end_hook_fires_once_whatever_the_end(reply, settings,
     assert recording.payloads[-1] is end
 
 
-async def test_rule_10_the_end_hook_fires_where_nobody_listens_to_the_start():
-    ends = []
-
-    @hook(HookType.SAMPLING_LOOP_END)
-    async def end(payload):
-        ends.append(payload.stop_reason)
-
-    await RejectionSamplingStrategy(by_iteration({}), plugins=[end]).sample("do", [yes])
-    assert ends == ["exhausted"]
-
-
 async def test_rule_10_the_end_hook_is_shielded_from_the_cancellation_of_the_caller():
     done = []
 

@@ -21,7 +21,6 @@ from mellea_like.errors import BackendUnavailable, RequirementError
 pytestmark = pytest.mark.anyio
 
 KIND = '{"passed": true, "reason": "it is kind"}'
-UNKIND = '{"passed": false, "reason": "it is rude"}'
 
 
 def statuses(slice_):
@@ -150,19 +149,6 @@ async def test_judges_are_asked_at_temperature_0_and_not_by_format_unless_told(v
     assert first.format is None
     assert (second.options.temperature, second.options.model) == (0.5, "strict")
     assert backend.requests[1].options.temperature == 1.0
-
-
-async def test_what_unmetered_judges_cost_is_counted_too(virtual_clock):
-    async def judge(request):
-        return Generation(UNKIND, usage=Usage(1, 7, 3))
-
-    async def silent(request):
-        return Generation(UNKIND)
-
-    for asked, expected in [(judge, Usage(2, 8, 4)), (silent, Usage(2, 1, 1, 1))]:
-        backend = ScriptedBackend([Generation("text", usage=Usage(1, 1, 1))])
-        strategy = RejectionSamplingStrategy(backend, judge=Unmetered(asked), loop_budget=1)
-        assert (await strategy.sample("do", ["be kind"])).usage == expected
 
 
 async def test_what_a_judge_cost_that_failed_or_was_cut_short_is_unknown(virtual_clock):

@@ -10,7 +10,7 @@ from engine_kit import outcomes, yes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mellea_like import BestOf, RejectionSamplingStrategy, RepairTemplateStrategy, Requirement
+from mellea_like import BestOf, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.generation import Generation
@@ -190,14 +190,6 @@ async def test_what_fails_after_it_was_shown_raises_and_nothing_is_put_in_its_pl
     assert backend.statistics().started == 1
     with pytest.raises(ReplyBroken):
         _ = reply.result
-
-
-async def test_what_fails_before_it_was_shown_is_tried_again_and_repaired_as_ever():
-    backend = ScriptedBackend([BackendUnavailable("once"), "no", Reply("yes now", 2.0)])
-    drawn = RepairTemplateStrategy(backend, loop_budget=3)
-    reply = drawn.stream("do", [says("yes")])
-    assert "".join(piece for _, piece in await heard(reply)) == "yes now"
-    assert outcomes(reply.result) == {1: "failed", 2: "passed"}
 
 
 async def test_without_a_pass_there_is_no_text_and_a_result_that_says_so():

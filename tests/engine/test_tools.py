@@ -161,15 +161,6 @@ async def test_a_call_that_does_not_fit_has_failed_and_is_repaired(strategy, rep
     assert keeps_the_protocol(again)
 
 
-async def test_without_tools_a_call_is_a_failure_and_tools_are_offered_to_nobody():
-    backend = ScriptedBackend([BOOK, "text"])
-    result = await RejectionSamplingStrategy(backend).sample("go")
-    assert outcomes(result) == {1: "failed", 2: "passed"}
-    assert "no tools were asked for" in result.slices[0].reason
-    assert backend.requests[0].tools == ()
-    assert result.toolbox is None
-
-
 # --- rounds
 
 
@@ -289,20 +280,6 @@ async def test_calls_whose_id_a_server_repeats_are_told_apart():
     ids = [call.id for call in asked.tool_calls]
     assert len(set(ids)) == 2
     assert ids == [message.tool_call_id for message in told]
-
-
-async def test_a_draw_that_ends_in_a_tool_has_the_reply_that_called_it():
-    town = Town()
-    slow = by_iteration({1: calls(("look_up", "x" * 70)), 2: calls(("look_up", "Babel")), 3: "yes"})
-    result = await RejectionSamplingStrategy(slow, iteration_timeout=60).sample(
-        "go", tools=town.tools
-    )
-    assert outcomes(result) == {1: "errored", 2: "errored", 3: "passed"}
-    late, broken = result.errors
-    assert isinstance(late, ToolError)
-    assert (late.tool, broken.tool) == ("look_up", "look_up")
-    assert "took longer than 60 s: the tools it called had not answered by then" in str(late)
-    assert [s.generation.tool_calls[0].name for s in result.slices[:2]] == ["look_up", "look_up"]
 
 
 async def test_runs_of_tools_are_spans_without_content():
@@ -446,25 +423,6 @@ async def test_each_run_of_a_tool_has_its_own_copy_of_the_arguments(read_only):
     for call in result.tool_calls:
         assert call.value["trip"] == Trip(cities=["Oslo"])
         assert call.value["notes"] == {"a": []}
-
-
-async def test_each_run_of_a_tool_with_a_schema_has_its_own_copy_of_the_arguments():
-    seen: list[str] = []
-
-    def pack(bags: list[dict[str, int]]) -> str:
-        seen.append(json.dumps(bags))
-        bags[0]["socks"] = 0
-        bags.append({})
-        return "done"
-
-    bag = {"type": "array", "items": {"type": "object"}}
-    tool = Tool("pack", parameters={"type": "object", "properties": {"bags": bag}}, function=pack)
-    backend = ScriptedBackend([calls(("pack", '{"bags": [{"socks": 2}]}'))])
-    result = await RejectionSamplingStrategy(backend).sample("go", tools=[tool])
-    for _ in range(2):
-        await result.run_tools()
-    assert seen == ['[{"socks": 2}]'] * 2
-    assert result.tool_calls[0].value == {"bags": [{"socks": 2}]}
 
 
 async def photo(city: str) -> object:
