@@ -11,7 +11,6 @@ from engine_kit import outcomes, says
 from mellea_like import (
     Context,
     Generation,
-    Instruction,
     Message,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
@@ -47,16 +46,6 @@ def said(context: Context) -> list[tuple[str, str]]:
     return [(message.role, message.text) for message in context]
 
 
-class Terse:
-    """An action that rewrites the past."""
-
-    def render(self, context):
-        return (Message("system", f"after {len(context)} messages"), Message("user", "do it"))
-
-    def parse(self, text):
-        return text
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     ("action", "asked"),
@@ -77,15 +66,6 @@ async def test_after_repairs_a_conversation_goes_on_without_their_words(strategy
     assert said(result.context) == [*said(PAST), *asked, ("assistant", "yes")]
     await drawing.sample("next", context=result.context)
     assert backend.requests[-1].messages[:-1] == result.context.messages
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_what_an_action_made_of_the_past_stays(strategy):
-    for action in (Terse(), Instruction("do it", system="be brief")):
-        result = await strategy(ScriptedBackend(["no", "yes"])).sample(action, [YES], context=PAST)
-        (first, *_), last = result.context, result.context.messages[-1]
-        assert (first.role, last.text) == ("system", "yes")
-        assert result.context.messages[:-1] == result.slices[0].messages
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, outcomes, says
+from engine_kit import after, by_iteration, outcomes
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.errors import RequirementError
-from mellea_like.hooks import HookType, hook
-from mellea_like.schedules import Hedged
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -24,30 +22,6 @@ async def test_where_a_draw_cannot_fail_one_request_is_sent(selection):
     strategy = RejectionSamplingStrategy(backend, concurrency_budget=4, selection=selection)
     result = await strategy.sample("do")
     assert (result.value, len(backend.requests), outcomes(result)) == ("hello", 1, {1: "passed"})
-
-
-@hook(HookType.VALIDATION_PRE_CHECK)
-async def may_add(payload):
-    return None
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"requirements": [says("no")]},
-        {"format": str},
-        {"plugins": [may_add]},
-        {"schedule": Hedged(extra=1)},
-    ],
-    ids=lambda how: next(iter(how)),
-)
-async def test_where_a_draw_may_fail_or_a_schedule_was_asked_for_all_is_as_ever(how):
-    given = {name: how[name] for name in ("requirements", "format") if name in how}
-    configured = {name: how[name] for name in ("plugins", "schedule") if name in how}
-    backend = by_iteration({}, default=after(1, '"no"' if "format" in how else "no"))
-    strategy = RejectionSamplingStrategy(backend, concurrency_budget=4, **configured)
-    await strategy.sample("do", **given)
-    assert len(backend.requests) == 4
 
 
 # --- the same bug ---------------------------------------------------------------------------------

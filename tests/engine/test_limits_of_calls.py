@@ -47,22 +47,6 @@ async def test_it_raises_only_if_no_slice_was_judged():
     assert {str(s.outcome) for s in record.slices} == {"cancelled"}
 
 
-async def test_requests_that_wait_in_a_limiter_are_not_counted_as_made():
-    budget = Budget(requests=30)
-    backend = by_iteration({}, after(1, "yes"))
-    call = strategy(LimitedBackend(backend, ConcurrencyLimiter(2)), budget=budget)
-    stop_reasons: list[StopReason] = []
-
-    async def sample() -> None:
-        stop_reasons.append((await call.sample("do", [yes])).stop_reason)
-
-    async with anyio.create_task_group() as calls:
-        for _ in range(20):
-            calls.start_soon(sample)
-    assert stop_reasons == [StopReason.PASSED] * 20
-    assert backend.statistics().started == budget.spent.requests <= 30
-
-
 async def test_a_token_budget_without_a_bound_is_refused_before_the_first_request():
     backend = by_iteration({})
     with pytest.raises(ValueError, match="max_tokens"):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 from engine_kit import says
 
 from mellea_like import (
     Instruction,
-    Message,
     RejectionSamplingStrategy,
     Requirement,
     ValidationResult,
@@ -31,21 +28,6 @@ def judge_all(request):
 async def checked(strategy, action, requirements, **arguments):
     result = await strategy.sample(action, requirements, **arguments)
     return [requirement for requirement, _ in result.slices[0].validations]
-
-
-async def test_rule_09_an_action_of_any_type_may_have_requirements():
-    @dataclass(frozen=True)
-    class Question:
-        requirements: list[Requirement] = field(default_factory=lambda: [b])
-
-        def render(self, context):
-            return [Message("user", "?")]
-
-        def parse(self, text):
-            return text
-
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["a b c"]), requirements=[c])
-    assert await checked(strategy, Question(), [a]) == [c, b, a]
 
 
 async def test_rule_09_equal_texts_count_once():

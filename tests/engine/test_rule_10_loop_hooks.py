@@ -11,7 +11,7 @@ from engine_kit import after, by_iteration, outcomes, yes
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.core import StopReason
 from mellea_like.errors import Blocked, HookError, InvalidRequest, SamplingTimeout
-from mellea_like.hooks import HookMode, HookType, Plugin, hook
+from mellea_like.hooks import HookType, Plugin, hook
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -137,23 +137,3 @@ async def test_rule_10_a_failing_end_hook_does_not_replace_what_leaves_the_call(
     with error, anyio.move_on_after(1) as scope:
         await strategy.sample("do", [yes])
     assert scope.cancelled_caught == (ends == "a cancellation")
-
-
-async def test_rule_10_a_failing_end_hook_does_not_keep_the_end_from_the_others():
-    recording = RecordingPlugin()
-    told = []
-
-    @hook(HookType.SAMPLING_LOOP_END, priority=90)
-    async def later(payload):
-        told.append("later")
-
-    @hook(HookType.SAMPLING_LOOP_END, mode=HookMode.BACKGROUND)
-    async def behind(payload):
-        told.append("behind")
-
-    strategy = RejectionSamplingStrategy(
-        by_iteration({}), plugins=[FailsAtTheEnd(), later, behind, recording]
-    )
-    await strategy.sample("do", [yes])
-    assert told == ["later", "behind"]
-    assert len(recording.of(HookType.SAMPLING_LOOP_END)) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 from engine_kit import outcomes, says, yes
 from pydantic import BaseModel
@@ -99,38 +97,6 @@ async def test_what_is_check_only_is_named_once_it_has_failed_and_not_before(str
     assert "say please: it lacks please" in sent(backend)[1][-1][1]
 
 
-# --- actions of other types -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Sum:
-    """An action of one's own: its replies are numbers."""
-
-    numbers: tuple[int, ...]
-
-    def render(self, context):
-        return (*context.messages, Message("user", f"Add {self.numbers}."))
-
-    def parse(self, text):
-        return int(text)
-
-
-big = Requirement("over 9", lambda c: (c.value > 9, f"{c.value} is not over 9"), inline=True)
-
-
-async def test_repair_of_an_action_of_ones_own_keeps_its_parser():
-    backend, result = await run(
-        RepairTemplateStrategy, ["3", "what?", "12"], action=Sum((5, 7)), requirements=[big]
-    )
-    assert result.value == 12
-    repair = "\n\nAn earlier attempt was rejected. Put this right:\n- "
-    assert [messages[-1][1] for messages in sent(backend)] == [
-        "Add (5, 7).",
-        f"Add (5, 7).{repair}over 9: 3 is not over 9",
-        f"Add (5, 7).{repair}{result.slices[1].reason}",
-    ]
-
-
 # --- values -----------------------------------------------------------------------------------
 
 
@@ -153,25 +119,6 @@ async def test_a_format_gives_a_typed_value_whatever_the_strategy(strategy):
     assert outcomes(result) == {1: "failed", 2: "failed", 3: "passed"}
     assert [r.format for r in backend.requests] == [Pet] * 3
     assert result.errors == ()
-
-
-async def test_a_reply_that_does_not_parse_is_a_failure_whose_reason_goes_into_the_repair():
-    backend, result = await run(
-        RepairTemplateStrategy,
-        ['{"name": "Rex", "legs": "many"}', '{"name": "Rex", "legs": 4}'],
-        requirements=[],
-        format=Pet,
-    )
-    [failed, passed] = result.slices
-    assert failed.validations == ()
-    assert failed.reason.startswith(
-        "the reply isn't a valid Pet: legs: Input should be a valid int"
-    )
-    assert failed.problems == (failed.reason,)
-    assert failed.error is None
-    assert failed.text == '{"name": "Rex", "legs": "many"}'
-    assert f"- {failed.reason}" in sent(backend)[1][-1][1]
-    assert passed.passed
 
 
 async def test_a_backends_own_value_is_validated_against_the_format():

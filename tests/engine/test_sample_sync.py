@@ -16,21 +16,6 @@ from mellea_like.hooks import HookType, PluginSet, hook
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend
 
 
-def test_it_takes_the_arguments_of_sample():
-    seen = []
-    result = RejectionSamplingStrategy().sample_sync(
-        "do",
-        [yes],
-        backend=ScriptedBackend(["yes 7"]),
-        options={"temperature": 0.1},
-        on_slice=seen.append,
-    )
-    assert seen == list(result.slices)
-    assert (
-        RejectionSamplingStrategy(ScriptedBackend(["7"])).sample_sync("do", format=int).value == 7
-    )
-
-
 @pytest.mark.anyio
 @pytest.mark.allow_blocking
 async def test_where_a_loop_runs_already_it_works_with_the_same_objects_and_in_the_same_scope():

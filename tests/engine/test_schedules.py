@@ -147,17 +147,6 @@ async def test_the_schedules_own_time_limit_is_the_calls_if_it_is_sooner():
         assert result.elapsed == pytest.approx(expected)
 
 
-async def test_an_ordered_selection_refuses_pooled_turns_for_they_may_change_the_winner():
-    # Subsample 0's turns are soon spent: its successor takes turn 4 of subsample 1, whose turn 3
-    # passes last and has the lowest rank of those that pass.
-    backend = by_iteration({3: after(9, "yes"), 5: after(4, "yes")}, after(1, "no"))
-    with pytest.raises(ValueError, match="which lane takes an attempt of another"):
-        strategy(backend, Planned(width(3), timing_dependent=False), selection="ordered")
-    own = Planned(width(3), timing_dependent=False, pooled=False)
-    chosen = await strategy(backend, own, selection="ordered").sample("do", [yes])
-    assert chosen.best.iteration == 3
-
-
 @pytest.mark.parametrize("wrong", [3, "eager", Eager, object()])
 async def test_what_is_no_schedule_is_refused(wrong):
     with pytest.raises(TypeError, match="schedule is a BaseSchedule, as in"):

@@ -23,8 +23,6 @@ from mellea_like import (
 )
 from mellea_like.backends import FunctionBackend
 from mellea_like.core import current_iteration
-from mellea_like.errors import BackendError, HookError, RateLimited, RequirementError
-from mellea_like.hooks import HookType
 
 
 def strategy(replies=None, *, loop=2, concurrency=2, **arguments):
@@ -99,10 +97,6 @@ def contains_yes(candidate):
     return "yes" in candidate.text, "it lacks yes"
 
 
-def round_trips(value):
-    return [copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))]
-
-
 def test_a_copied_requirement_is_the_same_one_and_a_pickled_one_decides_the_same():
     whole = Requirement("a", contains_yes, weight=2.0) | Requirement("judged")
     assert copy.copy(whole) is whole
@@ -112,23 +106,6 @@ def test_a_copied_requirement_is_the_same_one_and_a_pickled_one_decides_the_same
     assert twin.parts[0].validator is contains_yes
     with pytest.raises(AttributeError):
         twin.weight = 3.0
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RateLimited("later", status=429, retry_after=2.5),
-        BackendError("no", status=500, retryable=True),
-        HookError("no", plugin="p", hook=HookType.SAMPLING_LOOP_END),
-        RequirementError("no"),
-        SamplingFailed("no"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_errors_can_be_copied_and_pickled_with_all_they_say(error):
-    for twin in round_trips(error):
-        assert type(twin) is type(error)
-        assert (twin.args, vars(twin)) == (error.args, vars(error))
 
 
 def test_what_is_shown_of_a_result_is_short():

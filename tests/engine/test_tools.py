@@ -325,20 +325,6 @@ async def test_votes_are_for_names_and_arguments():
     assert not town.ran
 
 
-@pytest.mark.parametrize(("read_only", "requests"), [(True, 2), (False, 1)])
-async def test_early_checks_leave_alone_what_may_go_on_with_a_tool(read_only, requests):
-    town = Town()
-    words = Generation("Let me look that up first", tool_calls=LOOK.tool_calls)
-    backend = ScriptedBackend([words, "{}"])
-    result = await RejectionSamplingStrategy(backend, loop_budget=1).sample(
-        "go",
-        [checks.starts_with("{", early=True)],
-        tools=[Tool.of(town.look_up, read_only=read_only)],
-    )
-    assert len(backend.requests) == requests
-    assert result.success is read_only
-
-
 # --- what is refused
 
 

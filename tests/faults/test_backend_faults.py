@@ -106,23 +106,6 @@ async def test_a_byte_now_and_then_is_silence(body):
     assert "said nothing for 0.15 s, the backend's timeout" in str(error)
 
 
-async def test_words_and_thoughts_are_no_silence():
-    parts = [*[event(reasoning_content="hm"), event(role="assistant")] * 12, event(content="a")]
-
-    async def write(send: Send) -> None:
-        await send.raw(HEAD)
-        for part in parts:
-            await asyncio.sleep(0.02)
-            await send.raw(part)
-        await send.raw(DONE)
-
-    with OpenAIServer(Answer(write=write)) as server:
-        # Half as long as the reply takes, and 12 times as long as each silence.
-        backend = OpenAIBackend("m", base_url=server.url, timeout=0.24)
-        assert (await backend.generate(ask())).text == "a"
-        await backend.aclose()
-
-
 async def test_who_is_slow_to_ask_for_the_next_piece_does_not_time_the_server_out():
     with OpenAIServer(Answer("one two", seconds=0.02)) as server:
         backend = OpenAIBackend("m", base_url=server.url, timeout=0.2)

@@ -288,16 +288,6 @@ async def test_every_selection_works_with(name, around):
         assert result.success
 
 
-@pytest.mark.anyio
-@pytest.mark.usefixtures("virtual_clock")
-@pytest.mark.parametrize("name", SELECTIONS)
-async def test_a_schedule_that_has_learnt_goes_on_until_enough_have_passed(name):
-    for schedule in (Eager(pool=True), Hedged(extra=1)):
-        extra = schedule.extra
-        results = [await played(name, schedule=schedule, extra=extra) for _ in range(6)]
-        assert all(results)
-
-
 class Scripted(Draws):
     """Answers each iteration as a script says."""
 

@@ -258,13 +258,6 @@ async def test_the_names_in_words_are_the_objects_too():
         assert strategy(by_iteration({}), selection).settings.selection == name
 
 
-async def test_what_a_strategy_cannot_work_with_is_said_once(caplog):
-    chosen = strategy(by_iteration({}, "yes"), Vote(n=5), width=2, options={"temperature": 0})
-    for _ in range(20):
-        await chosen.sample("do", [yes])
-    assert caplog.text.count("at temperature 0") == 1
-
-
 async def test_a_temperature_of_the_backend_is_one_too(caplog):
     class Cold:
         defaults = Options(temperature=0.0)

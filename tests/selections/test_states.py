@@ -110,14 +110,6 @@ def test_of_equal_votes_the_lowest_rank_wins_however_they_came():
 # --- several ------------------------------------------------------------------------------------
 
 
-def test_of_equal_keys_only_the_first_counts():
-    state = begun(Collect(3, distinct=len))
-    assert hear_all(state, ["x", "x", None, "y", "x", "z", "w"]) == 6
-    decision = state.decide()
-    assert decision.winners == (1, 4, 6)
-    assert decision.complete
-
-
 def test_the_consensus_is_most_like_the_others():
     texts = ["a b c", "a b c d", "x y", "a b c e"]
     state = begun(Consensus(n=4))

@@ -19,25 +19,6 @@ def run(pytester):
     return run
 
 
-def test_a_body_that_always_passes_runs_until_that_is_certain(run, pytester):
-    done = run(
-        """
-        runs = []
-
-        @pytest.mark.pass_rate(at_least=0.9, most=100)
-        def test_it(draw, tmp_path):
-            runs.append(draw.number)
-            assert tmp_path.is_dir()
-
-        def test_how_often():
-            assert 40 < len(runs) < 70
-            assert sorted(runs) == list(range(len(runs)))
-        """.replace("\n        ", "\n")
-    )
-    done.assert_outcomes(passed=2)
-    done.stdout.fnmatch_lines(["*pass rates*", "passed    1.000 (*), * draws: *test_it"])
-
-
 def test_a_rate_that_is_too_low_fails_with_the_first_failure(run):
     done = run(
         """
