@@ -29,11 +29,7 @@ from mellea_like import (
 from mellea_like.agent import run_agent, run_agent_sync
 from mellea_like.backends import ScriptedBackend
 from mellea_like.core import ToolCall, Usage
-from mellea_like.errors import (
-    AuthenticationFailed,
-    ToolError,
-    UnansweredToolCalls,
-)
+from mellea_like.errors import AuthenticationFailed, ToolError, UnansweredToolCalls
 
 pytest.importorskip("jsonschema")  # It reads its schemas when it is imported, and blocks the loop.
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -291,8 +287,7 @@ async def test_after_tools_have_run_none_is_required_again():
 async def test_a_cancelled_agent_starts_nothing_more():
     hotel = Hotel()
     reply = Generation(
-        "",
-        tool_calls=tuple(ToolCall(c, "book", f'{{"city": "{c}"}}') for c in ("Oslo", "Rome")),
+        "", tool_calls=tuple(ToolCall(c, "book", f'{{"city": "{c}"}}') for c in ("Oslo", "Rome"))
     )
     backend = ScriptedBackend([reply, "never"])
     with anyio.move_on_after(1) as scope:

@@ -24,10 +24,7 @@ from mellea_like import (
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import Options
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.errors import (
-    AuthenticationFailed,
-    RequirementError,
-)
+from mellea_like.errors import AuthenticationFailed, RequirementError
 from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.schedules import Eager, Staggered
 from mellea_like.schedules.base import CallFacts

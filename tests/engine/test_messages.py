@@ -8,10 +8,7 @@ from mellea_like.backends import FunctionBackend
 from mellea_like.core.conversation import Context, Message
 from mellea_like.core.parts import Image, Text
 from mellea_like.core.requirement import Requirement
-from mellea_like.sampling.strategies import (
-    RejectionSamplingStrategy,
-    RepairTemplateStrategy,
-)
+from mellea_like.sampling.strategies import RejectionSamplingStrategy, RepairTemplateStrategy
 from tests.support.messages import PNG
 
 pytestmark = pytest.mark.anyio

@@ -25,10 +25,7 @@ from mellea_like.options.ordered import Ordered
 from mellea_like.options.scheduled import TurnPool
 from mellea_like.options.selected import Selected
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
-from mellea_like.sampling.prepare import (
-    check_judge,
-    check_requirements,
-)
+from mellea_like.sampling.prepare import check_judge, check_requirements
 from mellea_like.selections import SelectionFacts
 
 P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
@@ -285,11 +282,7 @@ def test_an_inline_requirement_needs_something_to_run():
 
 @pytest.mark.parametrize(
     "requirement",
-    [
-        Requirement("be kind"),
-        Requirement("be kind") & yes,
-        ~(yes | ~Requirement("be kind")),
-    ],
+    [Requirement("be kind"), Requirement("be kind") & yes, ~(yes | ~Requirement("be kind"))],
     ids=lambda r: r.description,
 )
 def test_a_judged_requirement_needs_a_judge_that_can(requirement):

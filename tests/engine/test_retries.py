@@ -10,11 +10,7 @@ from engine_kit import Unmetered, by_iteration, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.errors import (
-    BackendTimeout,
-    BackendUnavailable,
-    RateLimited,
-)
+from mellea_like.errors import BackendTimeout, BackendUnavailable, RateLimited
 from mellea_like.limits import LimitedBackend
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry, RetryBackend

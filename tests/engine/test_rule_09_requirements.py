@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 from engine_kit import says
 
-from mellea_like import (
-    Instruction,
-    RejectionSamplingStrategy,
-    Requirement,
-    ValidationResult,
-)
+from mellea_like import Instruction, RejectionSamplingStrategy, Requirement, ValidationResult
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.validation import ValidationStatus
 from mellea_like.hooks import HookType, hook
@@ -84,11 +79,7 @@ async def test_rule_09_every_declared_requirement_has_a_verdict_in_the_record():
 
     result = await strategy.sample("do", [Requirement("later", later), a, b])
     statuses = [verdict.status for _, verdict in result.slices[0].validations]
-    assert statuses == [
-        ValidationStatus.SKIPPED,
-        ValidationStatus.FAILED,
-        ValidationStatus.FAILED,
-    ]
+    assert statuses == [ValidationStatus.SKIPPED, ValidationStatus.FAILED, ValidationStatus.FAILED]
     assert not result.success
 
 

@@ -65,11 +65,7 @@ def test_rule_15_derived_seeds_stay_the_same_between_versions():
 def trace_of(library, seed, concurrency, loops, **how):
     simulated = SimulatedBackend(seed=1, pass_rate=0.15, error_rate=0.2, sigma=1.0)
     strategy = RejectionSamplingStrategy(
-        simulated,
-        loop_budget=loops,
-        concurrency_budget=concurrency,
-        options={"seed": seed},
-        **how,
+        simulated, loop_budget=loops, concurrency_budget=concurrency, options={"seed": seed}, **how
     )
 
     async def main():

@@ -42,13 +42,7 @@ async def run(strategy, replies, *, action="Answer.", requirements=(yes, no_digi
 
 async def test_rejection_repeats_the_action_in_the_original_context():
     backend, result = await run(RejectionSamplingStrategy, ["no", "1", "yes"], context=EARLIER)
-    assert (
-        sent(backend)
-        == [
-            [("user", "Hello"), ("assistant", "Hi"), ("user", FIRST)],
-        ]
-        * 3
-    )
+    assert sent(backend) == [[("user", "Hello"), ("assistant", "Hi"), ("user", FIRST)]] * 3
     assert {id(s.action) for s in result.slices} == {id(result.slices[0].action)}
     assert all(s.context is EARLIER for s in result.slices)
 

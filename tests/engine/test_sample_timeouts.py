@@ -8,12 +8,7 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import (
-    Outcome,
-    RejectionSamplingStrategy,
-    SamplingFailed,
-    SamplingTimeout,
-)
+from mellea_like import Outcome, RejectionSamplingStrategy, SamplingFailed, SamplingTimeout
 from mellea_like.backends.scripted import Reply
 from mellea_like.core import StopReason
 from mellea_like.errors import BackendTimeout, RateLimited

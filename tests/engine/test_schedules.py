@@ -111,9 +111,7 @@ async def test_it_is_told_of_every_iteration_and_how_far_the_call_is():
     backend = by_iteration({1: AuthenticationFailed("no key"), 3: after(2, "yes")}, after(1, "no"))
     result = await strategy(backend, schedule).sample("do", [yes])
     assert {s.iteration for s in schedule.seen} == {s.iteration for s in result.slices}
-    assert schedule.facts == [
-        CallFacts(schedule.facts[0].action, (yes,), 3, 2, "scripted"),
-    ]
+    assert schedule.facts == [CallFacts(schedule.facts[0].action, (yes,), 3, 2, "scripted")]
     assert schedule.facts[0].action.description == "do"  # type: ignore[attr-defined]
     first = schedule.asked[0]
     assert first == CallProgress(0.0, (), 0, 0, 0, 0, 6, 0)

@@ -16,12 +16,7 @@ from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.generation import Generation
 from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.core.validation import Verdict
-from mellea_like.errors import (
-    AuthenticationFailed,
-    BackendUnavailable,
-    ReplyBroken,
-    SamplingFailed,
-)
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable, ReplyBroken, SamplingFailed
 from mellea_like.hooks import HookType, hook
 from mellea_like.selections import Collect
 from mellea_like.testing import run_virtual

@@ -14,13 +14,7 @@ import pytest
 import uvloop
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import (
-    Context,
-    Message,
-    RejectionSamplingStrategy,
-    Requirement,
-    SamplingFailed,
-)
+from mellea_like import Context, Message, RejectionSamplingStrategy, Requirement, SamplingFailed
 from mellea_like.backends import FunctionBackend
 from mellea_like.core import current_iteration
 

@@ -18,12 +18,7 @@ from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.slice import Outcome
-from mellea_like.errors import (
-    BackendError,
-    BackendTimeout,
-    BackendUnavailable,
-    MalformedResponse,
-)
+from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable, MalformedResponse
 
 ANYTHING = Requirement("anything goes", lambda candidate: True, inline=True)
 HEAD = b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -227,12 +222,7 @@ async def test_an_endless_list_of_models_is_given_up():
 @pytest.mark.parametrize(
     ("library", "kind"),
     # Not all of them on both: it takes a second each.
-    [
-        ("asyncio", "emoji"),
-        ("trio", "comments"),
-        ("asyncio", "one line"),
-        ("trio", "error"),
-    ],
+    [("asyncio", "emoji"), ("trio", "comments"), ("asyncio", "one line"), ("trio", "error")],
 )
 def test_an_answer_of_128_mebibytes_takes_less_than_48(library, kind):
     support = Path(__file__).parents[1] / "support"

@@ -21,12 +21,7 @@ from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import Verdict
-from mellea_like.errors import (
-    BackendTimeout,
-    BackendUnavailable,
-    RateLimited,
-    SamplingTimeout,
-)
+from mellea_like.errors import BackendTimeout, BackendUnavailable, RateLimited, SamplingTimeout
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, LimitedBackend, RateLimiter
 from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.limits.budget import Budget

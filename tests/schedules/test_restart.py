@@ -10,14 +10,7 @@ from schedule_kit import facts, progress, took
 from mellea_like import Budget, Escalate, Generation, Outcome, RejectionSamplingStrategy
 from mellea_like.core import Usage
 from mellea_like.sampling.escalate import Stage
-from mellea_like.schedules import (
-    Eager,
-    Hedged,
-    LatencyQuantiles,
-    Restart,
-    SchedulePlan,
-    Staggered,
-)
+from mellea_like.schedules import Eager, Hedged, LatencyQuantiles, Restart, SchedulePlan, Staggered
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

@@ -267,10 +267,7 @@ SURROUNDINGS = {
     "a budget of time": lambda: {"budget": Budget(seconds=3.1), "compared": False},
     "repairs": lambda: {"strategy": RepairTemplateStrategy},
     "a conversation": lambda: {"strategy": MultiTurnStrategy},
-    "repairs, staggered": lambda: {
-        "strategy": RepairTemplateStrategy,
-        "schedule": Staggered(0.75),
-    },
+    "repairs, staggered": lambda: {"strategy": RepairTemplateStrategy, "schedule": Staggered(0.75)},
     "all checks": lambda: {"validate_all": True, "requirements": [yes, longer]},
     "early rejection": lambda: {"draws": Pieces(), "requirements": [hasty, yes]},
     "hooks that decide": lambda: {"plugins": [objecting()]},

@@ -34,8 +34,7 @@ yes = Requirement("starts with yes", lambda c: c.text.startswith("yes"), inline=
 
 def strategy(backend, selection, width=4, **more):
     return RejectionSamplingStrategy(
-        backend,
-        **{"loop_budget": 1, "concurrency_budget": width, "selection": selection} | more,
+        backend, **{"loop_budget": 1, "concurrency_budget": width, "selection": selection} | more
     )
 
 

@@ -75,10 +75,7 @@ async def test_fewer_than_k_are_no_success_and_say_so():
     assert result.stop_reason is StopReason.EXHAUSTED
     assert result.values == ("yes", "yes")
     assert result.decision.reason == "2 of 3 passed: all attempts are spent"
-    with pytest.raises(
-        SamplingFailed,
-        match="too few of 3 draws count, 2 of 3 passed: all",
-    ):
+    with pytest.raises(SamplingFailed, match="too few of 3 draws count, 2 of 3 passed: all"):
         result.unwrap()
 
 
@@ -370,10 +367,7 @@ async def test_a_judge_that_money_can_not_limit_is_refused_before_the_first_requ
     backend = by_iteration({1: "yes"})
     backend.model = "m"
     several = strategy(
-        backend,
-        selection(scoring_judge(asked)),
-        options={"max_tokens": 60},
-        judge_options=judging,
+        backend, selection(scoring_judge(asked)), options={"max_tokens": 60}, judge_options=judging
     )
     with pytest.raises(ValueError, match=wrong) as caught:
         await several.sample("do", budget=Budget(money=1.0, prices=prices))
