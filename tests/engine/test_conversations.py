@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-
 import pytest
 from engine_kit import outcomes, says
 
@@ -16,7 +13,6 @@ from mellea_like import (
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     SamplingFailed,
-    SamplingResult,
     Tool,
 )
 from mellea_like.backends import ScriptedBackend
@@ -96,16 +92,6 @@ async def test_answers_of_tools_are_what_was_asked():
         *second.best.messages[-2:],
         Message("assistant", "yes"),
     )
-
-
-async def test_the_conversation_of_a_copy_is_the_same():
-    backend = ScriptedBackend([looks_up("Rome"), "no", looks_up("Oslo"), "yes"])
-    result = await MultiTurnStrategy(backend).sample("do it", [YES], context=PAST, tools=[ROOMS])
-    for copy in (
-        pickle.loads(pickle.dumps(result)),
-        SamplingResult.from_dict(json.loads(json.dumps(result.to_dict()))),
-    ):
-        assert copy.context == result.context
 
 
 async def test_without_an_answer_there_is_nothing_to_go_on_with():

@@ -32,12 +32,6 @@ async def test_rule_15_each_iteration_has_a_seed_derived_from_the_calls_and_its_
     assert {r.options.seed for r in backend.requests}.isdisjoint(seeds.values())
 
 
-async def test_rule_15_without_a_seed_none_is_made_up(virtual_clock):
-    backend = by_iteration({})
-    await RejectionSamplingStrategy(backend).sample("do", [yes])
-    assert {r.options.seed for r in backend.requests} == {None}
-
-
 async def test_rule_15_judges_have_seeds_of_their_own(virtual_clock):
     judge = ScriptedBackend(lambda request: '{"passed": false, "reason": ""}')
     backend = by_iteration({})

@@ -87,17 +87,6 @@ async def test_rule_17_a_users_own_group_passes_unchanged(where):
     assert {type(e) for e in caught.value.exceptions} == {ValueError}
 
 
-async def test_rule_17_a_task_group_of_the_caller_sees_the_plain_error():
-    strategy = RejectionSamplingStrategy(
-        by_iteration({}, default=ValueError("bug")), concurrency_budget=3
-    )
-    with pytest.raises(ExceptionGroup) as caught:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(strategy.sample, "do", [yes])
-    [only] = caught.value.exceptions
-    assert type(only) is ValueError
-
-
 async def stray():
     """Raise a cancellation that no one asked for, as code does that keeps one for later."""
     kind = anyio.get_cancelled_exc_class()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 from engine_kit import after, by_iteration, votes_of
 
-from mellea_like import BestOf, Collect, Generation, RejectionSamplingStrategy, Vote
-from mellea_like.backends import FunctionBackend, ScriptedBackend
+from mellea_like import BestOf, Collect, RejectionSamplingStrategy, Vote
+from mellea_like.backends import ScriptedBackend
 from mellea_like.batch.journal.identity import identity_of
 from mellea_like.errors import RequirementError
 from mellea_like.selections import Consensus, Tournament
@@ -141,20 +140,3 @@ async def test_scores_and_keys_in_a_call(text, replies, winner, seen):
 async def test_a_reply_without_the_field_has_errored(text, reply, sentence):
     with pytest.raises(RequirementError, match=re.escape(sentence)):
         await chosen(text, reply)
-
-
-@pytest.mark.anyio
-@pytest.mark.usefixtures("virtual_clock")
-async def test_a_rubric_is_what_the_judge_is_asked():
-    asked = []
-
-    async def judges(request):
-        asked.append(request.messages[-1].content)
-        score = 9 if "good" in asked[-1] else 2
-        return Generation(json.dumps({"reason": "so", "score": score}))
-
-    result = await chosen(
-        "best:judge:How polite: very?", "bad", "good", judge=FunctionBackend(judges)
-    )
-    assert result.value == "good"
-    assert all(question.endswith("Score: How polite: very?") for question in asked)

@@ -141,16 +141,6 @@ def test_a_reply_that_is_no_answer_can_be_the_bottleneck():
     assert made.bottleneck.alone == 2
 
 
-def test_one_that_fails_with_others_is_not_alone_and_one_that_was_skipped_is_not_met():
-    trace = trace_of(("failed", 4), ("failed", 4), ("failed", 4), best=None)
-    other = {**trace["slices"][0]["validations"][0], "description": "it is short"}
-    for s, status in zip(trace["slices"], ("failed", "skipped", "passed"), strict=True):
-        s["validations"].append({**other, "status": status})
-    made = plan([SamplingResult.from_dict(trace)])
-    assert made.bottleneck.requirement == "it says a word"
-    assert (made.bottleneck.failed, made.bottleneck.alone) == (3, 1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
@@ -200,15 +190,6 @@ async def repaired(rates, times, better=0.0):
 
     strategy = Useless(FunctionBackend(reply), loop_budget=4, concurrency_budget=1)
     return plan([await strategy.sample(item, [yes]) for item in rates for _ in range(times)])
-
-
-@pytest.mark.anyio
-async def test_without_two_first_draws_of_an_item_nothing_is_said_of_repairs():
-    chance = random.Random(2)
-    rates = {f"item {n}": chance.betavariate(1, 2) for n in range(100)}
-    made = await repaired(rates, times=1)
-    assert made.repairs is None
-    assert "repair" not in str(made)
 
 
 @pytest.mark.anyio

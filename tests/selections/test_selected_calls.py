@@ -68,17 +68,6 @@ async def test_the_best_of_n_wins_and_what_is_no_longer_needed_is_cancelled():
     assert backend.statistics().started == 2  # No more were started than could be needed.
 
 
-async def test_fewer_than_k_are_no_success_and_say_so():
-    backend = by_iteration({1: after(1, "yes"), 2: after(2, "no"), 3: after(2, "yes")})
-    result = await strategy(backend, Collect(3), width=3).sample("do", [yes])
-    assert not result.success
-    assert result.stop_reason is StopReason.EXHAUSTED
-    assert result.values == ("yes", "yes")
-    assert result.decision.reason == "2 of 3 passed: all attempts are spent"
-    with pytest.raises(SamplingFailed, match="too few of 3 draws count, 2 of 3 passed: all"):
-        result.unwrap()
-
-
 @pytest.mark.parametrize(
     "selection",
     [BestOf(length, inline=True), Vote(), Collect(2), Consensus()],
@@ -204,19 +193,6 @@ def judge(prefer):
         return Generation(f'{{"better": "{prefer(a, b)}"}}', usage=Usage(1, 10, 5))
 
     return FunctionBackend(generate), asked
-
-
-async def test_a_tournament_asks_in_both_orders_and_the_cost_is_counted():
-    comparing, asked = judge(lambda a, b: "a" if len(a) > len(b) else "b")
-    backend = by_iteration({n: after(1, "yes" + "!" * n) for n in (1, 2, 3, 4)})
-    chosen = Tournament(comparing, n=4, criterion="is longer")
-    result = await strategy(backend, chosen).sample("do", [yes])
-    assert result.value == "yes!!!!"
-    assert len(asked) == 6
-    assert {(b, a) for a, b in asked} == set(asked)
-    assert result.decision.usage == Usage(6, 60, 30)
-    assert result.usage.requests == 10
-    assert len(result.decision.comparisons) == 3
 
 
 async def test_what_a_judge_says_otherwise_is_noted_and_leaves_the_two_even():
