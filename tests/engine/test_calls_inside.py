@@ -38,6 +38,14 @@ async def test_the_cost_of_a_call_in_a_backend_is_the_requests(tell):
     assert budget.spent[:3] == (2, 10, 2)
 
 
+async def test_retries_of_a_call_inside_do_not_multiply(virtual_clock):
+    inside = ScriptedBackend([BackendTimeout], cycle=True)
+    outer = asks(RejectionSamplingStrategy(inside, loop_budget=3))
+    with pytest.raises(BackendTimeout):
+        await RejectionSamplingStrategy(outer, loop_budget=3).sample("do", [yes])
+    assert inside.statistics().started == 3 * 3 * 3  # Turns, turns inside, and the retries there.
+
+
 async def test_who_does_not_retry_inside_is_retried(virtual_clock):
     inside = ScriptedBackend([BackendTimeout, "yes"])
     outer = asks(RejectionSamplingStrategy(inside, loop_budget=1, retry=None))

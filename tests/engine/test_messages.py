@@ -1,4 +1,4 @@
-"""Messages of all kinds in calls: dicts, parts, tool calls, and their repairs."""
+"""Messages of all kinds in calls: dicts, parts and tools' messages, and their repairs."""
 
 from __future__ import annotations
 
