@@ -140,6 +140,22 @@ def coverage(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Break the package at random places: do the tests notice? CI leaves it out.
+
+    Arguments after ``--`` go to ``tools/mutants.py``. Which tests cover a line is measured once:
+    remove ``.nox/contexts`` after a change to the package or the tests.
+    """
+    environment = Environment(session, "test")
+    contexts = environment.home.parent / "contexts"
+    if not contexts.exists():
+        session.env["COVERAGE_FILE"] = str(contexts)
+        quiet = ("--cov", "--cov-context=test", "--cov-report=", "--cov-fail-under=0")
+        environment.run("pytest", "--numprocesses=auto", "-m", NOT_APART, *quiet)
+    environment.run("python", "tools/mutants.py", "--contexts", contexts, *session.posargs)
+
+
+@nox.session
 def storm(session: nox.Session) -> None:
     """Run what takes minutes: many calls, limits and cancellations, and load; under 5 minutes.
 

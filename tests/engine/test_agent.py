@@ -17,7 +17,6 @@ from mellea_like import (
     Generation,
     Instruction,
     LimitExceeded,
-    Message,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
@@ -30,12 +29,7 @@ from mellea_like import (
 from mellea_like.agent import run_agent, run_agent_sync
 from mellea_like.backends import ScriptedBackend
 from mellea_like.core import ToolCall, Usage
-from mellea_like.errors import (
-    AuthenticationFailed,
-    RequirementError,
-    ToolError,
-    UnansweredToolCalls,
-)
+from mellea_like.errors import AuthenticationFailed, ToolError, UnansweredToolCalls
 
 pytest.importorskip("jsonschema")  # It reads its schemas when it is imported, and blocks the loop.
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -102,19 +96,6 @@ async def test_unwrap_of_a_reply_that_calls_tools_raises_and_says_what_to_do(for
         result.unwrap()
     assert raised.value.result is result
     assert len(await result.run_tools()) == 1
-
-
-async def test_a_value_that_is_none_is_unwrapped():
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["null"]))
-    result = await strategy.sample("go", format=Invoice | None, tools=Hotel().tools)
-    assert result.success
-    assert result.unwrap() is None
-
-
-async def test_a_call_that_no_tools_were_given_for_is_text_where_that_is_accepted():
-    backend = ScriptedBackend([calls("book", "Oslo", text="I book.")])
-    strategy = RejectionSamplingStrategy(backend, accept_incomplete=True)
-    assert (await strategy.sample("go")).unwrap() == "I book."
 
 
 # --- run_agent
@@ -193,42 +174,6 @@ async def test_each_round_has_the_requirements_the_format_and_the_options(strate
     assert {request.format for request in backend.requests} == {Invoice}
     assert {request.options.temperature for request in backend.requests} == {0.5}
     assert [m.role for m in run.context] == ["system", "user", "assistant", "tool", "assistant"]
-
-
-class Shouted:
-    """An action that reads its reply in its own way."""
-
-    def render(self, context):
-        return (*context.messages, Message("user", "go"))
-
-    def parse(self, text):
-        if not text.isupper():
-            raise ValueError("write it in capitals")
-        return text.lower()
-
-
-async def test_each_round_is_read_as_the_action_reads_it():
-    backend = ScriptedBackend([BOOK, "done", "DONE"])
-    run = await run_agent(MultiTurnStrategy(backend), Shouted(), tools=Hotel().tools)
-    assert run.unwrap() == "done"
-    assert "write it in capitals" in run.final.slices[0].reason
-
-
-async def test_a_repaired_round_is_continued_without_the_words_of_repairs():
-    wrong = calls("book", "Atlantis")
-    backend = ScriptedBackend([wrong, BOOK, "no", "yes"])
-    in_oslo = checks.no_tool_calls() | checks.calls_tool("book", city="Oslo")
-    answers = checks.unless_it_calls(says("yes"))
-    run = await run_agent(
-        MultiTurnStrategy(backend), Message("user", "go"), [in_oslo, answers], tools=Hotel().tools
-    )
-    assert [(m.role, m.text) for m in run.context] == [
-        ("user", "go"),
-        ("assistant", '[calls book({"city": "Oslo"})]'),
-        ("tool", "booked: Oslo"),
-        ("assistant", "yes"),
-    ]
-    assert backend.requests[2].messages == run.context.messages[:-1]
 
 
 async def test_when_the_rounds_are_spent_the_error_has_all_of_them():
@@ -339,23 +284,10 @@ async def test_after_tools_have_run_none_is_required_again():
     assert [request.tool_choice for request in backend.requests] == ["book", "auto"]
 
 
-async def test_an_agent_continues_a_conversation_and_can_be_continued():
-    past = [Message("system", "Be brief."), Message("user", "Hi."), Message("assistant", "Hi.")]
-    backend = ScriptedBackend([BOOK, "Done.", "Rome, too."])
-    strategy = RejectionSamplingStrategy(backend)
-    first = await run_agent(strategy, Message("user", "go"), tools=Hotel().tools, context=past)
-    assert list(first.context)[:4] == [*past, Message("user", "go")]
-    second = await run_agent(
-        strategy, Message("user", "and?"), tools=Hotel().tools, context=first.context
-    )
-    assert list(second.context)[:-2] == list(first.context)
-
-
 async def test_a_cancelled_agent_starts_nothing_more():
     hotel = Hotel()
     reply = Generation(
-        "",
-        tool_calls=tuple(ToolCall(c, "book", f'{{"city": "{c}"}}') for c in ("Oslo", "Rome")),
+        "", tool_calls=tuple(ToolCall(c, "book", f'{{"city": "{c}"}}') for c in ("Oslo", "Rome"))
     )
     backend = ScriptedBackend([reply, "never"])
     with anyio.move_on_after(1) as scope:
@@ -420,40 +352,6 @@ async def test_a_requirement_of_answers_is_not_checked_on_calls(inner):
     assert "calls a tool" not in backend.requests[1].messages[-1].content
     same = ("description", "name", "weight", "check_only", "judged", "streams")
     assert [getattr(requirement, n) for n in same] == [getattr(inner, n) for n in same]
-
-
-async def test_a_judged_requirement_of_answers_asks_no_judge_about_calls():
-    verdicts = [{"passed": False, "reason": "rude"}, {"passed": True, "reason": ""}]
-    judge = ScriptedBackend(list(map(json.dumps, verdicts)))
-    backend = ScriptedBackend([BOOK, "Oi.", "Dear guest."])
-    run = await run_agent(
-        RejectionSamplingStrategy(backend, judge=judge),
-        "go",
-        [checks.unless_it_calls("is polite")],
-        tools=[Hotel().book],
-    )
-    assert (run.unwrap(), len(judge.requests)) == ("Dear guest.", 2)
-    assert run.final.slices[0].problems == ("is polite: rude",)
-
-
-async def test_an_error_in_a_requirement_of_answers_stays_one():
-    wrong = checks.unless_it_calls(Requirement("x", lambda candidate: 1 / 0, inline=True))
-    with pytest.raises(RequirementError, match="ZeroDivisionError"):
-        await RejectionSamplingStrategy(ScriptedBackend(["a"] * 3)).sample("go", [wrong])
-
-
-def test_a_requirement_of_answers_pickles():
-    requirement = checks.unless_it_calls(checks.word_count(at_least=2))
-    again = pickle.loads(pickle.dumps(requirement))
-    assert (again.description, again.operator) == (requirement.description, "or else")
-
-
-@pytest.mark.parametrize("early", [True, False])
-async def test_words_before_a_call_are_not_rejected_early(early):
-    words = checks.unless_it_calls(checks.word_count(at_most=1, early=early))
-    backend = ScriptedBackend([calls("book", "Oslo", text="I will book it for you now.")])
-    result = await RejectionSamplingStrategy(backend).sample("go", [words], tools=[Hotel().book])
-    assert outcomes(result) == {1: "passed"}
 
 
 def test_an_agent_runs_in_a_script():

@@ -17,10 +17,8 @@ from mellea_like import (
 )
 from mellea_like.core.recorded import recorded_requirement
 from mellea_like.core.serialization import slice_from_dict, slice_to_dict
-from mellea_like.errors import BackendUnavailable, LimitExceeded
+from mellea_like.errors import BackendUnavailable
 from mellea_like.hooks import HookType, PluginSet, hook
-from mellea_like.limits import Budget
-from mellea_like.schedules import PerRequirement
 
 pytestmark = pytest.mark.anyio
 
@@ -86,30 +84,6 @@ async def test_a_call_in_rounds_is_the_same_as_a_call_at_once(kind, replies, vir
     )
     assert result.elapsed == pytest.approx(whole.elapsed)
     assert [s.iteration for s in seen] == [1, 2, 3, 4], "each is told of once"
-
-
-async def test_a_call_in_rounds_gives_up_raises_and_runs_out_as_a_call_at_once(virtual_clock):
-    give_up = {"give_up": PerRequirement(), "loop_budget": 20}
-    strategy = RejectionSamplingStrategy(by_iteration({}), requirements=[yes], **give_up)
-    result, _ = await in_rounds(strategy, "say it")
-    assert (len(result.slices), result.stop_reason) == (6, "hopeless")
-
-    away = RejectionSamplingStrategy(
-        by_iteration({}, BackendUnavailable("away")), requirements=[yes], retry=None
-    )
-    with pytest.raises(BackendUnavailable, match="away"):
-        await in_rounds(away, "say it")
-
-    budget = Budget(requests=2)
-    result, _ = await in_rounds(
-        RejectionSamplingStrategy(by_iteration({}), requirements=[yes], loop_budget=4),
-        "say it",
-        budget=budget,
-    )
-    assert result.stop_reason == "budget"
-    assert result.usage.requests == 2
-    with pytest.raises(LimitExceeded):
-        await in_rounds(strategy, "say it", budget=budget)
 
 
 async def test_plugins_hear_of_each_draw_and_repair_once(virtual_clock):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from engine_kit import Unmetered, outcomes, yes
+from engine_kit import outcomes, yes
 
-from mellea_like import Generation, RejectionSamplingStrategy, Requirement
+from mellea_like import Generation, RejectionSamplingStrategy
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import StopReason, Usage
@@ -36,31 +36,6 @@ async def test_the_cost_of_a_call_in_a_backend_is_the_requests(tell):
     result = await RejectionSamplingStrategy(outer, budget=budget).sample("do", [yes])
     assert result.usage == INSIDE
     assert budget.spent[:3] == (2, 10, 2)
-
-
-@pytest.mark.parametrize("metered", [True, False])
-async def test_the_cost_of_a_call_in_a_validator_is_the_slices(metered):
-    inside = RejectionSamplingStrategy(ScriptedBackend(["no", "yes"]))
-
-    async def agrees(candidate):
-        return (await inside.sample("inside", [yes])).success
-
-    async def says(request):
-        return Generation("good", usage=Usage(1, 5, 6))
-
-    backend = ScriptedBackend(["good"]) if metered else Unmetered(says)
-    result = await RejectionSamplingStrategy(backend).sample("do", [Requirement("a", agrees)])
-    assert result.usage == INSIDE + (Usage(1, 4, 1) if metered else Usage(1, 5, 6))
-
-
-async def test_a_call_in_a_plain_validator_counts_too():
-    def agrees(candidate):
-        inside = RejectionSamplingStrategy(ScriptedBackend(["no", "yes"]))
-        return inside.sample_sync("inside", [yes]).success
-
-    backend = ScriptedBackend(["good"])
-    result = await RejectionSamplingStrategy(backend).sample("do", [Requirement("a", agrees)])
-    assert result.usage == INSIDE + Usage(1, 4, 1)
 
 
 async def test_retries_of_a_call_inside_do_not_multiply(virtual_clock):

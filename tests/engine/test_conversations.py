@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-
 import pytest
-from engine_kit import by_iteration, outcomes, says
+from engine_kit import outcomes, says
 
 from mellea_like import (
-    Collect,
     Context,
-    Escalate,
     Generation,
-    Instruction,
     Message,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     SamplingFailed,
-    SamplingResult,
-    Stage,
     Tool,
 )
 from mellea_like.backends import ScriptedBackend
@@ -50,16 +42,6 @@ def said(context: Context) -> list[tuple[str, str]]:
     return [(message.role, message.text) for message in context]
 
 
-class Terse:
-    """An action that rewrites the past."""
-
-    def render(self, context):
-        return (Message("system", f"after {len(context)} messages"), Message("user", "do it"))
-
-    def parse(self, text):
-        return text
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     ("action", "asked"),
@@ -83,28 +65,6 @@ async def test_after_repairs_a_conversation_goes_on_without_their_words(strategy
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_what_an_action_made_of_the_past_stays(strategy):
-    for action in (Terse(), Instruction("do it", system="be brief")):
-        result = await strategy(ScriptedBackend(["no", "yes"])).sample(action, [YES], context=PAST)
-        (first, *_), last = result.context, result.context.messages[-1]
-        assert (first.role, last.text) == ("system", "yes")
-        assert result.context.messages[:-1] == result.slices[0].messages
-
-
-async def test_a_first_draw_that_passes_is_the_conversation_as_drawn():
-    result = await RejectionSamplingStrategy(ScriptedBackend(["yes"])).sample("do", context=PAST)
-    assert result.context == result.best.context_after
-
-
-async def test_the_winners_chain_is_told_and_no_other():
-    backend = by_iteration({1: "no", 2: "no", 3: "no", 4: "yes"}, default="never")
-    strategy = MultiTurnStrategy(backend, loop_budget=2, concurrency_budget=2)
-    result = await strategy.sample(Message("user", "do it"), [YES])
-    assert result.best.subsample == 1
-    assert said(result.context) == [("user", "do it"), ("assistant", "yes")]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_what_tools_said_in_the_winning_draw_stays(strategy):
     backend = ScriptedBackend([looks_up("Rome"), "no", looks_up("Oslo"), looks_up("Bern"), "yes"])
     result = await strategy(backend).sample(Message("user", "do it"), [YES], tools=[ROOMS])
@@ -116,14 +76,6 @@ async def test_what_tools_said_in_the_winning_draw_stays(strategy):
     # The reply of a conversation rests on what was looked up in it; another draw starts again.
     kept = looked_up if strategy is MultiTurnStrategy else looked_up[2:]
     assert said(result.context) == [("user", "do it"), *kept, ("assistant", "yes")]
-
-
-async def test_a_rejected_call_leaves_no_trace():
-    wrong = Generation("", tool_calls=(ToolCall("x", "rooms", '{"town": "Rome"}'),))
-    backend = ScriptedBackend([wrong, looks_up("Oslo"), "yes"])
-    result = await MultiTurnStrategy(backend).sample(Message("user", "do it"), [YES], tools=[ROOMS])
-    assert [m.role for m in result.context] == ["user", "assistant", "tool", "assistant"]
-    assert "not run" not in str(said(result.context))
 
 
 async def test_answers_of_tools_are_what_was_asked():
@@ -140,39 +92,6 @@ async def test_answers_of_tools_are_what_was_asked():
         *second.best.messages[-2:],
         Message("assistant", "yes"),
     )
-
-
-@pytest.mark.parametrize("carry", ["nothing", "best", "chat"])
-async def test_an_escalation_leaves_the_smaller_models_attempts_out(carry):
-    small, big = ScriptedBackend(["no"]), ScriptedBackend(["yes"])
-    strategy = Escalate([Stage(small, turns=1), Stage(big, turns=1, carry=carry)])
-    result = await strategy.sample(Message("user", "do it"), [YES], context=PAST)
-    assert said(result.context) == [*said(PAST), ("user", "do it"), ("assistant", "yes")]
-
-
-async def test_a_selections_best_winner_is_gone_on_with():
-    backend = ScriptedBackend(["no", "yes", "no", "yes"])
-    strategy = MultiTurnStrategy(backend, loop_budget=4, selection=Collect(2))
-    result = await strategy.sample(Message("user", "do it"), [YES])
-    assert len(result.winners) == 2
-    assert said(result.context) == [("user", "do it"), ("assistant", "yes")]
-
-
-async def test_a_streamed_reply_is_gone_on_with():
-    strategy = MultiTurnStrategy(ScriptedBackend(["no", "yes"]))
-    async with strategy.stream(Message("user", "do it"), [YES]) as reply:
-        assert [piece async for piece in reply] == ["yes"]
-    assert said(reply.result.context) == [("user", "do it"), ("assistant", "yes")]
-
-
-async def test_the_conversation_of_a_copy_is_the_same():
-    backend = ScriptedBackend([looks_up("Rome"), "no", looks_up("Oslo"), "yes"])
-    result = await MultiTurnStrategy(backend).sample("do it", [YES], context=PAST, tools=[ROOMS])
-    for copy in (
-        pickle.loads(pickle.dumps(result)),
-        SamplingResult.from_dict(json.loads(json.dumps(result.to_dict()))),
-    ):
-        assert copy.context == result.context
 
 
 async def test_without_an_answer_there_is_nothing_to_go_on_with():

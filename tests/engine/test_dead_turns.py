@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-
 import anyio
 import pytest
-from engine_kit import after, by_iteration, outcomes, says, yes
+from engine_kit import after, by_iteration, outcomes
 
-from mellea_like import Generation, MultiTurnStrategy, RejectionSamplingStrategy, Requirement
+from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.errors import AuthenticationFailed, BackendUnavailable, RequirementError
-from mellea_like.hooks import HookType, hook
-from mellea_like.schedules import Hedged
+from mellea_like.errors import RequirementError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
-
-CUT = Generation("cut", finish_reason="length")
 
 
 # --- a draw that can't fail -----------------------------------------------------------------------
@@ -28,55 +22,6 @@ async def test_where_a_draw_cannot_fail_one_request_is_sent(selection):
     strategy = RejectionSamplingStrategy(backend, concurrency_budget=4, selection=selection)
     result = await strategy.sample("do")
     assert (result.value, len(backend.requests), outcomes(result)) == ("hello", 1, {1: "passed"})
-
-
-@pytest.mark.parametrize("selection", ["first", "ordered"])
-async def test_its_other_turns_follow_one_at_a_time_when_it_fails_all_the_same(selection):
-    replies = {1: CUT, 2: BackendUnavailable("503"), 3: AuthenticationFailed("401"), 4: CUT}
-    backend = by_iteration({**replies, 5: "hello"})
-    strategy = MultiTurnStrategy(
-        backend, loop_budget=3, concurrency_budget=4, retry=None, selection=selection
-    )
-    result = await strategy.sample("do")
-    assert [(s.iteration, s.subsample, str(s.outcome)) for s in result.slices] == [
-        (1, 0, "failed"),
-        (2, 0, "errored"),
-        (3, 0, "errored"),
-        (4, 1, "failed"),
-        (5, 1, "passed"),
-    ]
-
-
-async def test_all_of_its_turns_may_be_spent():
-    backend = by_iteration({}, default=AuthenticationFailed("401"))
-    strategy = RejectionSamplingStrategy(backend, loop_budget=3, concurrency_budget=4)
-    with pytest.raises(AuthenticationFailed):
-        await strategy.sample("do")
-    assert len(backend.requests) == 4
-
-
-@hook(HookType.VALIDATION_PRE_CHECK)
-async def may_add(payload):
-    return None
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"requirements": [says("no")]},
-        {"format": str},
-        {"plugins": [may_add]},
-        {"schedule": Hedged(extra=1)},
-    ],
-    ids=lambda how: next(iter(how)),
-)
-async def test_where_a_draw_may_fail_or_a_schedule_was_asked_for_all_is_as_ever(how):
-    given = {name: how[name] for name in ("requirements", "format") if name in how}
-    configured = {name: how[name] for name in ("plugins", "schedule") if name in how}
-    backend = by_iteration({}, default=after(1, '"no"' if "format" in how else "no"))
-    strategy = RejectionSamplingStrategy(backend, concurrency_budget=4, **configured)
-    await strategy.sample("do", **given)
-    assert len(backend.requests) == 4
 
 
 # --- the same bug ---------------------------------------------------------------------------------
@@ -114,39 +59,6 @@ async def test_the_same_bug_ends_the_call_after_as_many_slices_as_subsamples(
     assert notes[1] == f"raised at {__file__}:{BUG}"
 
 
-async def test_a_subsample_with_a_bug_waits_for_a_slower_sibling_as_long_as_its_own_draw_took():
-    backend = by_iteration({1: after(1, "no")}, default=after(1.9, "no"))
-    strategy = RejectionSamplingStrategy(backend, loop_budget=9, concurrency_budget=3)
-    with pytest.raises(RequirementError):
-        await strategy.sample("do", [Requirement("broken", broken, inline=True)])
-    assert len(backend.requests) == 3
-
-    seen = []
-
-    def different(candidate):
-        seen.append((candidate.text, anyio.current_time()))
-        return broken(candidate) if candidate.text == "x" else True
-
-    begun = anyio.current_time()
-    replies = {1: after(1, "x"), 2: after(1, "y")}
-    strategy = RejectionSamplingStrategy(
-        by_iteration(replies, default=after(9, "no")), loop_budget=3, concurrency_budget=2
-    )
-    result = await strategy.sample("do", [Requirement("d", different, inline=True)])
-    assert result.value == "y"
-    assert seen == [("x", pytest.approx(begun + 1)), ("y", pytest.approx(begun + 3))]
-
-
-async def test_it_stops_a_call_in_which_something_failed_before():
-    backend = by_iteration({1: "no"}, default="yes")
-    strategy = RejectionSamplingStrategy(backend, loop_budget=9)
-    result = await strategy.sample("do", [yes, Requirement("b", broken_async, name="b")])
-    assert outcomes(result) == {1: "failed", 2: "errored", 3: "errored"}
-    assert result.stop_reason == "hopeless"
-    detail = f"requirement 'b' raises KeyError at {__file__}:{BUG}, with every reply (2 so far)"
-    assert result.stop_detail == detail
-
-
 async def test_an_error_that_does_not_come_with_every_reply_is_no_such_bug():
     def sometimes(candidate):
         return candidate.text == "yes" or broken(candidate)
@@ -172,19 +84,3 @@ async def test_an_ordered_call_counts_in_each_subsample_by_itself():
     with pytest.raises(RequirementError):
         await strategy.sample("do", [Requirement("b", broken, inline=True)])
     assert len(backend.requests) == 6
-
-
-# --- the log --------------------------------------------------------------------------------------
-
-
-async def test_errors_that_are_alike_are_one_warning_with_their_count(caplog):
-    wrong = {i: after(i, AuthenticationFailed(f"request {i}")) for i in range(1, 20)}
-    backend = by_iteration(wrong | {20: after(20, TypeError("bug"))})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=20)
-    with pytest.raises(AuthenticationFailed):
-        await strategy.sample("do", [yes])
-    said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert sorted(said) == [
-        "19 errors alike, the first in attempt 1 of 1, lane 1: AuthenticationFailed: request 1",
-        "error in attempt 1 of 1, lane 20: TypeError: bug",
-    ]

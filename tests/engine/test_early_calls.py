@@ -14,8 +14,6 @@ from http_server import Answer, OpenAIServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like import RejectionSamplingStrategy
-from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import CallPiece
 from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.requirements.early_rejection import ArrivingCalls
@@ -75,31 +73,6 @@ def without_end(pieces: list[str], api: str = "chat") -> Answer:
 
 def whole(pieces: list[str]) -> Answer:
     return Answer(events=tuple(events(pieces, "chat")), finish_reason="tool_calls")
-
-
-@pytest.mark.parametrize("tool", [book, BOOK], ids=["function", "schema"])
-async def test_a_call_that_can_not_be_made_is_closed_at_the_first_wrong_argument(tool):
-    with OpenAIServer(without_end(events(WRONG, "chat")), whole(RIGHT)) as server:
-        backend = OpenAIBackend("m", base_url=server.url, api_key="k")
-        with anyio.fail_after(20):
-            strategy = RejectionSamplingStrategy(backend, loop_budget=2, retry=None)
-            result = await strategy.sample("A room in Rome.", tools=[tool])
-        await backend.aclose()
-        await server.wait_until(lambda: server.disconnected == 1)
-    first, second = result.slices
-    assert "the call of book can't be made" in first.problems[0]
-    assert "city" in first.problems[0]
-    assert second.generation.tool_calls[0].value == {"city": "Rome", "nights": 2}
-
-
-async def test_so_it_is_by_the_responses_api():
-    with OpenAIServer(without_end(events(WRONG, "responses"))) as server:
-        backend = OpenAIBackend("m", base_url=server.url, api_key="k", api="responses")
-        with anyio.fail_after(20):
-            strategy = RejectionSamplingStrategy(backend, loop_budget=1, retry=None)
-            result = await strategy.sample("A room in Rome.", tools=[BOOK])
-        await backend.aclose()
-    assert "at $.city: a number can't be" in result.slices[0].problems[0]
 
 
 def fields(kind: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -15,32 +14,20 @@ from mellea_like import (
     Budget,
     Escalate,
     Instruction,
-    Message,
     MultiTurnStrategy,
     Outcome,
     Price,
-    Requirement,
     SamplingResult,
     Stage,
     SyncSampler,
 )
-from mellea_like.backends.scripted import Reply, ScriptedBackend
-from mellea_like.batch.journal.identity import identity_of
-from mellea_like.core import Options, Verdict
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core import Options
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.errors import (
-    AuthenticationFailed,
-    BackendUnavailable,
-    LimitExceeded,
-    RequirementError,
-    SamplingFailed,
-)
-from mellea_like.hooks import PluginSet, hook
-from mellea_like.requirements import checks
+from mellea_like.errors import AuthenticationFailed, RequirementError
 from mellea_like.sampling.escalate import ExpectedCost
-from mellea_like.schedules import Eager, Hedged, PerRequirement, Staggered
+from mellea_like.schedules import Eager, Staggered
 from mellea_like.schedules.base import CallFacts
-from mellea_like.selections import BestOf
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio
@@ -77,34 +64,6 @@ async def test_each_subsample_goes_on_with_the_next_stage_when_its_turns_are_spe
     assert strategy.settings.loop_budget == 4
 
 
-async def test_the_bigger_model_is_not_asked_where_the_small_one_does():
-    small, big = Model("small", ["no", "yes"]), Model("big", "yes")
-    result = await Escalate([Stage(small, turns=3), Stage(big)]).sample("Say yes.", [yes])
-    assert (models(result), big.requests) == (["small", "small"], [])
-
-
-async def test_subsamples_escalate_each_on_its_own():
-    small, big = Model("small", "no"), Model("big", "no")
-    strategy = Escalate([Stage(small, turns=2), Stage(big, turns=3)], concurrency_budget=4)
-    result = await strategy.sample("Say yes.", [yes])
-    assert not result.success
-    assert len(result.slices) == 20
-    for s in result.slices:
-        assert s.generation.model == ("small" if s.depth < 2 else "big")
-    assert result.best.generation.model == "big"
-
-
-async def test_losers_of_all_stages_are_cancelled():
-    small = ScriptedBackend(lambda r: Reply("no", delay=(0, 0, 60)[r.meta.subsample]))
-    big = ScriptedBackend(lambda r: Reply("yes", delay=(0.05, 60, 60)[r.meta.subsample]))
-    strategy = Escalate([Stage(small), Stage(big, turns=5)], concurrency_budget=3)
-    result = await strategy.sample("Say yes.", [yes])
-    assert result.success
-    assert [s.outcome for s in result.slices].count("cancelled") == 2
-    assert small.statistics().cancelled == big.statistics().cancelled == 1
-    assert small.statistics().in_flight == big.statistics().in_flight == 0
-
-
 # --- what is carried
 
 
@@ -124,47 +83,11 @@ async def test_carry_best_shows_the_best_failure_and_why_it_failed():
     assert [v.status for v in result.slices[0].verdicts] == ["failed", "failed"]
 
 
-async def test_carry_chat_goes_on_in_the_whole_conversation():
-    small, big = Model("small", ["one", "two"]), Model("big", "yes")
-    strategy = Escalate([Stage(small, turns=2, carry="chat"), Stage(big, carry="chat")])
-    assert (await strategy.sample(Message("user", "Say yes."), [yes])).success
-    wrong = (
-        "That was not accepted. Put this right, and give the whole answer again:\n"
-        "- say yes: it lacks yes"
-    )
-    assert big.prompts == [["Say yes.", "one", wrong, "two", wrong]]
-
-
 async def test_carry_chat_asks_what_multi_turn_asks():
     ours, theirs = Model("m", ["one", "two", "yes"]), Model("m", ["one", "two", "yes"])
     await Escalate([Stage(ours, turns=3, carry="chat")]).sample("Say yes.", [yes])
     await MultiTurnStrategy(theirs, loop_budget=3).sample("Say yes.", [yes])
     assert ours.prompts == theirs.prompts
-
-
-async def test_what_failed_is_carried_past_an_error():
-    down = BackendUnavailable("down")
-    small, big = Model("small", ["almost", down]), Model("big", [down, "yes"])
-    stages = [Stage(small, turns=2), Stage(big, turns=2, carry="best")]
-    result = await Escalate(stages, retry=None).sample("Say yes.", [yes])
-    assert result.success
-    assert len(big.prompts) == 2
-    for (prompt,) in big.prompts:
-        assert "An earlier attempt:\nalmost" in prompt
-
-
-async def test_where_nothing_failed_the_next_stage_is_asked_the_plain_request():
-    small, big = Model("small", [BackendUnavailable("down")]), Model("big", "yes")
-    stages = [Stage(small), Stage(big, carry="best", requirements=[says("yes")])]
-    assert (await Escalate(stages, retry=None).sample("Go.")).success
-    assert big.prompts == [["Go.\n\nRequirements:\n- say yes"]]
-
-
-async def test_a_typed_value_is_read_from_what_the_bigger_model_says():
-    for carry in ("nothing", "best", "chat"):
-        small, big = Model("small", "one"), Model("big", "17")
-        strategy = Escalate([Stage(small), Stage(big, carry=carry)])
-        assert (await strategy.sample("A number.", format=int)).value == 17
 
 
 # --- what a stage has of its own
@@ -202,19 +125,6 @@ async def test_new_requirements_are_told_in_a_chat():
     assert big.prompts[0][-1].endswith("It is also required:\n- say please")
 
 
-async def test_a_stage_that_streams_rejects_early():
-    small, big = ScriptedBackend(lambda request: "bad bad bad"), Model("big", "good")
-    good = Requirement(
-        "good",
-        lambda candidate: "bad" not in candidate.text,
-        stream=lambda text, delta: Verdict.FAIL if "bad" in text else Verdict.UNKNOWN,
-        inline=True,
-    )
-    result = await Escalate([Stage(small), Stage(big)]).sample("x", [good])
-    assert result.success
-    assert result.slices[0].generation.finish_reason == "rejected"
-
-
 # --- a stage's budget
 
 
@@ -237,39 +147,6 @@ async def test_where_a_stages_budget_is_spent_the_next_stage_goes_on():
     result = await strategy.sample("Say yes.", [yes])
     assert [str(s.outcome) for s in result.slices] == ["cancelled", "passed"]
     assert len(small.requests) == 3 == budget.spent.requests
-
-
-async def test_a_stage_whose_budget_is_spent_starts_no_more_turns_of_any_subsample(virtual_clock):
-    small = ScriptedBackend(lambda request: Reply("no", delay=0.01))
-    stages = [Stage(small, turns=5, budget=Budget(requests=4)), Stage(Model("big", "no"))]
-    for schedule in (None, Staggered(0.001), Hedged(0.01)):
-        result = await Escalate(stages, concurrency_budget=2, schedule=schedule).sample("x", [yes])
-        drawn = [s for s in result.slices if s.stage == 0]
-        assert sum(s.outcome == "cancelled" for s in drawn) <= 2
-        assert sum(s.usage.requests for s in drawn) <= 4
-        assert sum(s.stage == 1 for s in result.slices) == 2
-        stages[0] = replace(stages[0], budget=Budget(requests=4))
-
-
-async def test_the_last_stages_budget_says_why_the_call_ended():
-    small, big = Model("small", "no"), Model("big", "no")
-    strategy = Escalate([Stage(small), Stage(big, turns=3, budget=Budget(requests=1))])
-    result = await strategy.sample("x", [yes])
-    assert (result.stop_reason, len(big.requests)) == ("budget", 1)
-    assert "1 of 1 requests" in result.stop_detail
-    spent = Budget(requests=1)
-    await Escalate([Stage(big, budget=spent)]).sample("x", [yes])
-    with pytest.raises(LimitExceeded) as raised:
-        await Escalate([Stage(big, budget=spent)]).sample("x", [yes])
-    assert raised.value.stage == 0
-
-
-async def test_the_strategys_budget_ends_the_call_whatever_a_stages_allows():
-    small, big = Model("small", "no"), Model("big", "yes")
-    whole = Budget(requests=2)
-    stages = [Stage(small, turns=3, budget=Budget(requests=9)), Stage(big)]
-    result = await Escalate(stages, budget=whole).sample("x", [yes])
-    assert (result.stop_reason, len(small.requests), big.requests) == ("budget", 2, [])
 
 
 async def test_a_stages_budget_has_to_have_room_for_its_judge():
@@ -311,29 +188,6 @@ async def test_the_next_stage_starts_where_a_pass_is_expected_to_cost_less():
     assert drawn[0] == 14
     assert drawn == sorted(drawn, reverse=True)
     assert drawn[-1] == 1
-
-
-async def test_a_stage_whose_repairs_pass_keeps_its_turns():
-    replies = iter(["no", "yes"] * 40)
-    small = Model("small", lambda request: next(replies))
-    big = priced("big", "yes")
-    stages = [Stage(small, turns=9, carry="chat"), Stage(big)]
-    strategy = Escalate(stages, after=ExpectedCost(PRICES))
-    for _ in range(10):
-        assert (await strategy.sample("x", [yes])).success
-    assert big.requests == []
-
-
-async def test_what_a_rule_has_learnt_is_kept_for_each_kind_of_call():
-    small, big = priced("small", "no"), priced("big", "yes")
-    rule = ExpectedCost(PRICES, key=lambda facts: facts.action.description)
-    strategy = Escalate([Stage(small, turns=50), Stage(big)], after=rule)
-    for _ in range(30):
-        await strategy.sample("hard", [yes])
-    other = await strategy.sample("other", [yes])
-    assert len(other.slices) > 10
-    assert rule.rates.parameters(("hard", 0, "small")) == (0.5, pytest.approx(31, abs=1))
-    assert rule.rates.mean(("hard", 1, "big")) > 0.9
 
 
 async def test_the_expected_cost_is_that_of_a_draw_over_the_chance_of_a_pass():
@@ -432,19 +286,6 @@ async def test_a_permanent_error_ends_the_stage_and_not_the_subsample():
     assert len(big.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"give_up": PerRequirement()}, "it would end a call before"),
-        ({"loop_budget": 3}, "the stages have the attempts"),
-        ({"selection": BestOf(len)}, "different models"),
-    ],
-)
-async def test_what_does_not_go_with_escalation_is_refused(arguments, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        Escalate([Stage(Model("m", "x"))], **arguments)
-
-
 async def test_wrong_stages_are_refused():
     model = Model("m", "x")
     for stages in ([], [model], [Stage(model), "x"]):
@@ -482,56 +323,6 @@ async def test_mistakes_in_any_stage_are_found_before_the_first_request():
 # --- with the rest of the engine
 
 
-@pytest.mark.parametrize(
-    "schedule", [Staggered(0.01), Hedged(0.01)], ids=lambda schedule: type(schedule).__name__
-)
-async def test_with_a_schedule_the_depth_of_the_turn_says_the_stage(schedule):
-    small, big = Model("small", "no"), Model("big", "no")
-    stages = [Stage(small, turns=2), Stage(big, carry="best")]
-    result = await Escalate(stages, concurrency_budget=2, schedule=schedule).sample("x", [yes])
-    assert len(result.slices) == 6
-    for s in result.slices:
-        assert s.generation.model == ("small" if s.depth < 2 else "big")
-
-
-async def test_a_permanent_error_with_a_schedule(virtual_clock):
-    small = ScriptedBackend(lambda request: AuthenticationFailed("401"))
-    stages = [Stage(small, turns=2), Stage(Model("big", "yes"))]
-    strategy = Escalate(stages, concurrency_budget=2, schedule=Staggered(0.01))
-    result = await strategy.sample("x", [yes])
-    # Their second turns would have met the same error.
-    assert [str(s.outcome) for s in result.slices] == ["errored", "passed"]
-
-
-async def test_a_plugin_may_change_the_number_of_turns():
-    @hook("sampling_loop_start")
-    async def longer(payload, ctx=None):
-        return payload.model_copy(update={"loop_budget": 4})
-
-    small, big = Model("small", "no"), Model("big", "no")
-    strategy = Escalate([Stage(small), Stage(big)], plugins=[PluginSet("p", [longer])])
-    result = await strategy.sample("x", [yes])
-    assert models(result) == ["small", "big", "big", "big"]
-
-
-async def test_the_ledger_has_a_row_for_each_turn_and_a_sum_for_each_model():
-    def priced(model, text):
-        return Generation(text, usage=Usage(1, 10, 20), model=model)
-
-    small = ScriptedBackend([priced("small", "no")], cycle=True)
-    big = ScriptedBackend([priced("big", "yes")], cycle=True)
-    prices = {"small": Price(1, 1), "big": Price(10, 10)}
-    result = await Escalate([Stage(small, turns=2), Stage(big)]).sample("x", [yes])
-    ledger = result.ledger(prices)
-    assert [row.model for row in ledger.rows] == ["small", "small", "big"]
-    assert ledger.by_model["small"].requests == 2
-    assert ledger.by_model["big"].cost == pytest.approx(30e-6 * 10)
-    assert ledger.total.cost == pytest.approx(30e-6 * 12)
-    shown = [line.strip().partition("  ")[0] for line in str(ledger).splitlines()]
-    drawn = ["attempt 1, small", "attempt 2, small", "attempt 3, big*"]
-    assert shown == ["draw", *drawn, "small", "big", "total"]
-
-
 async def test_sync_calls_close_the_connections_of_all_stages():
     closed: list[str] = []
 
@@ -553,26 +344,3 @@ async def test_sync_calls_close_the_connections_of_all_stages():
 
     assert await anyio.to_thread.run_sync(threaded) == "yes"
     assert sorted(closed) == ["big", "big", "judge", "judge", "small", "small"]
-
-
-async def test_a_journal_tells_escalations_apart():
-    def identity(*stages):
-        return identity_of(Escalate(stages))
-
-    small, big = Model("small", "x"), Model("big", "x")
-    one = identity(Stage(small, turns=2), Stage(big))
-    assert one == identity(Stage(small, turns=2), Stage(big))
-    assert "0x" not in str(one)
-    for other in (
-        identity(Stage(small, turns=2), Stage(big, carry="best")),
-        identity(Stage(small, turns=2), Stage(Model("huge", "x"))),
-        identity(Stage(small), Stage(big, turns=2)),
-        identity(Stage(small, turns=2), Stage(big, requirements=[checks.word_count(at_least=2)])),
-    ):
-        assert one != other
-
-
-async def test_nothing_passes():
-    strategy = Escalate([Stage(Model("small", "no")), Stage(Model("big", "no"))])
-    with pytest.raises(SamplingFailed):
-        (await strategy.sample("x", [yes])).unwrap()

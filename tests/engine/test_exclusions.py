@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from engine_kit import by_iteration
 
-from mellea_like import BestOf, Collect, Escalate, RejectionSamplingStrategy, sample_many
+from mellea_like import BestOf, Budget, Collect, Escalate, RejectionSamplingStrategy, sample_many
 from mellea_like.core.prices import Price
 from mellea_like.sampling import check_together, why_not_together
 from mellea_like.sampling.escalate import ExpectedCost, Stage
@@ -43,7 +43,9 @@ PAIRS = {
     ("rounds", "lanes"): lambda: breadth(strategy(concurrency_budget=2)),
     ("rounds", "scored"): lambda: breadth(strategy(selection=BestOf(len))),
     ("rounds", "schedule"): lambda: breadth(strategy(schedule=Staggered(1))),
-    ("rounds", "stages"): lambda: breadth(stages()),
+    ("rounds", "stage_budget"): lambda: breadth(
+        Escalate([Stage(MODEL, budget=Budget(requests=1))])
+    ),
 }
 ELSEWHERE = {("agent", "collect"), ("choices", "collect")}
 

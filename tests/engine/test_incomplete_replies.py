@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from random import Random
-
-import anyio
 import pytest
 from pydantic import BaseModel, model_validator
 
 from mellea_like import (
-    FunctionBackend,
     Generation,
     Message,
     MultiTurnStrategy,
@@ -18,16 +14,13 @@ from mellea_like import (
     Requirement,
     checks,
 )
-from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core import Usage
 from mellea_like.core.tools import Tool, ToolCall
-from mellea_like.errors import RequirementError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 CUT = Generation("one two", usage=Usage(1, 3, 256), finish_reason="length")
-TOOLS = {"extra": {"tools": [{"type": "function", "function": {"name": "f"}}]}}
 
 
 @pytest.mark.parametrize(
@@ -54,21 +47,6 @@ async def test_what_is_no_answer_fails_and_its_reason_reaches_the_repair(strateg
     assert failed.reason in backend.requests[1].messages[-1].content
 
 
-async def test_what_is_no_answer_is_not_validated_and_may_be_the_best_failure():
-    asked = []
-
-    class First(RejectionSamplingStrategy):
-        def select_from_failure(self, slices):
-            asked.append([s.reason for s in slices])
-            return 0
-
-    checked = []
-    check = Requirement("c", lambda c: bool(checked.append(c.text)), inline=True)
-    result = await First(ScriptedBackend([CUT]), loop_budget=1).sample("do", [check])
-    assert (result.success, result.best.text, checked) == (False, "one two", [])
-    assert asked == [[result.best.reason]]
-
-
 @pytest.mark.parametrize("reply", [CUT, Generation(" ")], ids=["cut", "empty"])
 async def test_accept_incomplete_takes_it_for_an_answer(reply):
     strategy = RejectionSamplingStrategy(ScriptedBackend([reply]), accept_incomplete=True)
@@ -83,22 +61,6 @@ async def test_accept_incomplete_takes_it_for_an_answer(reply):
 async def test_an_empty_reply_meets_no_requirement_that_nothing_is_wrong_with(check):
     strategy = RejectionSamplingStrategy(ScriptedBackend([" ", "whole"]))
     assert (await strategy.sample("do", [check])).unwrap() == "whole"
-
-
-@pytest.mark.parametrize("lanes", [1, 4, 8])
-async def test_of_the_winners_none_is_empty_though_empty_replies_are_the_fastest(lanes):
-    chance = Random(lanes)
-
-    async def draw(request):
-        empty = chance.random() < 0.05
-        await anyio.sleep(0.1 if empty else chance.uniform(0.8, 1.2))
-        return Generation(" " if empty else "whole", finish_reason="stop")
-
-    check = Requirement("c", lambda c: "x" not in c.text, inline=True)
-    strategy = RejectionSamplingStrategy(FunctionBackend(draw), concurrency_budget=lanes)
-    results = [await strategy.sample("do", [check]) for _ in range(100)]
-    assert {result.unwrap() for result in results} == {"whole"}
-    assert any(s.reason.startswith("the reply is empty") for r in results for s in r.slices)
 
 
 class Nothing(BaseModel):
@@ -149,17 +111,6 @@ async def test_a_stream_shows_nothing_of_an_empty_reply(release):
     async with stream as reply:
         assert "".join([piece async for piece in reply]) == "  whole"
     assert reply.result.success
-
-
-@pytest.mark.parametrize("asked", ["call", "backend"])
-async def test_tools_that_were_asked_for_may_be_called(asked):
-    reply = Generation('[{"id": "1"}]', finish_reason="tool_calls")
-    backend = ScriptedBackend([reply])
-    if asked == "backend":
-        backend.defaults = OpenAIBackend("m", base_url="http://x", options=TOOLS).defaults
-    options = TOOLS if asked == "call" else None
-    result = await RejectionSamplingStrategy(backend).sample("do", options=options)
-    assert result.unwrap() == '[{"id": "1"}]'
 
 
 @pytest.mark.parametrize(
@@ -220,23 +171,3 @@ async def test_of_many_reasons_the_first_few_reach_the_prompt():
     prompt = backend.requests[1].messages[-1].content
     assert len(prompt) < 4000
     assert "… and 4,980 more" in prompt
-
-
-async def test_a_long_reason_is_shortened_in_the_prompt_and_whole_in_the_record():
-    said = "x" * 100_000
-    check = Requirement("short", lambda c: (c.text == "yes", said), inline=True)
-    backend = ScriptedBackend(["no", "yes"])
-    result = await RepairTemplateStrategy(backend).sample("do", [check])
-    assert result.slices[0].verdicts[0].reason == said
-    assert len(backend.requests[1].messages[-1].content) < 3000
-    assert "more characters" in backend.requests[1].messages[-1].content
-
-
-async def test_a_validators_error_that_quotes_a_long_reply_is_short_in_the_log(caplog):
-    def broken(candidate):
-        raise LookupError("x" * 10**6)
-
-    check = Requirement("c", broken, inline=True)
-    with pytest.raises(RequirementError):
-        await RejectionSamplingStrategy(ScriptedBackend(["a"] * 9)).sample("do", [check])
-    assert 0 < max(len(record.getMessage()) for record in caplog.records) < 3000

@@ -1,4 +1,4 @@
-"""Messages of all kinds in calls: dicts, parts, tool calls, and their repairs."""
+"""Messages of all kinds in calls: dicts, parts and tools' messages, and their repairs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ import pytest
 
 from mellea_like.backends import FunctionBackend
 from mellea_like.core.conversation import Context, Message
-from mellea_like.core.generation import Generation
 from mellea_like.core.parts import Image, Text
 from mellea_like.core.requirement import Requirement
-from mellea_like.core.tools import ToolCall
-from mellea_like.errors import SamplingFailed
-from mellea_like.hooks import HookType, hook
-from mellea_like.sampling.strategies import (
-    MultiTurnStrategy,
-    RejectionSamplingStrategy,
-    RepairTemplateStrategy,
-)
+from mellea_like.sampling.strategies import RejectionSamplingStrategy, RepairTemplateStrategy
 from tests.support.messages import PNG
 
 pytestmark = pytest.mark.anyio
@@ -45,44 +37,6 @@ async def test_dicts_are_actions_and_contexts():
         (slice_,) = result.slices
         assert (slice_.action, slice_.context) == (said, Context([told]))
         assert slice_.context_after.messages == (told, said, Message("assistant", "Hello."))
-
-
-CALLS = (ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}"))
-
-
-def calling(_):
-    return Generation("", None, model="m", finish_reason="tool_calls", tool_calls=CALLS)
-
-
-async def test_a_reply_that_calls_tools_unasked_is_no_answer():
-    strategy = RejectionSamplingStrategy(FunctionBackend(calling, inline=True), loop_budget=1)
-    result = await strategy.sample("Look.")
-    with pytest.raises(SamplingFailed):
-        result.unwrap()
-    assert result.slices[0].reason == (
-        "the reply calls a tool, and no tools were asked for: answer with text"
-    )
-
-
-async def test_each_call_of_a_rejected_reply_is_answered_before_the_user_speaks():
-    asked = []
-
-    def reply(request):
-        asked.append(request.messages)
-        return calling(request)
-
-    strategy = MultiTurnStrategy(FunctionBackend(reply, inline=True), loop_budget=2)
-    await strategy.sample("Look.")
-    first, second = asked
-    assert second[:1] == first
-    assert second[1] == Message("assistant", "", tool_calls=CALLS)
-    assert [(m.role, m.tool_call_id) for m in second[2:]] == [
-        ("tool", "a"),
-        ("tool", "b"),
-        ("user", None),
-    ]
-    assert "was not run" in second[2].text
-    assert "no tools were asked for" in second[4].text
 
 
 @pytest.mark.parametrize(
@@ -115,27 +69,3 @@ async def test_a_template_repairs_below_parts_and_behind_a_tool_s_message(action
     await strategy.sample(action, [Requirement("long", long, inline=True)])
     assert asked[0] == (action,)
     assert repaired(asked[1])
-
-
-async def test_hooks_and_records_have_what_was_said_as_it_was():
-    heard = []
-
-    @hook(HookType.GENERATION_PRE_CALL)
-    async def sent(payload):
-        heard.append(payload.messages)
-
-    @hook(HookType.GENERATION_POST_CALL)
-    async def answered(payload):
-        heard.append(payload.generation.tool_calls)
-
-    picture = Message("user", ["What?", Image(data=PNG)])
-    strategy = RejectionSamplingStrategy(
-        FunctionBackend(calling, inline=True),
-        loop_budget=1,
-        accept_incomplete=True,
-        plugins=[sent, answered],
-    )
-    result = await strategy.sample(picture)
-    assert heard == [(picture,), CALLS]
-    assert result.slices[0].messages == (picture,)
-    assert result.to_dict()["slices"][0]["action"]["text"] == picture.text

@@ -45,10 +45,3 @@ async def test_it_ends_the_call_and_cancels_the_others():
     assert [s.iteration for s in result.slices if s.passed] == [1, 2]
     assert result.count(Outcome.CANCELLED) == 2
     assert anyio.current_time() == 2
-
-
-async def test_one_lane_that_passes_is_not_enough():
-    draws = {1: after(1, "yes"), 2: after(2, "no")}
-    strategy = RejectionSamplingStrategy(by_iteration(draws), loop_budget=1, concurrency_budget=2)
-    result = await strategy.sample("do", [yes])
-    assert (result.success, result.count(Outcome.FAILED)) == (True, 1)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +13,6 @@ from mellea_like import (
     Outcome,
     RejectionSamplingStrategy,
     Requirement,
-    SamplingFailed,
     requirement,
 )
 from mellea_like.backends import FunctionBackend, MarkovBackend, OpenAIBackend, ScriptedBackend
@@ -152,14 +147,6 @@ async def test_a_pickled_results_errors_keep_their_causes():
     assert [str(e) for e in there_and_back(result).errors] == [str(e) for e in result.errors]
 
 
-async def test_an_error_takes_its_result_along():
-    strategy = RejectionSamplingStrategy(FunctionBackend(answer), loop_budget=1)
-    result = await strategy.sample("do", [Requirement("fails", lambda c: False)])
-    with pytest.raises(SamplingFailed) as raised:
-        result.unwrap()
-    assert there_and_back(raised.value).result.to_dict() == result.to_dict()
-
-
 def strategies():
     backend = FunctionBackend(answer)
     limiters = [
@@ -199,40 +186,3 @@ def test_a_backend_that_has_open_connections_leaves_them_behind():
     again = there_and_back(RejectionSamplingStrategy(backend)).settings.backend
     assert (again.model, again.base_url, repr(again)) == ("m", backend.base_url, repr(backend))
     assert again._clients is not backend._clients
-
-
-def test_a_decorated_requirement_is_the_modules_own_in_another_process():
-    assert there_and_back(is_yes) is is_yes
-    combined = there_and_back(is_yes & is_yes)
-    assert combined.parts == (is_yes, is_yes)
-
-
-def test_a_strategy_of_the_main_program_goes_to_a_worker_of_multiprocessing(tmp_path: Path):
-    script = tmp_path / "main.py"
-    script.write_text(
-        textwrap.dedent("""
-            import multiprocessing
-            from mellea_like import RejectionSamplingStrategy, requirement
-            from mellea_like.backends import FunctionBackend
-
-            def answer(request):
-                return "yes"
-
-            @requirement("is yes")
-            def is_yes(candidate):
-                return candidate.text == "yes"
-
-            def sample(strategy):
-                return strategy.sample_sync("do")
-
-            if __name__ == "__main__":
-                strategy = RejectionSamplingStrategy(FunctionBackend(answer), requirements=[is_yes])
-                with multiprocessing.get_context("spawn").Pool(1) as pool:
-                    result = pool.apply(sample, [strategy])
-                print(result.unwrap(), result.best.requirements == (is_yes,))
-        """)
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=50, check=False
-    )
-    assert (done.stdout, done.stderr) == ("yes True\n", "")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 from engine_kit import a_slice, by_iteration, says, yes
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mellea_like import (
     BestOf,
     Collect,
-    Context,
-    Instruction,
-    Message,
     Outcome,
-    RejectionSamplingStrategy,
     Requirement,
     SamplingFailed,
     SamplingTimeout,
@@ -22,15 +20,12 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import StopReason
 from mellea_like.errors import Blocked, HookError, LimitExceeded, RateLimited, RequirementError
 from mellea_like.kernel.ending import conclude, first_passed
-from mellea_like.kernel.ports import Ask, Facts, Stop, turn_of
+from mellea_like.kernel.ports import Facts, Stop, turn_of
 from mellea_like.options.ordered import Ordered
+from mellea_like.options.scheduled import TurnPool
 from mellea_like.options.selected import Selected
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
-from mellea_like.sampling.prepare import (
-    check_judge,
-    check_requirements,
-    prepare_call,
-)
+from mellea_like.sampling.prepare import check_judge, check_requirements
 from mellea_like.selections import SelectionFacts
 
 P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
@@ -54,15 +49,6 @@ def good(score=None):
 
 def bad(score=None):
     return ValidationResult(False, "", score)
-
-
-# --- turns ------------------------------------------------------------------------------------
-
-
-def test_ranks_go_by_depth_before_subsample():
-    turns = [turn_of(s, d, 2) for s in range(2) for d in range(2)]
-    asks = [Ask(*turn, turn.subsample, Instruction("do"), Context()) for turn in turns]
-    assert [ask.iteration for ask in sorted(asks, key=lambda ask: ask.rank)] == [1, 3, 2, 4]
 
 
 # --- selection --------------------------------------------------------------------------------
@@ -279,19 +265,6 @@ def test_why_a_call_with_a_pass_stopped_and_whether_it_has_an_answer(
         assert (ending.decision is None) == (undecided or by_rank)
 
 
-def test_the_selection_is_given_the_failed_slices_alone_and_its_answer_is_translated():
-    given = []
-
-    def last(slices):
-        given.extend(slices)
-        return len(slices) - 1
-
-    first, second = a_slice(5, F), a_slice(6, F)
-    ending = end([cancelled, first, errored, second, cancelled], select=last)
-    assert given == [first, second]
-    assert ending.best_index == 3
-
-
 def test_a_timeout_names_the_call_and_comes_from_the_first_error():
     ending = end([errored], timed_out=True)
     assert "the id" in str(ending.error)
@@ -302,38 +275,14 @@ def test_a_timeout_names_the_call_and_comes_from_the_first_error():
 # --- preparation ------------------------------------------------------------------------------
 
 
-def plan(action, requirements=()):
-    return prepare_call(RejectionSamplingStrategy(by_iteration({})).settings, action, requirements)
-
-
-def test_an_instruction_that_has_all_requirements_stays_the_same_object():
-    action = Instruction("do", requirements=(yes,))
-    assert plan(action).action is action
-    assert plan(action, [yes]).action is action
-
-
-def test_a_message_is_left_as_it_is():
-    message = Message("user", "hello")
-    assert plan(message, [yes]).action is message
-
-
 def test_an_inline_requirement_needs_something_to_run():
     with pytest.raises(ValueError, match="'x' is inline, but has no validator to run"):
         check_requirements([Requirement("x", inline=True)], "requirements")
 
 
-def test_requirements_may_come_from_any_iterable():
-    assert check_requirements(iter([yes, "a"]), "r") == (yes, "a")
-    assert check_requirements((), "r") == ()
-
-
 @pytest.mark.parametrize(
     "requirement",
-    [
-        Requirement("be kind"),
-        Requirement("be kind") & yes,
-        ~(yes | ~Requirement("be kind")),
-    ],
+    [Requirement("be kind"), Requirement("be kind") & yes, ~(yes | ~Requirement("be kind"))],
     ids=lambda r: r.description,
 )
 def test_a_judged_requirement_needs_a_judge_that_can(requirement):
@@ -353,4 +302,35 @@ def test_a_requirements_own_judge_counts_before_the_calls():
         check_judge(Requirement("be kind", judge="gpt"), able)
 
 
-# --- what a slice says ------------------------------------------------------------------------
+# --- turns -------------------------------------------------------------------------------------
+
+
+def test_a_chain_takes_the_turns_of_its_own_subsample_in_order():
+    pool = TurnPool(2, 3, pooled=False)
+    assert [pool.take(1) for _ in range(4)] == [*(turn_of(1, depth, 3) for depth in range(3)), None]
+    assert pool.left == 3
+    assert pool.take(0) == turn_of(0, 0, 3)
+
+
+def test_a_fresh_chain_borrows_from_the_subsample_that_has_most_left():
+    pool = TurnPool(3, 2, pooled=True)
+    pool.take(0)
+    assert pool.take(3) == turn_of(1, 0, 2)
+    assert pool.take(3) == turn_of(2, 0, 2)
+    assert pool.take(4) == turn_of(0, 1, 2)
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.booleans(), st.lists(st.integers(0, 6)))
+def test_each_turn_is_taken_once_and_keeps_its_id(subsamples, loop_budget, pooled, chains):
+    pool = TurnPool(subsamples, loop_budget, pooled=pooled)
+    taken = []
+    for chain in chains:
+        could = pool.has(chain)
+        turn = pool.take(chain)
+        assert could == (turn is not None)
+        if turn is not None:
+            taken.append(turn)
+            assert turn == turn_of(turn.subsample, turn.depth, loop_budget)
+            assert pooled or turn.subsample == chain
+    assert len(set(taken)) == len(taken)
+    assert pool.left == subsamples * loop_budget - len(taken)

@@ -6,42 +6,20 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_kit import Unmetered, after, by_iteration, outcomes, yes
+from engine_kit import Unmetered, by_iteration, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core import StopReason
-from mellea_like.errors import (
-    BackendTimeout,
-    BackendUnavailable,
-    MalformedResponse,
-    RateLimited,
-)
-from mellea_like.hooks import HookType
+from mellea_like.errors import BackendTimeout, BackendUnavailable, RateLimited
 from mellea_like.limits import LimitedBackend
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry, RetryBackend
-from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 
 def strategy(backend: Any, **settings: Any) -> RejectionSamplingStrategy:
     return RejectionSamplingStrategy(backend, **{"loop_budget": 1, **settings})
-
-
-def failing_first(error: Exception, times: int, then: str = "yes") -> ScriptedBackend:
-    """Each iteration's first tries fail."""
-    return ScriptedBackend(lambda request: error if request.meta.retry < times else then)
-
-
-async def test_a_503_is_retried_inside_its_iteration_and_both_requests_count():
-    backend = failing_first(BackendUnavailable("overloaded", status=503), 1)
-    result = await strategy(backend).sample("do", [yes])
-    assert outcomes(result) == {1: "passed"}
-    assert backend.statistics().started == 2
-    assert (result.usage.requests, result.usage.unknown) == (2, 1)
-    assert result.errors == ()
 
 
 async def test_retries_count_where_the_backend_keeps_no_meter():
@@ -58,83 +36,12 @@ async def test_retries_count_where_the_backend_keeps_no_meter():
     assert result.usage.requests == 3
 
 
-async def test_a_reply_that_can_not_be_read_costs_its_turn_instead():
-    backend = by_iteration({1: MalformedResponse("what?")}, "yes")
-    result = await strategy(backend, loop_budget=2).sample("do", [yes])
-    assert outcomes(result) == {1: "errored", 2: "passed"}
-
-
-async def test_no_retry_means_none():
-    backend = failing_first(BackendUnavailable("down"), 1)
-    with pytest.raises(BackendUnavailable):
-        await strategy(backend, retry=None).sample("do", [yes])
-    assert backend.statistics().started == 1
-
-
-async def test_hooks_see_each_retry():
-    recording = RecordingPlugin()
-    backend = failing_first(BackendUnavailable("down"), 2)
-    await strategy(backend, plugins=[recording]).sample("do", [yes])
-    seen = [(p.hook, p.retry) for p in recording.payloads if str(p.hook).startswith("generation_")]
-    expected = [
-        (HookType.GENERATION_PRE_CALL, 0),
-        (HookType.GENERATION_ERROR, 0),
-        (HookType.GENERATION_PRE_CALL, 1),
-        (HookType.GENERATION_ERROR, 1),
-        (HookType.GENERATION_PRE_CALL, 2),
-        (HookType.GENERATION_POST_CALL, 2),
-    ]
-    assert seen == expected
-
-
-async def test_judges_are_retried_too():
-    judge = failing_first(BackendUnavailable("down"), 1, then='{"passed": true, "reason": ""}')
-    result = await strategy(by_iteration({}), judge=judge).sample("do", ["be kind"])
-    assert result.success
-    assert result.usage.requests == 3
-
-
-async def test_siblings_and_other_calls_on_the_backend_wait_when_one_is_told_to():
-    told = RateLimited("slow down", status=429, retry_after=30.0)
-    sent: list[float] = []
-
-    def rule(request: Any) -> Any:
-        sent.append(anyio.current_time())
-        if len(sent) == 1:
-            return told
-        return after(1, "no")
-
-    backend = ScriptedBackend(rule)
-    async with anyio.create_task_group() as calls:
-        calls.start_soon(strategy(backend, loop_budget=2, concurrency_budget=2).sample, "a", [yes])
-        await anyio.sleep(5)
-        calls.start_soon(strategy(backend).sample, "b", [yes])
-    start = sent[0]
-    early = [at - start for at in sent if at - start < 30]
-    assert early == pytest.approx([0, 0])  # Nobody sends anything until the time is up.
-    assert len(sent) == 6
-    assert max(at - start for at in sent) < 40
-
-
 async def test_a_wait_beyond_the_calls_deadline_is_not_begun():
     told = RateLimited("slow down", status=429, retry_after=30.0)
     backend = ScriptedBackend([told], cycle=True)
     with pytest.raises(RateLimited):
         await strategy(backend, loop_budget=5, timeout=10).sample("do", [yes])
     assert anyio.current_time() < 10
-
-
-async def test_within_the_deadline_a_told_wait_is_kept_and_the_call_passes():
-    backend = failing_first(RateLimited("slow down", status=429, retry_after=30.0), 1)
-    result = await strategy(backend, timeout=40).sample("do", [yes])
-    assert result.success
-    assert 30 <= result.elapsed < 34
-
-
-async def test_the_iterations_own_time_limit_holds_through_its_retries():
-    backend = failing_first(RateLimited("slow down", status=429, retry_after=60.0), 1)
-    with pytest.raises(BackendTimeout, match="longer than 5 s"):
-        await strategy(backend, iteration_timeout=5).sample("do", [yes])
 
 
 async def test_a_backend_that_retries_by_itself_is_left_to_it():
@@ -149,31 +56,7 @@ async def test_a_backend_that_retries_by_itself_is_left_to_it():
         assert inner.statistics().started - before == 2
 
 
-async def test_a_budget_that_ends_the_retries_leaves_the_error_to_be_seen():
-    down = BackendUnavailable("down")
-    backend = ScriptedBackend([down], cycle=True)
-    budget = Budget(requests=2)
-    recording = RecordingPlugin()
-    call = strategy(backend, loop_budget=2, retry=Retry(attempts=5), plugins=[recording])
-    with pytest.raises(Exception, match="budget") as caught:
-        await call.sample("do", [yes], budget=budget)
-    assert caught.value.__cause__ is down
-    assert backend.statistics().started == 2
-    ended = next(p for p in recording.payloads if p.hook is HookType.SAMPLING_LOOP_END)
-    assert ended.stop_reason is StopReason.BUDGET
-
-
 @pytest.mark.parametrize("wrong", [3, True, "twice", Retry])
 async def test_what_is_no_retry_policy_is_refused(wrong):
     with pytest.raises(TypeError, match="retry is a Retry"):
         strategy(by_iteration({}), retry=wrong)
-
-
-async def test_what_is_tried_again_is_logged_with_its_ids(caplog):
-    caplog.set_level("INFO", logger="mellea_like")
-    backend = failing_first(BackendUnavailable("overloaded"), 1)
-    result = await strategy(backend).sample("do", [yes])
-    [record] = caplog.records
-    assert record.levelname == "INFO"
-    assert "try 1 failed: BackendUnavailable: overloaded; the next one is in" in record.message
-    assert (record.sampling_id, record.iteration) == (result.sampling_id, 1)

@@ -6,11 +6,9 @@ import logging
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, outcomes, says, yes
 
-from mellea_like import Generation, RejectionSamplingStrategy, Requirement, requirement
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import current_iteration
 from mellea_like.kernel.ports import turn_of
 from mellea_like.runtime.logs import IterationFilter
@@ -25,22 +23,6 @@ pytestmark = pytest.mark.anyio
 def test_rule_02_the_id_follows_from_the_turn(subsample, depth, loops, iteration):
     turn = turn_of(subsample, depth, loops)
     assert turn == (iteration, subsample, depth)
-
-
-async def test_rule_02_ids_start_at_1_and_are_unique_in_the_call(virtual_clock):
-    strategy = RejectionSamplingStrategy(by_iteration({}), loop_budget=3, concurrency_budget=4)
-    result = await strategy.sample("do", [yes])
-    assert sorted(s.iteration for s in result.slices) == list(range(1, 13))
-    for s in result.slices:
-        assert s.iteration == s.subsample * 3 + s.depth + 1
-        assert s.chain == s.subsample
-
-
-async def test_rule_02_ids_are_not_monotonic_in_time(virtual_clock):
-    backend = by_iteration({1: after(5, "no"), 2: after(1, "no")})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
-    result = await strategy.sample("do", [yes])
-    assert [s.iteration for s in result.slices] == [2, 1]
 
 
 async def test_rule_02_generation_and_validation_see_their_own_slices_id(virtual_clock):
@@ -80,20 +62,6 @@ async def test_rule_02_generation_and_validation_see_their_own_slices_id(virtual
     assert len({own for _, own, _ in seen}) == 6
 
 
-async def test_rule_02_a_validator_in_a_thread_sees_its_slices_id():
-    seen = []
-
-    @requirement("in a thread")
-    def in_thread(candidate):
-        seen.append((int(candidate.text), current_iteration()))
-        return False
-
-    backend = FunctionBackend(lambda request: str(request.meta.iteration), inline=True)
-    strategy = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=2)
-    await strategy.sample("do", [in_thread])
-    assert sorted(seen) == [(1, 1), (2, 2), (3, 3), (4, 4)]
-
-
 async def test_rule_02_log_records_carry_the_ids_of_the_slice_they_belong_to(virtual_clock, caplog):
     log = logging.getLogger("somebody.elses")
     caplog.handler.addFilter(ids := IterationFilter())
@@ -122,32 +90,3 @@ async def test_rule_02_log_records_carry_the_ids_of_the_slice_they_belong_to(vir
         assert record.sampling_id == result.sampling_id
         assert record.iteration == record.args[0]
         assert record.subsample == (record.args[0] - 1) // 2
-
-
-async def test_rule_02_a_call_inside_a_validator_has_ids_of_its_own(virtual_clock):
-    inner = RejectionSamplingStrategy(by_iteration({2: "yes"}), loop_budget=2)
-    seen = []
-
-    async def nested(candidate):
-        before = current_iteration()
-        result = await inner.sample("inner", [yes])
-        seen.append((before, outcomes(result), current_iteration()))
-        return False
-
-    outer = RejectionSamplingStrategy(by_iteration({}), loop_budget=1, concurrency_budget=3)
-    await outer.sample("outer", [Requirement("nested", nested)])
-    expected = {1: "failed", 2: "passed"}
-    assert sorted(seen, key=lambda s: s[0]) == [(i, expected, i) for i in (1, 2, 3)]
-
-
-async def test_rule_02_requests_carry_the_ids_too(virtual_clock):
-    backend = ScriptedBackend(["no", "yes"])
-    strategy = RejectionSamplingStrategy(backend, loop_budget=3, timeout=60)
-    result = await strategy.sample("do", [says("yes")])
-    metas = [request.meta for request in backend.requests]
-    assert [(m.iteration, m.subsample, m.purpose, m.retry) for m in metas] == [
-        (1, 0, "generate", 0),
-        (2, 0, "generate", 0),
-    ]
-    assert {m.sampling_id for m in metas} == {result.sampling_id}
-    assert [m.deadline - m.call_started for m in metas] == [60, 60]

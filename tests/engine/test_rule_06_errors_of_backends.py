@@ -97,27 +97,6 @@ async def test_rule_06_a_permanent_error_of_the_judge_ends_its_subsample_too():
     assert (len(backend.requests), len(judge.requests)) == (4, 4)
 
 
-async def test_rule_06_a_transient_error_keeps_the_repair_that_was_under_way():
-    backend = ScriptedBackend(["no", BackendUnavailable("503"), "yes"])
-    strategy = RejectionSamplingStrategy(backend, loop_budget=3, retry=None)
-    result = await strategy.sample("do", [yes])
-    assert [s.outcome for s in result.slices] == [
-        Outcome.FAILED,
-        Outcome.ERRORED,
-        Outcome.PASSED,
-    ]
-    assert backend.requests[1].messages == backend.requests[2].messages
-
-
-async def test_rule_06_transient_errors_until_the_turns_are_spent_raise_the_first():
-    first = BackendUnavailable("first")
-    backend = ScriptedBackend([first, RateLimited("second"), BackendTimeout("third")])
-    with pytest.raises(BackendUnavailable) as caught:
-        await RejectionSamplingStrategy(backend, loop_budget=3, retry=None).sample("do", [yes])
-    assert caught.value is first
-    assert len(backend.requests) == 3
-
-
 @pytest.mark.parametrize("error", CONNECTIONS, ids=name)
 async def test_rule_06_a_functions_connection_error_is_tried_again_and_then_costs_its_turn(error):
     asked = []
@@ -135,18 +114,6 @@ async def test_rule_06_a_functions_connection_error_is_tried_again_and_then_cost
     assert result.errors == (error,)
     assert result.usage.requests == 5
     assert not hasattr(result.errors[0], "retryable")
-
-
-async def test_rule_06_without_retries_a_connection_error_costs_its_turn_and_is_raised_at_last():
-    def function(request):
-        raise ConnectionError("broken")
-
-    asked = []
-    backend = FunctionBackend(function, inline=True)
-    strategy = RejectionSamplingStrategy(backend, loop_budget=4, retry=None)
-    with pytest.raises(ConnectionError, match="broken"):
-        await strategy.sample("do", [yes], on_slice=lambda s: asked.append(s.iteration))
-    assert asked == [1, 2, 3, 4]
 
 
 async def test_rule_06_a_connection_error_that_a_call_inside_has_retried_is_not_tried_again():

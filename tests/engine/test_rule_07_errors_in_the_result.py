@@ -7,10 +7,10 @@ import logging
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import RejectionSamplingStrategy, Requirement, SamplingFailed
+from mellea_like import RejectionSamplingStrategy, SamplingFailed
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core import StopReason
-from mellea_like.errors import BackendUnavailable, InvalidRequest, RateLimited, RequirementError
+from mellea_like.errors import InvalidRequest, RateLimited
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -29,22 +29,6 @@ async def test_rule_07_every_error_is_logged_as_a_warning_with_its_ids(caplog):
     assert {w.name for w in warnings.values()} == {"mellea_like"}
 
 
-async def test_rule_07_errors_stand_in_the_result_beside_a_success():
-    first, second = RateLimited("1"), BackendUnavailable("2")
-    backend = ScriptedBackend([first, second, "yes"])
-    result = await RejectionSamplingStrategy(backend, retry=None).sample("do", [yes])
-    assert result.success
-    assert result.errors == (first, second)
-
-
-async def test_rule_07_errors_stand_in_the_order_they_happened():
-    late, early = RateLimited("late"), RateLimited("early")
-    backend = by_iteration({1: after(2, late), 2: after(1, early), 3: after(3, "yes")})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=3, retry=None)
-    result = await strategy.sample("do", [yes])
-    assert result.errors == (early, late)
-
-
 async def test_rule_07_where_nothing_was_judged_the_first_error_is_raised_as_it_is():
     class Mine(Exception):
         pass
@@ -56,16 +40,6 @@ async def test_rule_07_where_nothing_was_judged_the_first_error_is_raised_as_it_
         await strategy.sample("do", [yes])
     assert caught.value is first
     assert type(caught.value) is Mine
-
-
-async def test_rule_07_a_note_names_the_sampling_id_and_counts_the_errors(caplog):
-    backend = by_iteration({}, default=RateLimited)
-    strategy = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=2, retry=None)
-    with pytest.raises(RateLimited) as caught:
-        await strategy.sample("do", [yes])
-    [note] = caught.value.__notes__
-    assert caplog.records[0].sampling_id in note
-    assert "4 draws errored" in note
 
 
 async def test_rule_07_a_failure_beside_errors_gives_a_result_and_unwrap_raises_from_the_first():
@@ -82,24 +56,3 @@ async def test_rule_07_a_failure_beside_errors_gives_a_result_and_unwrap_raises_
     assert caught.value.__cause__ is error
     assert caught.value.result is result
     assert "attempt 2: say yes: it lacks yes" in str(caught.value)
-
-
-async def test_rule_07_without_any_error_unwrap_raises_from_nothing():
-    result = await RejectionSamplingStrategy(ScriptedBackend(["no"]), loop_budget=1).sample(
-        "do", [yes]
-    )
-    with pytest.raises(SamplingFailed) as caught:
-        result.unwrap()
-    assert caught.value.__cause__ is None
-
-
-async def test_rule_07_a_validators_errors_alone_are_raised_too():
-    def broken(candidate):
-        raise ZeroDivisionError("bug")
-
-    backend = by_iteration({})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=2)
-    with pytest.raises(RequirementError, match="ZeroDivisionError: bug") as caught:
-        await strategy.sample("do", [Requirement("broken", broken, inline=True)])
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert "2 draws errored" in caught.value.__notes__[0]

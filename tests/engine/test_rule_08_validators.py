@@ -63,14 +63,6 @@ async def test_rule_08_by_default_an_exception_makes_the_slice_errored_and_the_n
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_rule_08_an_error_outweighs_another_requirements_failure(kind):
-    checks = [yes, Requirement("check", **kind)]
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["bad", "yes"]), validate_all=True)
-    result = await strategy.sample("do", checks)
-    assert outcomes(result) == {1: "errored", 2: "passed"}
-
-
-@pytest.mark.parametrize("kind", KINDS)
 async def test_rule_08_on_error_fail_makes_it_a_failed_verdict(kind):
     check = Requirement("check", on_error="fail", **kind)
     result = await RejectionSamplingStrategy(ScriptedBackend(["bad", "yes"])).sample("do", [check])
@@ -101,16 +93,6 @@ async def test_rule_08_on_error_raise_cancels_the_siblings_and_raises(kind):
         Outcome.CANCELLED,
         Outcome.CANCELLED,
     ]
-
-
-async def test_rule_08_a_timeout_with_on_error_raise_has_one_note():
-    async def slow(candidate):
-        await anyio.sleep(9)
-
-    check = Requirement("check", slow, timeout=1, on_error="raise")
-    with pytest.raises(TimeoutError, match="it took longer than 1 s") as caught:
-        await RejectionSamplingStrategy(ScriptedBackend(["no"])).sample("do", [check])
-    assert len(caught.value.__notes__) == 1
 
 
 @pytest.mark.parametrize("on_error", ["error", "fail", "raise"])
@@ -194,30 +176,6 @@ async def test_rule_08_no_combination_turns_an_exception_into_a_pass(combine, on
     assert not result.success
 
 
-class Repairing(BaseSamplingStrategy):
-    def repair(self, history):
-        raise RuntimeError("bug in repair")
-
-
-class Selecting(RejectionSamplingStrategy):
-    def select_from_failure(self, slices):
-        raise RuntimeError("bug in selection")
-
-
-async def test_rule_08_an_exception_in_repair_cancels_the_siblings_and_is_raised():
-    backend = by_iteration({1: after(1, "no")}, default=after(9, "no"))
-    strategy = Repairing(backend, loop_budget=2, concurrency_budget=3)
-    with pytest.raises(RuntimeError, match="bug in repair"):
-        await strategy.sample("do", [yes])
-    assert anyio.current_time() < 2
-    assert backend.statistics().cancelled == 2
-
-
-async def test_rule_08_repair_is_not_asked_when_no_turn_is_left_for_it():
-    result = await Repairing(by_iteration({}), loop_budget=1).sample("do", [yes])
-    assert not result.success
-
-
 async def test_rule_08_select_from_failure_may_return_what_is_an_index():
     class Last(RejectionSamplingStrategy):
         def select_from_failure(self, slices):
@@ -225,16 +183,6 @@ async def test_rule_08_select_from_failure_may_return_what_is_an_index():
 
     result = await Last(by_iteration({})).sample("do", [yes])
     assert result.best.iteration == 3
-
-
-async def test_rule_08_an_exception_in_select_from_failure_is_raised():
-    with pytest.raises(RuntimeError, match="bug in selection"):
-        await Selecting(by_iteration({}), loop_budget=1).sample("do", [yes])
-
-
-async def test_rule_08_select_from_failure_is_not_asked_after_a_success():
-    result = await Selecting(ScriptedBackend(["no", "yes"])).sample("do", [yes])
-    assert result.success
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from engine_kit import after, by_iteration, outcomes, yes
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.core import StopReason
 from mellea_like.errors import Blocked, HookError, InvalidRequest, SamplingTimeout
-from mellea_like.hooks import HookMode, HookType, Plugin, hook
+from mellea_like.hooks import HookType, Plugin, hook
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -44,25 +44,6 @@ async def test_rule_10_an_impossible_loop_budget_is_a_value_error_that_names_the
     with pytest.raises(ValueError, match="plugin Budgeteer set loop_budget to"):
         await strategy.sample("do", [yes])
     assert backend.requests == []
-
-
-async def test_rule_10_the_largest_loop_budget_is_allowed():
-    strategy = RejectionSamplingStrategy(
-        by_iteration({}), concurrency_budget=2, max_iterations=10, plugins=[budget(5)]
-    )
-    assert len((await strategy.sample("do", [yes])).slices) == 10
-
-
-async def test_rule_10_a_later_plugin_sees_the_earlier_ones_budget():
-    seen = []
-
-    @hook(HookType.SAMPLING_LOOP_START, priority=90)
-    async def look(payload):
-        seen.append(payload.loop_budget)
-
-    strategy = RejectionSamplingStrategy(by_iteration({}), plugins=[look, budget(2)])
-    await strategy.sample("do", [yes])
-    assert seen == [2]
 
 
 # --- exactly one end -----------------------------------------------------------------------------
@@ -114,25 +95,6 @@ async def test_rule_10_the_end_hook_fires_once_whatever_the_end(reply, settings,
     assert recording.payloads[-1] is end
 
 
-async def test_rule_10_the_end_hook_fires_where_nobody_listens_to_the_start():
-    ends = []
-
-    @hook(HookType.SAMPLING_LOOP_END)
-    async def end(payload):
-        ends.append(payload.stop_reason)
-
-    await RejectionSamplingStrategy(by_iteration({}), plugins=[end]).sample("do", [yes])
-    assert ends == ["exhausted"]
-
-
-async def test_rule_10_a_call_that_never_began_has_no_end():
-    recording = RecordingPlugin()
-    strategy = RejectionSamplingStrategy(by_iteration({}), plugins=[recording])
-    with pytest.raises(TypeError):
-        await strategy.sample("do", "a lone text")
-    assert recording.payloads == []
-
-
 async def test_rule_10_the_end_hook_is_shielded_from_the_cancellation_of_the_caller():
     done = []
 
@@ -167,15 +129,6 @@ class FailsAtTheEnd(Plugin):
         raise ValueError("at the end")
 
 
-async def test_rule_10_a_failing_end_hook_does_not_replace_the_result(caplog):
-    strategy = RejectionSamplingStrategy(by_iteration({}), plugins=[FailsAtTheEnd()])
-    result = await strategy.sample("do", [yes])
-    assert result.stop_reason is StopReason.EXHAUSTED
-    [record] = [r for r in caplog.records if "at the end" in r.getMessage()]
-    assert "FailsAtTheEnd failed at sampling_loop_end" in record.getMessage()
-    assert record.sampling_id == result.sampling_id
-
-
 @pytest.mark.parametrize("ends", ["an error", "a cancellation"])
 async def test_rule_10_a_failing_end_hook_does_not_replace_what_leaves_the_call(ends):
     reply = InvalidRequest if ends == "an error" else after(9, "no")
@@ -184,23 +137,3 @@ async def test_rule_10_a_failing_end_hook_does_not_replace_what_leaves_the_call(
     with error, anyio.move_on_after(1) as scope:
         await strategy.sample("do", [yes])
     assert scope.cancelled_caught == (ends == "a cancellation")
-
-
-async def test_rule_10_a_failing_end_hook_does_not_keep_the_end_from_the_others():
-    recording = RecordingPlugin()
-    told = []
-
-    @hook(HookType.SAMPLING_LOOP_END, priority=90)
-    async def later(payload):
-        told.append("later")
-
-    @hook(HookType.SAMPLING_LOOP_END, mode=HookMode.BACKGROUND)
-    async def behind(payload):
-        told.append("behind")
-
-    strategy = RejectionSamplingStrategy(
-        by_iteration({}), plugins=[FailsAtTheEnd(), later, behind, recording]
-    )
-    await strategy.sample("do", [yes])
-    assert told == ["later", "behind"]
-    assert len(recording.of(HookType.SAMPLING_LOOP_END)) == 1

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import warnings
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 from engine_kit import Unmetered, after, by_iteration, outcomes, yes
 
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement
-from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.hooks import HookMode, HookType, hook
-from mellea_like.runtime.task_stack import stack_of
 from mellea_like.runtime.threads import run_in_thread, thread_statistics
 
 pytestmark = pytest.mark.anyio
@@ -47,26 +44,6 @@ async def test_rule_12_no_task_is_left_whatever_the_end(virtual_clock, plugins, 
     assert backend.statistics() == now
 
 
-async def test_rule_12_a_losers_request_is_closed_when_the_call_returns(virtual_clock):
-    opened, closed = [], []
-
-    async def generate(request):
-        opened.append(request.meta.iteration)
-        try:
-            await anyio.sleep(request.meta.iteration)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(0.5)  # closing takes a while
-            closed.append(request.meta.iteration)
-        return Generation("yes")
-
-    strategy = RejectionSamplingStrategy(Unmetered(generate), loop_budget=1, concurrency_budget=3)
-    result = await strategy.sample("do", [yes])
-    assert outcomes(result) == {1: "passed", 2: "cancelled", 3: "cancelled"}
-    assert sorted(opened) == sorted(closed) == [1, 2, 3]
-    assert result.elapsed == pytest.approx(2.0)
-
-
 async def test_rule_12_a_backend_that_ignores_cancellation_is_waited_for_and_its_stack_logged(
     virtual_clock, caplog
 ):
@@ -90,35 +67,6 @@ async def test_rule_12_a_backend_that_ignores_cancellation_is_waited_for_and_its
     assert "stubborn_request" in message
     assert __file__.rsplit("/", 1)[-1] in message
     assert "await anyio.sleep(30" in message
-
-
-async def test_rule_12_a_backend_that_ends_within_the_grace_period_is_not_complained_of(
-    virtual_clock, caplog
-):
-    backend = by_iteration({1: after(1, "yes"), 2: Reply("no", delay=3, shielded=True)})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
-    await strategy.sample("do", [yes])
-    assert "still runs" not in caplog.text
-
-
-async def test_rule_12_a_stack_lists_each_frame_outermost_first():
-    async def inner():
-        await anyio.sleep_forever()
-
-    async def outer():
-        await inner()
-
-    coroutine = outer()
-    coroutine.send(None)
-    lines = list(stack_of(coroutine))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with pytest.raises(BaseException):  # noqa: B017 (closing a coroutine of another task)
-            coroutine.throw(GeneratorExit)
-    assert "outer" in lines[0]
-    assert "await inner()" in lines[0]
-    assert "inner" in lines[1]
-    assert "sleep_forever" in lines[1]
 
 
 async def test_rule_12_an_abandoned_validators_thread_is_counted_and_logged(caplog):
@@ -147,14 +95,3 @@ async def test_rule_12_an_abandoned_validators_thread_is_counted_and_logged(capl
     with anyio.fail_after(5):
         while thread_statistics().abandoned > before.abandoned:  # noqa: ASYNC110 (a thread ends)
             await anyio.sleep(0.01)
-
-
-async def test_rule_12_the_last_task_of_a_call_is_gone_before_the_next_starts(virtual_clock):
-    strategy = RejectionSamplingStrategy(
-        by_iteration({1: after(1, "yes")}, default=after(9, "no")), concurrency_budget=4
-    )
-    before = ids()
-    for _ in range(5):
-        await strategy.sample("do", [yes])
-        await checkpoint()
-        assert ids() == before

@@ -14,7 +14,6 @@ from mellea_like import RejectionSamplingStrategy, Requirement, requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.errors import RequirementError, ThreadsExhausted
-from mellea_like.requirements import checks
 from mellea_like.runtime import threads
 
 pytestmark = pytest.mark.anyio
@@ -76,73 +75,6 @@ async def test_rule_13_the_loop_goes_on_while_a_validator_blocks():
         result = await where_it_runs(Requirement("block", block))
     assert result.success
     assert ticks == ["loop"]
-
-
-async def test_rule_13_blocking_validators_of_one_slice_run_beside_each_other():
-    barrier = threading.Barrier(3, timeout=20)
-
-    def meet(candidate):
-        barrier.wait()
-        return True
-
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["text"]), loop_budget=1)
-    result = await strategy.sample("do", [Requirement(f"meet {i}", meet) for i in range(3)])
-    assert result.success
-
-
-async def test_rule_13_an_exception_in_the_thread_reaches_the_record():
-    def broken(candidate):
-        raise LookupError("in the thread")
-
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["a", "b"]), loop_budget=2)
-    result = await strategy.sample("do", [Requirement("broken", broken, on_error="fail")])
-    assert result.best.problems == ("broken: it could not be checked: LookupError: in the thread",)
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        checks.contains("a"),
-        checks.excludes("b"),
-        checks.starts_with("a"),
-        checks.ends_with("a"),
-    ],
-    ids=lambda check: check.name,
-)
-def test_rule_13_the_ready_made_checks_are_inline(check):
-    assert check.inline
-
-
-async def test_rule_13_threads_are_capped_and_a_stuck_one_holds_its_slot():
-    release, entered = threading.Event(), threading.Semaphore(0)
-    cap = threads.MAX_THREADS
-
-    def stuck():
-        entered.release()
-        release.wait(20)
-
-    try:
-        with anyio.fail_after(15):
-            async with anyio.create_task_group() as tasks:
-                for _ in range(cap):
-                    tasks.start_soon(threads.run_in_thread, stuck)
-                for _ in range(cap):
-                    while not entered.acquire(blocking=False):  # noqa: ASYNC110 (a thread ends)
-                        await anyio.sleep(0.005)
-                tasks.cancel_scope.cancel()
-        during = threads.thread_statistics()
-        assert during.threads - during.idle == during.abandoned == cap
-        ran = []
-        with pytest.raises(ThreadsExhausted, match=r"all 64 run functions .*: stuck \(64\)"):
-            await threads.run_in_thread(ran.append, "no slot is free")
-        assert ran == []
-    finally:
-        release.set()
-    with anyio.fail_after(10):
-        while threads.thread_statistics().abandoned:  # noqa: ASYNC110 (a thread ends)
-            await anyio.sleep(0.01)
-        await threads.run_in_thread(ran.append, "free again")
-    assert ran == ["free again"]
 
 
 def free(**settings) -> Requirement:

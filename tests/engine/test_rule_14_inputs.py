@@ -14,7 +14,6 @@ from mellea_like import (
     RepairTemplateStrategy,
 )
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core import Options
 from mellea_like.errors import RateLimited
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -92,30 +91,11 @@ async def test_rule_14_a_mapping_of_options_is_copied_once_and_shallowly():
         assert request.options.extra["marker"] is marker
 
 
-async def test_rule_14_options_reach_the_backend_as_they_are():
-    options = Options(temperature=0.5, max_tokens=7)
-    backend = by_iteration({})
-    await RejectionSamplingStrategy(backend, loop_budget=2).sample("do", [yes], options=options)
-    assert all(request.options is options for request in backend.requests)
-
-
 async def test_rule_14_a_list_of_requirements_may_be_changed_afterwards():
     requirements = [yes]
     strategy = RejectionSamplingStrategy(by_iteration({}), requirements=requirements)
     requirements.clear()
     assert not (await strategy.sample("do")).success
-
-
-async def test_rule_14_the_history_given_to_repair_is_the_strategys_to_keep():
-    histories = []
-
-    class Keeping(RejectionSamplingStrategy):
-        def repair(self, history):
-            histories.append(history)
-            return super().repair(history)
-
-    await Keeping(by_iteration({}), loop_budget=4).sample("do", [yes])
-    assert [[s.iteration for s in history] for history in histories] == [[1], [1, 2], [1, 2, 3]]
 
 
 async def test_rule_14_the_history_holds_what_failed_and_not_what_erred():

@@ -26,89 +26,65 @@ from mellea_like.testing import RecordingPlugin
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 
-async def test_rule_17_errors_of_many_subsamples_at_once_come_out_as_one_plain_error():
-    backend = by_iteration({}, default=after(1, ValueError("bug")))
-    with pytest.raises(ValueError, match="bug"):
-        await RejectionSamplingStrategy(backend, concurrency_budget=5).sample("do", [yes])
+async def breaks(_):
+    await anyio.sleep(1)
+    raise LookupError("bug")
 
 
-async def test_rule_17_errors_of_many_validators_at_once_come_out_as_one_plain_error():
-    async def broken(candidate):
-        await anyio.sleep(1)
-        raise LookupError("bug")
-
-    checks = [Requirement(f"broken {i}", broken, on_error="raise") for i in range(3)]
-    with pytest.raises(LookupError):
-        await RejectionSamplingStrategy(by_iteration({}), concurrency_budget=3).sample("do", checks)
+class Broken(BaseSamplingStrategy):
+    def repair(self, history):
+        raise RuntimeError("bug")
 
 
-async def test_rule_17_bugs_in_repair_of_many_subsamples_at_once_come_out_as_one_plain_error():
-    class Broken(BaseSamplingStrategy):
-        def repair(self, history):
-            raise RuntimeError("bug")
-
-    backend = by_iteration({}, default=after(1, "no"))
-    with pytest.raises(RuntimeError, match="bug"):
-        await Broken(backend, concurrency_budget=4).sample("do", [yes])
+CHECKS = [Requirement(f"broken {i}", breaks, on_error="raise") for i in range(3)]
+SECOND = {"default": after(1, "no")}
 
 
-async def test_rule_17_failing_hooks_of_many_subsamples_at_once_come_out_as_one_hook_error():
-    @hook(HookType.GENERATION_PRE_CALL)
-    async def broken(payload):
-        await anyio.sleep(1)
-        raise LookupError("bug")
+@pytest.mark.parametrize(
+    ("error", "backend", "requirements", "settings"),
+    [
+        (ValueError, {"default": after(1, ValueError("bug"))}, [yes], {}),
+        (LookupError, SECOND, CHECKS, {}),
+        (RuntimeError, SECOND, [yes], {"strategy": Broken}),
+        (HookError, SECOND, [yes], {"plugins": [hook(HookType.GENERATION_PRE_CALL)(breaks)]}),
+    ],
+    ids=["backend", "validators", "repair", "hooks"],
+)
+async def test_rule_17_errors_of_many_lanes_at_once_come_out_as_one_plain_error(
+    error, backend, requirements, settings
+):
+    settings = {"strategy": RejectionSamplingStrategy, "concurrency_budget": 4} | settings
+    broken = settings.pop("strategy")(by_iteration({}, **backend), **settings)
+    with pytest.raises(error, match="bug"):
+        await broken.sample("do", requirements)
 
-    strategy = RejectionSamplingStrategy(by_iteration({}), concurrency_budget=4, plugins=[broken])
-    with pytest.raises(HookError, match="bug"):
-        await strategy.sample("do", [yes])
 
-
-async def test_rule_17_a_users_own_group_passes_unchanged():
-    group = ExceptionGroup("mine", [ValueError("a"), LookupError("b")])
-    backend = by_iteration({1: group}, default="no")
-    with pytest.raises(ExceptionGroup) as caught:
-        await RejectionSamplingStrategy(backend, loop_budget=1).sample("do", [yes])
-    assert caught.value is group
-
-
-async def test_rule_17_a_group_from_the_backends_own_task_group_passes_unchanged():
+async def fails_twice(_):
     async def fail():
         await checkpoint()
         raise ValueError("inside")
 
-    async def generate(request):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(fail)
-            tasks.start_soon(fail)
-        return Generation("never")
-
-    with pytest.raises(ExceptionGroup) as caught:
-        await RejectionSamplingStrategy(Unmetered(generate)).sample("do", [yes])
-    assert {type(e) for e in caught.value.exceptions} == {ValueError}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fail)
+        tasks.start_soon(fail)
+    return Generation("never")
 
 
-async def test_rule_17_a_users_group_in_a_validator_passes_unchanged():
-    group = ExceptionGroup("mine", [ValueError("a")])
+@pytest.mark.parametrize("where", ["reply", "task group", "validator"])
+async def test_rule_17_a_users_own_group_passes_unchanged(where):
+    group = ExceptionGroup("mine", [ValueError("a"), ValueError("b")])
 
     async def check(candidate):
         raise group
 
+    backend = Unmetered(fails_twice) if where == "task group" else by_iteration({})
+    if where == "reply":
+        backend = by_iteration({1: group})
+    checks = [Requirement("check", check, on_error="raise")] if where == "validator" else [yes]
     with pytest.raises(ExceptionGroup) as caught:
-        await RejectionSamplingStrategy(by_iteration({})).sample(
-            "do", [Requirement("check", check, on_error="raise")]
-        )
-    assert caught.value is group
-
-
-async def test_rule_17_a_task_group_of_the_caller_sees_the_plain_error():
-    strategy = RejectionSamplingStrategy(
-        by_iteration({}, default=ValueError("bug")), concurrency_budget=3
-    )
-    with pytest.raises(ExceptionGroup) as caught:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(strategy.sample, "do", [yes])
-    [only] = caught.value.exceptions
-    assert type(only) is ValueError
+        await RejectionSamplingStrategy(backend, loop_budget=1).sample("do", checks)
+    assert caught.value is group or where == "task group"
+    assert {type(e) for e in caught.value.exceptions} == {ValueError}
 
 
 async def stray():
@@ -154,14 +130,6 @@ async def test_rule_17_a_loser_may_raise_a_cancellation_of_its_own(selection):
     )
     result = await strategy.sample("do", [yes])
     assert outcomes(result) == {1: "passed", 3: "cancelled"}
-
-
-async def test_rule_17_such_a_cancellation_in_every_turn_is_an_error_of_the_call():
-    async def generate(request):
-        await stray()
-
-    with pytest.raises(BackendUnavailable):
-        await RejectionSamplingStrategy(Unmetered(generate)).sample("do", [yes])
 
 
 async def test_rule_17_such_a_cancellation_in_a_validator_is_an_errored_slice():

@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from functools import partial
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 from engine_kit import after, by_iteration, yes
 
 from mellea_like import BestOf, Collect, RejectionSamplingStrategy
-from mellea_like.core import StopReason, current_iteration
 from mellea_like.errors import HookError
 from mellea_like.hooks import HookType, hook
-from mellea_like.sampling import base as base_module
-from mellea_like.sampling import call as call_module
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
-
-
-@pytest.mark.parametrize("form", ["sync", "async"])
-async def test_it_is_called_with_each_slice_in_the_order_they_end(form):
-    seen = []
-
-    async def later(slice_):
-        await anyio.sleep(0.01)
-        seen.append(slice_)
-
-    backend = by_iteration({1: after(2, "no"), 2: after(9, "no"), 4: after(1, "no"), 5: "no"})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=3, concurrency_budget=2, timeout=5)
-    result = await strategy.sample("do", [yes], on_slice=seen.append if form == "sync" else later)
-    assert seen == list(result.slices)
-    assert result.undelivered == 0
-
-
-async def test_it_is_told_while_the_call_is_running():
-    times = []
-    backend = by_iteration({}, default=after(1, "no"))
-    await RejectionSamplingStrategy(backend).sample(
-        "do", [yes], on_slice=lambda slice_: times.append(anyio.current_time())
-    )
-    assert times == pytest.approx([1, 2, 3])
 
 
 @pytest.mark.parametrize("form", ["sync", "async"])
@@ -127,41 +97,6 @@ async def test_its_exception_on_the_last_draw_is_raised_unless_there_is_an_answe
         assert not caught.value.result.success
 
 
-async def test_it_comes_after_the_plugins():
-    order = []
-
-    @hook(HookType.SAMPLING_ITERATION)
-    async def told(payload):
-        await anyio.sleep(0.1)
-        order.append("plugin")
-
-    strategy = RejectionSamplingStrategy(by_iteration({1: "yes"}), plugins=[told])
-    await strategy.sample("do", [yes], on_slice=lambda slice_: order.append("callback"))
-    assert order == ["plugin", "callback"]
-
-
-async def test_a_slow_one_is_given_up_after_two_seconds_and_counted(caplog):
-    async def slow(slice_):
-        await anyio.sleep(1.5)
-
-    result = await RejectionSamplingStrategy(by_iteration({}), loop_budget=3).sample(
-        "do", [yes], on_slice=slow
-    )
-    assert result.undelivered == 2
-    assert result.stop_reason is StopReason.EXHAUSTED
-    assert "2 draws not handed to hooks" in caplog.text
-
-
-async def test_it_is_told_of_the_slices_of_a_call_whose_caller_leaves():
-    seen = []
-    backend = by_iteration({}, default=after(9, "no"))
-    with anyio.move_on_after(1):
-        await RejectionSamplingStrategy(backend, concurrency_budget=2).sample(
-            "do", [yes], on_slice=lambda slice_: seen.append(str(slice_.outcome))
-        )
-    assert seen == ["cancelled", "cancelled"]
-
-
 async def test_what_is_no_function_is_refused_before_the_first_request():
     backend = by_iteration({})
     with pytest.raises(TypeError, match="on_slice is a function of one slice, not 3"):
@@ -185,62 +120,12 @@ async def test_a_generator_would_never_run_and_is_refused_before_the_first_reque
     assert backend.requests == []
 
 
-async def test_it_runs_as_part_of_its_slice_as_hooks_do():
-    seen = []
-
-    @hook(HookType.SAMPLING_ITERATION)
-    async def look(payload):
-        seen.append((payload.iteration, current_iteration()))
-
-    backend = by_iteration({5: "yes"})
-    strategy = RejectionSamplingStrategy(backend, concurrency_budget=2, plugins=[look])
-    result = await strategy.sample(
-        "do", [yes], on_slice=lambda s: seen.append((s.iteration, current_iteration()))
-    )
-    assert len(seen) == 2 * len(result.slices)
-    assert all(own == current for own, current in seen)
-
-
 async def test_a_cancellation_that_no_one_asked_for_is_an_error_of_the_callback():
     def odd(slice_):
         raise asyncio.CancelledError
 
     with pytest.raises(RuntimeError, match="on_slice raised a cancellation that no one asked for"):
         await RejectionSamplingStrategy(by_iteration({})).sample("do", [yes], on_slice=odd)
-
-
-async def test_a_task_group_of_the_callbacks_own_passes_its_group_unchanged():
-    async def fail():
-        raise ValueError("inside")
-
-    async def progress(slice_):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(fail)
-
-    with pytest.raises(ExceptionGroup) as caught:
-        await RejectionSamplingStrategy(by_iteration({})).sample("do", [yes], on_slice=progress)
-    assert [type(e) for e in caught.value.exceptions] == [ValueError]
-
-
-@pytest.mark.parametrize("concurrency", [1, 2])
-async def test_a_call_leaves_nothing_to_the_garbage_collector(concurrency, monkeypatch):
-    made = []
-
-    class Watched(call_module.RunningCall):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            made.append(weakref.ref(self))
-
-    monkeypatch.setattr(base_module, "RunningCall", Watched)
-    strategy = RejectionSamplingStrategy(by_iteration({}, "yes"), concurrency_budget=concurrency)
-    gc.collect()
-    gc.disable()
-    try:
-        await strategy.sample("do", [yes], on_slice=lambda _: None)
-        await checkpoint()
-        assert made[0]() is None
-    finally:
-        gc.enable()
 
 
 class Listener:

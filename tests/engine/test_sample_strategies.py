@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import pytest
-from engine_kit import after, by_iteration, outcomes, says, yes
+from engine_kit import outcomes, says, yes
 from pydantic import BaseModel
 
 from mellea_like import (
@@ -45,21 +42,9 @@ async def run(strategy, replies, *, action="Answer.", requirements=(yes, no_digi
 
 async def test_rejection_repeats_the_action_in_the_original_context():
     backend, result = await run(RejectionSamplingStrategy, ["no", "1", "yes"], context=EARLIER)
-    assert (
-        sent(backend)
-        == [
-            [("user", "Hello"), ("assistant", "Hi"), ("user", FIRST)],
-        ]
-        * 3
-    )
+    assert sent(backend) == [[("user", "Hello"), ("assistant", "Hi"), ("user", FIRST)]] * 3
     assert {id(s.action) for s in result.slices} == {id(result.slices[0].action)}
     assert all(s.context is EARLIER for s in result.slices)
-
-
-async def test_rejection_skips_nothing_more_than_it_must():
-    assert not RejectionSamplingStrategy.needs_all_reasons
-    assert RepairTemplateStrategy.needs_all_reasons
-    assert MultiTurnStrategy.needs_all_reasons
 
 
 async def test_repair_writes_the_reasons_below_the_instruction_in_the_original_context():
@@ -87,16 +72,6 @@ async def test_repair_writes_only_the_last_failures_reasons_so_that_prompts_do_n
     ]
 
 
-async def test_repair_keeps_the_system_message_and_the_instructions_own_words():
-    action = Instruction("Answer.", system="Be brief.")
-    backend, result = await run(RepairTemplateStrategy, ["no", "yes"], action=action)
-    assert sent(backend)[1][0] == ("system", "Be brief.")
-    repaired = result.slices[1].action
-    assert isinstance(repaired, Instruction)
-    assert repaired.description == "Answer."
-    assert repaired.repair == ("say yes: it lacks yes",)
-
-
 async def test_multi_turn_goes_on_in_the_conversation_with_what_failed():
     backend, result = await run(MultiTurnStrategy, ["no 1", "still no", "yes"], context=EARLIER)
     begin = [("user", "Hello"), ("assistant", "Hi"), ("user", FIRST)]
@@ -109,123 +84,11 @@ async def test_multi_turn_goes_on_in_the_conversation_with_what_failed():
     assert len(EARLIER) == 2
 
 
-async def test_multi_turn_keeps_each_subsamples_conversation_to_itself():
-    backend = ScriptedBackend(lambda request: f"no {request.meta.iteration}")
-    strategy = MultiTurnStrategy(backend, loop_budget=3, concurrency_budget=3)
-    result = await strategy.sample("Answer.", [yes])
-    for s in result.slices:
-        replies = [m.content for m in s.context_after if m.role == "assistant"]
-        assert replies == [f"no {s.iteration - s.depth + d}" for d in range(s.depth + 1)]
-
-
-async def test_multi_turn_keeps_the_system_message_first_and_once():
-    action = Instruction("Answer.", system="Be brief.")
-    backend, _ = await run(MultiTurnStrategy, ["no", "no", "yes"], action=action)
-    for messages in sent(backend):
-        assert [m for m in messages if m[0] == "system"] == [("system", "Be brief.")]
-        assert messages[0][0] == "system"
-
-
-@pytest.mark.parametrize("strategy", [RepairTemplateStrategy, MultiTurnStrategy])
-async def test_all_reasons_are_known_to_a_repairing_strategy(strategy):
-    async def later(candidate):
-        return "later" in candidate.text, "it is too early"
-
-    backend, _ = await run(
-        strategy, ["no", "yes later"], requirements=[yes, Requirement("be late", later)]
-    )
-    assert "- say yes: it lacks yes\n- be late: it is too early" in sent(backend)[1][-1][1]
-
-
 @pytest.mark.parametrize("strategy", [RepairTemplateStrategy, MultiTurnStrategy])
 async def test_what_is_check_only_is_named_once_it_has_failed_and_not_before(strategy):
     backend, _ = await run(strategy, ["yes", "yes please"], requirements=[yes, quiet])
     assert "please" not in sent(backend)[0][-1][1]
     assert "say please: it lacks please" in sent(backend)[1][-1][1]
-
-
-# --- actions of other types -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Sum:
-    """An action of one's own: its replies are numbers."""
-
-    numbers: tuple[int, ...]
-
-    def render(self, context):
-        return (*context.messages, Message("user", f"Add {self.numbers}."))
-
-    def parse(self, text):
-        return int(text)
-
-
-big = Requirement("over 9", lambda c: (c.value > 9, f"{c.value} is not over 9"), inline=True)
-
-
-async def test_an_action_of_ones_own_is_parsed_and_its_value_validated():
-    _, result = await run(
-        RejectionSamplingStrategy, ["3", "12"], action=Sum((5, 7)), requirements=[big]
-    )
-    assert result.value == 12
-    assert result.slices[0].problems == ("over 9: 3 is not over 9",)
-
-
-class Number(Instruction):
-    def parse(self, text):
-        return int(text)
-
-
-@pytest.mark.parametrize("strategy", [RepairTemplateStrategy, MultiTurnStrategy])
-async def test_a_subclass_of_instruction_keeps_its_parser_in_repairs(strategy):
-    _, result = await run(strategy, ["3", "12"], action=Number("do"), requirements=[big])
-    assert [s.value for s in result.slices] == [3, 12]
-
-
-async def test_repair_of_an_action_of_ones_own_keeps_its_parser():
-    backend, result = await run(
-        RepairTemplateStrategy, ["3", "what?", "12"], action=Sum((5, 7)), requirements=[big]
-    )
-    assert result.value == 12
-    repair = "\n\nAn earlier attempt was rejected. Put this right:\n- "
-    assert [messages[-1][1] for messages in sent(backend)] == [
-        "Add (5, 7).",
-        f"Add (5, 7).{repair}over 9: 3 is not over 9",
-        f"Add (5, 7).{repair}{result.slices[1].reason}",
-    ]
-
-
-async def test_multi_turn_of_an_action_of_ones_own_keeps_its_parser():
-    backend, result = await run(
-        MultiTurnStrategy, ["3", "4", "12"], action=Sum((5, 7)), requirements=[big]
-    )
-    assert result.value == 12
-    assert [role for role, _ in sent(backend)[2]] == ["user", "assistant"] * 2 + ["user"]
-
-
-@pytest.mark.parametrize(
-    "strategy", [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]
-)
-async def test_a_message_is_an_action_whose_reply_is_text(strategy):
-    backend, result = await run(strategy, ["no", "yes"], action=Message("user", "Well?"))
-    assert result.value == "yes"
-    assert sent(backend)[0] == [("user", "Well?")]
-    last = sent(backend)[1][-1][1]
-    assert ("it lacks yes" in last) is (strategy is not RejectionSamplingStrategy)
-
-
-async def test_repair_of_a_message_writes_below_it():
-    backend, _ = await run(
-        RepairTemplateStrategy, ["no", "yes"], action=Message("user", "Well?"), context=EARLIER
-    )
-    assert sent(backend)[1] == [
-        ("user", "Hello"),
-        ("assistant", "Hi"),
-        (
-            "user",
-            "Well?\n\nAn earlier attempt was rejected. Put this right:\n- say yes: it lacks yes",
-        ),
-    ]
 
 
 # --- values -----------------------------------------------------------------------------------
@@ -252,25 +115,6 @@ async def test_a_format_gives_a_typed_value_whatever_the_strategy(strategy):
     assert result.errors == ()
 
 
-async def test_a_reply_that_does_not_parse_is_a_failure_whose_reason_goes_into_the_repair():
-    backend, result = await run(
-        RepairTemplateStrategy,
-        ['{"name": "Rex", "legs": "many"}', '{"name": "Rex", "legs": 4}'],
-        requirements=[],
-        format=Pet,
-    )
-    [failed, passed] = result.slices
-    assert failed.validations == ()
-    assert failed.reason.startswith(
-        "the reply isn't a valid Pet: legs: Input should be a valid int"
-    )
-    assert failed.problems == (failed.reason,)
-    assert failed.error is None
-    assert failed.text == '{"name": "Rex", "legs": "many"}'
-    assert f"- {failed.reason}" in sent(backend)[1][-1][1]
-    assert passed.passed
-
-
 async def test_a_backends_own_value_is_validated_against_the_format():
     class Backend:
         async def generate(self, request):
@@ -281,20 +125,6 @@ async def test_a_backends_own_value_is_validated_against_the_format():
     assert outcomes(result) == {1: "failed", 2: "passed"}
     assert result.value == Pet(name="Rex", legs=4)
     assert result.best.text == "as text"
-
-
-async def test_a_backends_own_value_is_kept_where_no_format_is_asked_for():
-    marker = object()
-
-    class Backend:
-        async def generate(self, request):
-            return Generation("text", value=marker)
-
-    seen = []
-    check = Requirement("any", lambda c: seen.append(c.value) or True, inline=True)
-    result = await RejectionSamplingStrategy(Backend()).sample("do", [check])
-    assert result.value is marker
-    assert seen == [marker]
 
 
 # --- one's own strategy -----------------------------------------------------------------------
@@ -312,76 +142,3 @@ async def test_a_strategy_of_ones_own_overrides_repair():
         "attempt 3",
     ]
     assert result.slices[2].context is EARLIER
-
-
-async def test_repair_sees_the_failures_of_its_own_subsample_alone():
-    seen = {}
-
-    class Looking(RejectionSamplingStrategy):
-        def repair(self, history):
-            seen[history[-1].iteration] = [s.iteration for s in history]
-            return super().repair(history)
-
-    await Looking(by_iteration({5: ValueError("x")}), loop_budget=4, concurrency_budget=2).sample(
-        "do", [yes]
-    )
-    assert seen == {1: [1], 2: [1, 2], 3: [1, 2, 3]}
-
-
-async def test_a_strategy_of_ones_own_overrides_the_selection():
-    class Last(RejectionSamplingStrategy):
-        def select_from_failure(self, slices):
-            return len(slices) - 1
-
-    _, result = await run(Last, ["no", "no", "no"])
-    assert result.best.iteration == 3
-    assert result.best_index == 2
-
-
-async def test_the_default_takes_what_met_most():
-    _, result = await run(RejectionSamplingStrategy, ["1", "no", "yes 1"])
-    assert result.best.iteration == 2  # "no" and "yes 1" meet one each; the lower id
-
-
-async def test_multi_turn_takes_the_deepest_of_the_best():
-    _, result = await run(MultiTurnStrategy, ["1", "no", "yes 1", "1"])
-    assert result.best.iteration == 3
-
-
-async def test_needs_all_reasons_is_the_classs_and_validate_all_the_instances():
-    ran = []
-
-    async def later(candidate):
-        ran.append(candidate.text)
-        return True
-
-    class Curious(RejectionSamplingStrategy):
-        needs_all_reasons: ClassVar[bool] = True
-
-    checks = [yes, Requirement("later", later)]
-    for strategy, expected in [
-        (RejectionSamplingStrategy(ScriptedBackend(["a"]), loop_budget=1), []),
-        (Curious(ScriptedBackend(["b"]), loop_budget=1), ["b"]),
-        (Curious(ScriptedBackend(["c"]), loop_budget=1, validate_all=False), []),
-        (
-            RejectionSamplingStrategy(ScriptedBackend(["d"]), loop_budget=1, validate_all=True),
-            ["d"],
-        ),
-    ]:
-        ran.clear()
-        await strategy.sample("do", checks)
-        assert ran == expected
-
-
-async def test_multi_turn_returns_the_deepest_of_the_nearest_failures_of_several_subsamples():
-    # Iterations 1 to 3 are subsample 0's, 4 to 6 subsample 1's; two requirements, one met at most.
-    met = {2: "yes 1", 3: "1", 4: "yes 1", 5: "yes 2", 6: "2"}
-    delays = {2: 9, 5: 1}
-    backend = by_iteration({i: after(delays.get(i, 0), text) for i, text in met.items()})
-    strategy = MultiTurnStrategy(backend, loop_budget=3, concurrency_budget=2)
-    result = await strategy.sample("Answer.", [yes, no_digits])
-    assert result.stop_reason == "exhausted"
-    assert outcomes(result) == dict.fromkeys(range(1, 7), "failed")
-    # 1 ("no", without a digit), 2, 4 and 5 met one; 2 and 5 are deepest, and 2 has the lower id.
-    assert result.best.iteration == 2
-    assert [m.content for m in result.best.context_after.messages][-1] == "yes 1"

@@ -4,50 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from engine_kit import by_iteration, outcomes, yes
+from engine_kit import yes
 
 from mellea_like import Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.hooks import HookType, PluginSet, hook
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend
-
-
-def test_it_returns_what_sample_returns():
-    result = RejectionSamplingStrategy(by_iteration({2: "yes"})).sample_sync("do", [yes])
-    assert outcomes(result) == {1: "failed", 2: "passed"}
-
-
-def test_it_may_be_called_again_and_again_with_the_same_backend():
-    backend = ScriptedBackend(["no", "yes"], cycle=True)
-    strategy = RejectionSamplingStrategy(backend)
-    for _ in range(3):
-        assert strategy.sample_sync("do", [yes]).success
-    assert backend.statistics().finished == 6
-
-
-def test_it_takes_the_arguments_of_sample():
-    seen = []
-    result = RejectionSamplingStrategy().sample_sync(
-        "do",
-        [yes],
-        backend=ScriptedBackend(["yes 7"]),
-        options={"temperature": 0.1},
-        on_slice=seen.append,
-    )
-    assert seen == list(result.slices)
-    assert (
-        RejectionSamplingStrategy(ScriptedBackend(["7"])).sample_sync("do", format=int).value == 7
-    )
-
-
-def test_threads_may_block_in_it():
-    check = Requirement("thread", lambda c: threading.current_thread().daemon)
-    assert RejectionSamplingStrategy(ScriptedBackend(["a"])).sample_sync("do", [check]).success
 
 
 @pytest.mark.anyio
@@ -87,25 +53,6 @@ async def test_where_a_loop_runs_already_a_limiter_in_use_there_is_refused_not_w
         with pytest.raises(RuntimeError, match="serves another event loop"):
             other.sample_sync("do")
         tasks.cancel_scope.cancel()
-
-
-@pytest.mark.anyio
-async def test_in_a_thread_beside_a_running_loop_it_works():
-    strategy = RejectionSamplingStrategy(by_iteration({1: "yes"}))
-    result = await anyio.to_thread.run_sync(strategy.sample_sync, "do", [yes])
-    assert result.success
-
-
-def test_several_threads_may_share_a_strategy():
-    strategy = RejectionSamplingStrategy(
-        by_iteration({}, default="no"), loop_budget=5, concurrency_budget=3
-    )
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda i: strategy.sample_sync(f"do {i}", [yes]), range(8)))
-    assert [len(r.slices) for r in results] == [15] * 8
-    assert len({r.sampling_id for r in results}) == 8
-    for i, r in enumerate(results):
-        assert {s.action.description for s in r.slices} == {f"do {i}"}
 
 
 class Closing:

@@ -8,18 +8,10 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import (
-    BackendError,
-    Outcome,
-    RejectionSamplingStrategy,
-    Requirement,
-    SamplingFailed,
-    SamplingTimeout,
-)
+from mellea_like import Outcome, RejectionSamplingStrategy, SamplingFailed, SamplingTimeout
 from mellea_like.backends.scripted import Reply
 from mellea_like.core import StopReason
-from mellea_like.errors import BackendTimeout, RateLimited, RequirementError
-from mellea_like.hooks import HookType, hook
+from mellea_like.errors import BackendTimeout, RateLimited
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -36,49 +28,6 @@ async def test_a_slow_reply_costs_its_turn_and_the_subsample_goes_on():
     assert str(error) == "the draw took longer than 2 s: no reply by then"
     assert result.elapsed == pytest.approx(3)
     assert backend.statistics().cancelled == 1
-
-
-async def test_slow_replies_in_every_turn_raise_the_first_timeout():
-    backend = by_iteration({}, default=after(9, "yes"))
-    strategy = RejectionSamplingStrategy(backend, iteration_timeout=2, loop_budget=2)
-    with pytest.raises(BackendTimeout):
-        await strategy.sample("do", [yes])
-    assert anyio.current_time() == pytest.approx(4)
-
-
-async def test_a_slow_validation_is_an_error_that_says_so():
-    async def slow(candidate):
-        await anyio.sleep(1 if candidate.text == "yes" else 9)
-        return True
-
-    backend = by_iteration({2: "yes"})
-    result = await RejectionSamplingStrategy(backend, iteration_timeout=2).sample(
-        "do", [Requirement("slow", slow)]
-    )
-    assert outcomes(result) == {1: "errored", 2: "passed"}
-    error = result.slices[0].error
-    assert isinstance(error, RequirementError)
-    assert str(error) == "the draw took longer than 2 s: its validation had not ended by then"
-    assert result.slices[0].text == "no"
-
-
-async def test_a_repair_hook_has_the_iterations_end_behind_it():
-    @hook(HookType.SAMPLING_REPAIR)
-    async def slow(payload):
-        await anyio.sleep(3)
-
-    backend = by_iteration({2: "yes"})
-    strategy = RejectionSamplingStrategy(backend, iteration_timeout=2, plugins=[slow])
-    assert outcomes(await strategy.sample("do", [yes])) == {1: "failed", 2: "passed"}
-
-
-async def test_a_caller_who_leaves_an_iteration_with_a_timeout_leaves_as_a_cancellation():
-    strategy = RejectionSamplingStrategy(
-        by_iteration({}, default=after(9, "no")), iteration_timeout=5
-    )
-    with anyio.move_on_after(1) as scope:
-        await strategy.sample("do", [yes])
-    assert scope.cancelled_caught
 
 
 # --- of the call ------------------------------------------------------------------------------
@@ -141,28 +90,6 @@ async def test_a_reply_that_no_timeout_stopped_leaves_turns_unspent_and_that_is_
         result = exc.result
     assert result.stop_reason is StopReason.TIMEOUT
     assert len(result.slices) == 1
-
-
-async def test_errors_alone_before_the_time_is_up_are_raised_as_they_are():
-    backend = by_iteration({}, default=after(1, BackendError("broken")))
-    with pytest.raises(BackendError, match="broken") as caught:
-        await RejectionSamplingStrategy(backend, timeout=5).sample("do", [yes])
-    assert not isinstance(caught.value, BackendTimeout)
-
-
-async def test_the_timeout_of_an_outer_scope_is_not_ours():
-    backend = by_iteration({}, default=after(9, "no"))
-    with pytest.raises(TimeoutError):
-        with anyio.fail_after(1):
-            await RejectionSamplingStrategy(backend, timeout=5).sample("do", [yes])
-
-
-async def test_both_timeouts_together():
-    backend = by_iteration({1: after(9, "no"), 2: after(1, "no")}, default=after(9, "no"))
-    strategy = RejectionSamplingStrategy(backend, loop_budget=9, iteration_timeout=2, timeout=4)
-    result = await strategy.sample("do", [yes])
-    assert outcomes(result) == {1: "errored", 2: "failed", 3: "cancelled"}
-    assert result.stop_reason is StopReason.TIMEOUT
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])

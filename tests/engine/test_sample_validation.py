@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from engine_kit import Unmetered, by_iteration, outcomes, says, yes
+from engine_kit import by_iteration, says
 
 from mellea_like import (
-    Generation,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
@@ -15,13 +14,11 @@ from mellea_like import (
     ValidationResult,
 )
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core import Usage
-from mellea_like.errors import BackendUnavailable, RequirementError
+from mellea_like.errors import RequirementError
 
 pytestmark = pytest.mark.anyio
 
 KIND = '{"passed": true, "reason": "it is kind"}'
-UNKIND = '{"passed": false, "reason": "it is rude"}'
 
 
 def statuses(slice_):
@@ -42,19 +39,6 @@ def tracked(name, answer, log, *, seconds=None, inline=False):
 
 
 # --- stages -----------------------------------------------------------------------------------
-
-
-async def test_inline_checks_run_before_threaded_ones_and_those_before_async_ones():
-    log = []
-    checks = [
-        tracked("async", True, log, seconds=0),
-        tracked("thread", True, log),
-        tracked("inline", True, log, inline=True),
-    ]
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["a"]), loop_budget=1)
-    result = await strategy.sample("do", checks)
-    assert log == ["inline", "thread", "async"]
-    assert [r.description for r, _ in result.best.validations] == ["async", "thread", "inline"]
 
 
 STAGES = ["inline", "thread", "async"]
@@ -95,12 +79,6 @@ async def test_after_a_failed_stage_the_later_ones_are_skipped_unless_all_reason
     assert result.best.problems == (failing,)
 
 
-async def test_every_member_of_a_stage_is_decided_also_after_a_failure(virtual_clock):
-    strategy = RejectionSamplingStrategy(by_iteration({}), loop_budget=1)
-    result = await strategy.sample("do", [yes, says("no"), says("maybe")])
-    assert statuses(result.best) == ["failed", "passed", "failed"]
-
-
 async def test_async_members_of_a_stage_run_beside_each_other(virtual_clock):
     log = []
     checks = [tracked(f"c{i}", True, log, seconds=i) for i in (3, 1, 2)]
@@ -110,57 +88,7 @@ async def test_async_members_of_a_stage_run_beside_each_other(virtual_clock):
     assert [r.description for r, _ in result.best.validations] == ["c3", "c1", "c2"]
 
 
-async def test_a_validator_that_is_to_raise_stops_the_others_of_its_stage(virtual_clock):
-    ended = []
-
-    async def slow(candidate):
-        try:
-            await anyio.sleep(99)
-        finally:
-            ended.append(anyio.current_time())
-
-    async def broken(candidate):
-        await anyio.sleep(1)
-        raise LookupError("bug")
-
-    checks = [Requirement("slow", slow), Requirement("broken", broken, on_error="raise")]
-    with pytest.raises(LookupError):
-        await RejectionSamplingStrategy(by_iteration({})).sample("do", checks)
-    assert ended == pytest.approx([1])
-
-
-async def test_a_requirements_timeout_makes_it_an_error(virtual_clock):
-    async def slow(candidate):
-        await anyio.sleep(1 if candidate.text == "yes" else 9)
-        return True
-
-    backend = by_iteration({2: "yes"})
-    result = await RejectionSamplingStrategy(backend).sample(
-        "do", [Requirement("slow", slow, timeout=2)]
-    )
-    assert outcomes(result) == {1: "errored", 2: "passed"}
-    assert "'slow' could not be decided: TimeoutError: it took longer than 2 s" in str(
-        result.errors[0]
-    )
-
-
 # --- judges -----------------------------------------------------------------------------------
-
-
-async def test_a_text_is_decided_by_the_strategys_backend_unless_there_is_a_judge(virtual_clock):
-    def answer(request):
-        return KIND if request.meta.purpose == "judge" else "text"
-
-    alone = ScriptedBackend(answer)
-    assert (await RejectionSamplingStrategy(alone).sample("do", ["be kind"])).success
-    assert [r.meta.purpose for r in alone.requests] == ["generate", "judge"]
-
-    backend, judge = ScriptedBackend(["text"]), ScriptedBackend([KIND])
-    result = await RejectionSamplingStrategy(backend, judge=judge).sample("do", ["be kind"])
-    assert result.success
-    assert [r.meta.purpose for r in backend.requests] == ["generate"]
-    assert [r.meta.purpose for r in judge.requests] == ["judge"]
-    assert result.best.validations[0][1].reason == "it is kind"
 
 
 async def test_a_requirements_own_judge_comes_before_the_strategys(virtual_clock):
@@ -170,13 +98,6 @@ async def test_a_requirements_own_judge_comes_before_the_strategys(virtual_clock
     assert (await strategy.sample("do", [check])).success
     assert len(own.requests) == 1
     assert judge.requests == []
-
-
-async def test_a_failed_verdict_says_why_and_that_goes_into_the_repair(virtual_clock):
-    backend, judge = ScriptedBackend(["a", "b"]), ScriptedBackend([UNKIND, KIND])
-    result = await RepairTemplateStrategy(backend, judge=judge).sample("do", ["be kind"])
-    assert outcomes(result) == {1: "failed", 2: "passed"}
-    assert "- be kind: it is rude" in backend.requests[1].messages[-1].content
 
 
 @pytest.mark.parametrize(
@@ -190,15 +111,6 @@ async def test_a_verdict_that_does_not_parse_is_an_error_not_a_pass(virtual_cloc
     with pytest.raises(RequirementError, match="the judge's reply is not") as caught:
         await strategy.sample("do", ["be kind"])
     assert caught.value.requirement == "be kind"
-
-
-async def test_an_error_of_the_judge_is_an_errored_slice_and_the_subsample_goes_on(virtual_clock):
-    judge = ScriptedBackend([BackendUnavailable("down"), KIND])
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["a", "b"]), judge=judge, retry=None)
-    result = await strategy.sample("do", ["be kind"])
-    assert outcomes(result) == {1: "errored", 2: "passed"}
-    assert isinstance(result.errors[0], RequirementError)
-    assert isinstance(result.errors[0].__cause__, BackendUnavailable)
 
 
 async def test_judges_are_asked_at_temperature_0_and_not_by_format_unless_told(virtual_clock):
@@ -216,53 +128,6 @@ async def test_judges_are_asked_at_temperature_0_and_not_by_format_unless_told(v
     assert first.format is None
     assert (second.options.temperature, second.options.model) == (0.5, "strict")
     assert backend.requests[1].options.temperature == 1.0
-
-
-async def test_judges_are_not_counted_in_the_concurrency_budget(virtual_clock):
-    judge = ScriptedBackend(lambda request: UNKIND, delay=1)
-    backend = ScriptedBackend(lambda request: "text", delay=1)
-    strategy = RejectionSamplingStrategy(backend, judge=judge, loop_budget=1, concurrency_budget=2)
-    await strategy.sample("do", ["be kind", "be brief", "be true"])
-    assert judge.statistics().max_in_flight == 6
-    assert backend.statistics().max_in_flight == 2
-
-
-async def test_what_judges_cost_is_counted(virtual_clock):
-    judge = ScriptedBackend(lambda r: Generation(UNKIND, usage=Usage(1, 100, 10)))
-    backend = ScriptedBackend(lambda r: Generation("text", usage=Usage(1, 5, 5)))
-    strategy = RejectionSamplingStrategy(backend, judge=judge, loop_budget=2)
-    result = await strategy.sample("do", ["be kind", "be brief"])
-    assert [s.usage for s in result.slices] == [Usage(3, 205, 25)] * 2
-    assert result.usage == Usage(6, 410, 50)
-
-
-async def test_what_unmetered_judges_cost_is_counted_too(virtual_clock):
-    async def judge(request):
-        return Generation(UNKIND, usage=Usage(1, 7, 3))
-
-    async def silent(request):
-        return Generation(UNKIND)
-
-    for asked, expected in [(judge, Usage(2, 8, 4)), (silent, Usage(2, 1, 1, 1))]:
-        backend = ScriptedBackend([Generation("text", usage=Usage(1, 1, 1))])
-        strategy = RejectionSamplingStrategy(backend, judge=Unmetered(asked), loop_budget=1)
-        assert (await strategy.sample("do", ["be kind"])).usage == expected
-
-
-async def test_what_a_judge_cost_that_failed_or_was_cut_short_is_unknown(virtual_clock):
-    async def judge(request):
-        if request.meta.iteration == 1:
-            raise BackendUnavailable("down")
-        await anyio.sleep_forever()
-
-    costs: list[Usage] = []
-    backend = ScriptedBackend(lambda r: Generation("text", usage=Usage(1, 1, 1)))
-    strategy = RejectionSamplingStrategy(
-        backend, judge=Unmetered(judge), loop_budget=2, iteration_timeout=1, retry=None
-    )
-    with pytest.raises(RequirementError):
-        await strategy.sample("do", ["be kind"], on_slice=lambda s: costs.append(s.usage))
-    assert costs == [Usage(2, 1, 1, 1)] * 2
 
 
 # --- combined ---------------------------------------------------------------------------------
@@ -323,14 +188,6 @@ async def test_or_stops_at_the_first_stage_that_decides_it(virtual_clock):
     strategy = RejectionSamplingStrategy(ScriptedBackend(["c"]), loop_budget=1)
     assert (await strategy.sample("do", [either])).success
     assert asked == ["c"]
-
-
-async def test_a_judged_part_is_decided_by_the_judge(virtual_clock):
-    judge = ScriptedBackend([UNKIND, KIND])
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["a", "a"]), judge=judge)
-    result = await strategy.sample("do", [a & Requirement("be kind")])
-    assert outcomes(result) == {1: "failed", 2: "passed"}
-    assert "be kind: it is rude" in result.slices[0].problems[0]
 
 
 async def test_scores_of_the_parts_make_the_whole_ones(virtual_clock):

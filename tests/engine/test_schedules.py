@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, outcomes, yes
+from engine_kit import after, by_iteration, says, yes
 
 from mellea_like import MultiTurnStrategy, RejectionSamplingStrategy, SamplingFailed
 from mellea_like.core import StopReason
-from mellea_like.errors import AuthenticationFailed, BackendUnavailable
-from mellea_like.schedules import Eager, Hedged, Staggered
+from mellea_like.errors import AuthenticationFailed
+from mellea_like.limits.budget import Budget
+from mellea_like.schedules import Eager
 from mellea_like.schedules.base import BaseSchedule, CallFacts, CallProgress, Go
 from mellea_like.schedules.giving_up import PerRequirement
 
@@ -69,13 +70,6 @@ async def test_only_as_many_iterations_run_as_the_schedule_wants():
     assert result.elapsed == pytest.approx(3)
 
 
-async def test_a_schedule_can_not_have_more_in_flight_than_the_budget_and_its_extra():
-    for extra in (0, 1):
-        backend = by_iteration({}, after(1, "no"))
-        await strategy(backend, Planned(lambda _: Go(1000), extra=extra)).sample("do", [yes])
-        assert backend.statistics().max_in_flight == 3 + extra
-
-
 async def test_a_chain_that_failed_goes_on_with_its_repair_before_a_new_one_is_opened():
     backend = by_iteration({}, "no")
     result = await MultiTurnStrategy(
@@ -100,15 +94,6 @@ async def test_a_chain_ends_after_loop_budget_iterations_and_a_fresh_one_takes_w
     assert result.elapsed == pytest.approx(100)
 
 
-async def test_a_fresh_chain_starts_from_the_action_itself():
-    backend = by_iteration({1: after(100, "no")}, after(1, "no"))
-    result = await MultiTurnStrategy(
-        backend, loop_budget=2, concurrency_budget=2, schedule=Eager(pool=True)
-    ).sample("do", [yes])
-    fresh = next(s for s in result.slices if s.chain == 2)
-    assert len(fresh.context) == 0
-
-
 async def test_the_schedule_is_asked_again_when_it_wants_to_be():
     def rule(progress: CallProgress) -> Go:
         due = int(progress.now // 10) + 1
@@ -126,43 +111,12 @@ async def test_it_is_told_of_every_iteration_and_how_far_the_call_is():
     backend = by_iteration({1: AuthenticationFailed("no key"), 3: after(2, "yes")}, after(1, "no"))
     result = await strategy(backend, schedule).sample("do", [yes])
     assert {s.iteration for s in schedule.seen} == {s.iteration for s in result.slices}
-    assert schedule.facts == [
-        CallFacts(schedule.facts[0].action, (yes,), 3, 2, "scripted"),
-    ]
+    assert schedule.facts == [CallFacts(schedule.facts[0].action, (yes,), 3, 2, "scripted")]
     assert schedule.facts[0].action.description == "do"  # type: ignore[attr-defined]
     first = schedule.asked[0]
     assert first == CallProgress(0.0, (), 0, 0, 0, 0, 6, 0)
     assert schedule.asked[-1].broken == 1
     assert 3 <= schedule.asked[-1].started <= len(result.slices)
-
-
-async def test_a_cancelled_iteration_is_observed_too():
-    schedule = Planned(width(3))
-    backend = by_iteration({1: after(1, "yes")}, after(5, "no"))
-    await strategy(backend, schedule).sample("do", [yes])
-    assert sorted(str(s.outcome) for s in schedule.seen) == ["cancelled", "cancelled", "passed"]
-
-
-async def test_a_permanent_error_ends_its_chain_and_leaves_its_turns_to_others():
-    backend = by_iteration({1: AuthenticationFailed("no")}, after(1, "no"))
-    result = await strategy(backend, Eager(pool=True)).sample("do", [yes])
-    assert len(result.slices) == 6
-    assert backend.statistics().max_in_flight <= 3
-
-
-async def test_a_wrong_key_does_not_spend_every_turn_of_a_pool():
-    backend = by_iteration({}, AuthenticationFailed("no"))
-    with pytest.raises(AuthenticationFailed):
-        await strategy(backend, Eager(pool=True), loop_budget=9).sample("do", [yes])
-    assert backend.statistics().started == 3
-
-
-async def test_a_transient_error_costs_a_turn_and_the_chain_goes_on():
-    backend = by_iteration({1: BackendUnavailable("broken")}, "no")
-    result = await strategy(backend, Planned(width(1)), concurrency_budget=1, retry=None).sample(
-        "do", [yes]
-    )
-    assert outcomes(result) == {1: "errored", 2: "failed"}
 
 
 @pytest.mark.parametrize("where", ["begin", "decide", "observe"])
@@ -182,53 +136,6 @@ async def test_a_bug_in_a_schedule_ends_the_call_and_is_raised(where):
     assert backend.statistics().in_flight == 0
 
 
-async def test_a_bug_that_shows_later_cancels_what_runs():
-    def rule(progress: CallProgress) -> Go:
-        return Go(2, 3.0) if progress.now < 3 else Go(1 // 0)
-
-    backend = by_iteration({}, after(60, "no"))
-    with pytest.raises(ZeroDivisionError):
-        await strategy(backend, Planned(rule)).sample("do", [yes])
-    assert backend.statistics().cancelled == 2
-
-
-async def test_a_schedule_that_starts_nothing_ends_the_call_with_an_error():
-    with pytest.raises(SamplingFailed):
-        await strategy(by_iteration({}), Planned(lambda _: Go(0))).sample("do", [yes])
-
-
-async def test_a_schedule_that_wants_to_be_asked_in_the_past_does_not_spin():
-    schedule = Planned(lambda p: Go(3 - len(p.running), p.now))
-    result = await strategy(by_iteration({}, after(1, "no")), schedule).sample("do", [yes])
-    assert len(result.slices) == 6
-
-
-async def test_a_chain_held_back_at_the_end_is_let_go():
-    """Two chains wait to go on when nothing more may start: the call ends all the same."""
-
-    def rule(progress: CallProgress) -> Go:
-        return Go(3 if not progress.opened else 0)
-
-    result = await strategy(by_iteration({}, after(1, "no")), Planned(rule)).sample("do", [yes])
-    assert outcomes(result) == {1: "failed", 3: "failed", 5: "failed"}
-    assert result.stop_reason is StopReason.EXHAUSTED
-
-
-async def test_a_caller_who_leaves_cancels_chains_that_wait():
-    schedule = Planned(lambda p: Go(1 if not p.opened else 0, 1000.0))
-    with anyio.move_on_after(5) as scope:
-        await strategy(by_iteration({}, "no"), schedule).sample("do", [yes])
-    assert scope.cancelled_caught
-    assert anyio.current_time() < 1000
-
-
-async def test_a_slow_schedule_is_no_reason_to_wait_after_a_win():
-    schedule = Planned(lambda p: Go(1 if not p.opened else 0, 1000.0))
-    result = await strategy(by_iteration({}, after(1, "yes")), schedule).sample("do", [yes])
-    assert result.success
-    assert anyio.current_time() < 1000
-
-
 async def test_the_schedules_own_time_limit_is_the_calls_if_it_is_sooner():
     backend = by_iteration({1: "no"}, after(50, "no"))
     for timeout, seconds, expected in ((None, 7.0, 7.0), (5.0, 7.0, 5.0), (9.0, 7.0, 7.0)):
@@ -236,54 +143,6 @@ async def test_the_schedules_own_time_limit_is_the_calls_if_it_is_sooner():
         result = await strategy(backend, schedule, timeout=timeout).sample("do", [yes])
         assert result.stop_reason is StopReason.TIMEOUT
         assert result.elapsed == pytest.approx(expected)
-
-
-async def test_subsamples_start_one_after_the_other():
-    backend = by_iteration({}, after(10, "no"))
-    result = await strategy(backend, Staggered(3), loop_budget=1).sample("do", [yes])
-    assert [s.started_at for s in result.slices] == pytest.approx([0, 3, 6])
-
-
-async def test_a_staggered_call_that_passes_at_once_costs_one_request():
-    backend = by_iteration({}, after(1, "yes"))
-    result = await strategy(backend, Staggered(3)).sample("do", [yes])
-    assert result.usage.requests == 1
-
-
-async def test_hedging_starts_another_where_one_takes_too_long():
-    schedule = Hedged(quantile=0.5)
-    quick = by_iteration({}, after(1, "no"))
-    warm = strategy(quick, schedule, loop_budget=10)
-    for _ in range(3):
-        await warm.sample("do", [yes])
-    slow = by_iteration({1: after(500, "no"), 3: after(500, "no"), 5: after(500, "no")}, "yes")
-    result = await strategy(slow, schedule).sample("do", [yes])
-    assert result.success
-    assert result.elapsed < 3
-    assert slow.statistics().max_in_flight == 4
-
-
-async def test_an_ordered_selection_takes_staggered_starts_and_refuses_what_depends_on_timing():
-    backend = by_iteration({1: after(9, "yes")}, after(1, "yes"))
-    chosen = await strategy(backend, Staggered(2), selection="ordered").sample("do", [yes])
-    assert chosen.best.iteration == 1
-    assert strategy(backend, Eager(), selection="ordered").settings.schedule is None
-    for schedule in (Eager(pool=True), Hedged()):
-        with pytest.raises(ValueError, match="doesn't depend on timing"):
-            strategy(backend, schedule, selection="ordered")
-    with pytest.raises(ValueError, match="which draws come first depends on timing"):
-        strategy(backend, None, selection="ordered", give_up=PerRequirement())
-
-
-async def test_an_ordered_selection_refuses_pooled_turns_for_they_may_change_the_winner():
-    # Subsample 0's turns are soon spent: its successor takes turn 4 of subsample 1, whose turn 3
-    # passes last and has the lowest rank of those that pass.
-    backend = by_iteration({3: after(9, "yes"), 5: after(4, "yes")}, after(1, "no"))
-    with pytest.raises(ValueError, match="which lane takes an attempt of another"):
-        strategy(backend, Planned(width(3), timing_dependent=False), selection="ordered")
-    own = Planned(width(3), timing_dependent=False, pooled=False)
-    chosen = await strategy(backend, own, selection="ordered").sample("do", [yes])
-    assert chosen.best.iteration == 3
 
 
 @pytest.mark.parametrize("wrong", [3, "eager", Eager, object()])
@@ -315,16 +174,39 @@ async def test_a_call_ends_when_nothing_can_start_though_the_schedule_wants_to_b
     assert len(result.slices) == 5  # The turn that the broken chain left is nobody's.
 
 
-async def test_a_schedule_that_never_wants_to_be_asked_again_is_not_waited_for():
-    once = Planned(lambda p: Go(1 - p.started, math.inf))
-    result = await strategy(by_iteration({}, after(1, "no")), once).sample("do", [yes])
-    assert len(result.slices) == 1
-    assert result.elapsed == pytest.approx(1)
-
-
 async def test_a_schedule_that_lets_nothing_start_is_named_in_the_error():
     backend = by_iteration({}, "yes")
     with pytest.raises(SamplingFailed, match="the schedule let no draw start") as caught:
         await strategy(backend, Planned(lambda _: Go(0))).sample("do", [yes])
     assert caught.value.result.slices == ()
     assert backend.statistics().started == 0
+
+
+# --- giving up ---------------------------------------------------------------------------------
+
+GIVING_UP = {"loop_budget": 20, "concurrency_budget": 1, "give_up": PerRequirement()}
+
+
+async def test_six_failures_and_no_pass_are_hopeless_and_the_result_says_which():
+    result = await strategy(by_iteration({}, "yes"), None, **GIVING_UP, validate_all=True).sample(
+        "do", [yes, says("never")]
+    )
+    assert result.stop_reason is StopReason.HOPELESS
+    assert len(result.slices) == 6
+    assert "says never" in result.stop_detail
+    assert "yes" not in result.stop_detail
+    assert result.best.outcome == "failed"
+
+
+async def test_a_budget_that_denies_a_sibling_in_that_very_moment_is_not_the_reason():
+    # The sibling waits for what the first request leaves, and that is too little.
+    result = await strategy(
+        by_iteration({}, after(1, "no, not at all")),
+        None,
+        loop_budget=20,
+        concurrency_budget=2,
+        give_up=PerRequirement(0.5, 0.7),
+        options={"max_tokens": 8},
+    ).sample("do", [yes], budget=Budget(output_tokens=10))
+    assert result.stop_reason is StopReason.HOPELESS
+    assert "says yes" in result.stop_detail

@@ -17,8 +17,8 @@ from mellea_like import (
     Vote,
 )
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.errors import AuthenticationFailed, BackendUnavailable, HookError
-from mellea_like.hooks import HookType, hook
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable
+from mellea_like.hooks import HookType
 from mellea_like.schedules import Eager, PerRequirement
 from mellea_like.selections import Consensus, Tournament
 from mellea_like.testing import RecordingPlugin
@@ -190,33 +190,3 @@ async def test_a_caller_who_leaves_before_there_is_a_winner_is_told_of_as_cancel
         None,
     )
     assert any(s.passed for s in end.slices)
-
-
-async def test_a_plugin_that_fails_between_two_passes_leaves_a_record_without_an_answer():
-    told = RecordingPlugin()
-
-    @hook(HookType.SAMPLING_ITERATION)
-    async def fails(payload):
-        if payload.iteration == 2:
-            raise LookupError("bug")
-
-    replies = {2: after(1, "no"), 3: after(1, "yes")}
-    stopped = strategy(replies, "yes", selection=BEST_OF_5, plugins=[told, fails])
-    with pytest.raises(HookError) as caught:
-        await stopped.sample("do", [yes])
-    [end], record = told.of(HookType.SAMPLING_LOOP_END), caught.value.result
-    assert (end.success, end.stop_reason, end.error) == (False, "hook", caught.value)
-    assert (record.success, record.stop_reason, record.best.text) == (False, "hook", "no")
-    assert [s.text for s in record.candidates] == ["yes"]
-
-
-@pytest.mark.parametrize("seconds", [0.1, 3])
-async def test_the_last_hook_and_the_result_say_the_same(seconds):
-    told = RecordingPlugin()
-    cut = strategy(
-        {}, after(1, "yes"), selection=Tournament(judge(seconds), n=3), timeout=5, plugins=[told]
-    )
-    result = await cut.sample("do", [yes])
-    [end] = told.of(HookType.SAMPLING_LOOP_END)
-    reason = "passed" if seconds < 1 else "timeout"
-    assert (result.success, result.stop_reason) == (end.success, end.stop_reason) == (True, reason)

@@ -10,18 +10,13 @@ from engine_kit import outcomes, yes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mellea_like import BestOf, RejectionSamplingStrategy, RepairTemplateStrategy, Requirement
+from mellea_like import BestOf, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.generation import Generation
 from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.core.validation import Verdict
-from mellea_like.errors import (
-    AuthenticationFailed,
-    BackendUnavailable,
-    ReplyBroken,
-    SamplingFailed,
-)
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable, ReplyBroken, SamplingFailed
 from mellea_like.hooks import HookType, hook
 from mellea_like.selections import Collect
 from mellea_like.testing import run_virtual
@@ -61,11 +56,6 @@ async def test_text_comes_as_soon_as_it_is_certain_and_nothing_after_it_is_drawn
     assert reply.result.unwrap() == reply.released == "well yes and more"
     assert outcomes(reply.result) == {1: "failed", 2: "passed"}
     assert backend.statistics().started == 2
-
-
-async def test_without_requirements_each_piece_comes_at_once():
-    reply = strategy([Reply("a b c", 3.0)]).stream("do")
-    assert await heard(reply) == [(1.0, "a "), (2.0, "b "), (3.0, "c")]
 
 
 @pytest.mark.parametrize(
@@ -195,14 +185,6 @@ async def test_what_fails_after_it_was_shown_raises_and_nothing_is_put_in_its_pl
     assert backend.statistics().started == 1
     with pytest.raises(ReplyBroken):
         _ = reply.result
-
-
-async def test_what_fails_before_it_was_shown_is_tried_again_and_repaired_as_ever():
-    backend = ScriptedBackend([BackendUnavailable("once"), "no", Reply("yes now", 2.0)])
-    drawn = RepairTemplateStrategy(backend, loop_budget=3)
-    reply = drawn.stream("do", [says("yes")])
-    assert "".join(piece for _, piece in await heard(reply)) == "yes now"
-    assert outcomes(reply.result) == {1: "failed", 2: "passed"}
 
 
 async def test_without_a_pass_there_is_no_text_and_a_result_that_says_so():

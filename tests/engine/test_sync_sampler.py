@@ -111,21 +111,6 @@ def test_a_validator_in_a_thread_may_use_the_sampler_and_an_inline_one_is_refuse
             sampler.sample("do", [Requirement("ask", ask, inline=True)])
 
 
-def test_connections_stay_open_between_calls_and_are_closed_at_the_end():
-    class Closing(ScriptedBackend):
-        closed = 0
-
-        async def aclose(self):
-            self.closed += 1
-
-    backend = Closing(["yes"], cycle=True)
-    with SyncSampler(RejectionSamplingStrategy(backend)) as sampler:
-        sampler.sample("do", [yes])
-        sampler.sample("do", [yes])
-        assert backend.closed == 0
-    assert backend.closed == 1
-
-
 @pytest.mark.anyio
 @pytest.mark.allow_blocking
 async def test_it_works_where_a_loop_runs():

@@ -10,19 +10,14 @@ from typing import Annotated
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, outcomes, says
+from engine_kit import by_iteration, outcomes
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel, Field
 
 from mellea_like import (
-    BestOf,
-    Budget,
     Candidate,
-    Collect,
-    Escalate,
-    FunctionBackend,
     Generation,
     Image,
     Message,
@@ -31,19 +26,14 @@ from mellea_like import (
     RepairTemplateStrategy,
     SamplingFailed,
     SamplingResult,
-    Stage,
     Vote,
     checks,
-    judge_score,
 )
 from mellea_like.backends import CachedBackend
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.coalescing import SamplingCoordinator
 from mellea_like.core import StopReason, Usage
 from mellea_like.core.tools import Tool, ToolCall
-from mellea_like.errors import BackendUnavailable, LimitExceeded, ToolError
-from mellea_like.hooks import HookMode, HookType, hook
-from mellea_like.schedules import Hedged, LatencyQuantiles, Restart
+from mellea_like.errors import LimitExceeded, ToolError
 from mellea_like.selections import tool_key
 from mellea_like.telemetry import Telemetry
 
@@ -171,15 +161,6 @@ async def test_a_call_that_does_not_fit_has_failed_and_is_repaired(strategy, rep
     assert keeps_the_protocol(again)
 
 
-async def test_without_tools_a_call_is_a_failure_and_tools_are_offered_to_nobody():
-    backend = ScriptedBackend([BOOK, "text"])
-    result = await RejectionSamplingStrategy(backend).sample("go")
-    assert outcomes(result) == {1: "failed", 2: "passed"}
-    assert "no tools were asked for" in result.slices[0].reason
-    assert backend.requests[0].tools == ()
-    assert result.toolbox is None
-
-
 # --- rounds
 
 
@@ -287,19 +268,6 @@ async def test_a_tool_may_spend_the_calls_budget_itself():
     assert outcomes(raised.value.result) == {1: "cancelled"}
 
 
-async def test_arguments_that_a_server_leaves_out_go_back_as_an_empty_object():
-    async def today() -> str:
-        """What day it is."""
-        return "Monday"
-
-    backend = ScriptedBackend([Generation("", tool_calls=(ToolCall("c", "today", ""),)), "Monday"])
-    result = await RejectionSamplingStrategy(backend).sample(
-        "go", tools=[Tool.of(today, read_only=True)]
-    )
-    assert result.best.messages[1].tool_calls[0].arguments == "{}"
-    assert result.best.messages[2].content == "Monday"
-
-
 async def test_calls_whose_id_a_server_repeats_are_told_apart():
     town = Town()
     twice = Generation(
@@ -312,49 +280,6 @@ async def test_calls_whose_id_a_server_repeats_are_told_apart():
     ids = [call.id for call in asked.tool_calls]
     assert len(set(ids)) == 2
     assert ids == [message.tool_call_id for message in told]
-
-
-async def test_a_draw_that_ends_in_a_tool_has_the_reply_that_called_it():
-    town = Town()
-    slow = by_iteration({1: calls(("look_up", "x" * 70)), 2: calls(("look_up", "Babel")), 3: "yes"})
-    result = await RejectionSamplingStrategy(slow, iteration_timeout=60).sample(
-        "go", tools=town.tools
-    )
-    assert outcomes(result) == {1: "errored", 2: "errored", 3: "passed"}
-    late, broken = result.errors
-    assert isinstance(late, ToolError)
-    assert (late.tool, broken.tool) == ("look_up", "look_up")
-    assert "took longer than 60 s: the tools it called had not answered by then" in str(late)
-    assert [s.generation.tool_calls[0].name for s in result.slices[:2]] == ["look_up", "look_up"]
-
-
-async def test_a_loser_is_cancelled_in_its_tool_and_its_requests_are_counted():
-    town = Town()
-    backend = by_iteration({1: calls(("look_up", "x" * 50)), 2: after(3, "yes")})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
-    result = await strategy.sample("go", [says("yes")], tools=town.tools)
-    assert outcomes(result) == {1: "cancelled", 2: "passed"}
-    assert town.cancelled == 1
-    assert result.slices[1].usage == Usage(1, 10, 1)
-    assert result.elapsed == 3
-
-
-async def test_each_round_is_retried_budgeted_and_timed_as_a_request():
-    town = Town()
-    backend = ScriptedBackend([LOOK, BackendUnavailable("busy"), LOOK, "never asked for"])
-    budget = Budget(requests=3)
-    strategy = RejectionSamplingStrategy(backend, iteration_timeout=60, loop_budget=5)
-    with pytest.raises(Exception, match="budget") as raised:
-        await strategy.sample("go", tools=town.tools, budget=budget)
-    assert raised.value.result.stop_reason is StopReason.BUDGET
-    (slice_,) = raised.value.result.slices
-    assert slice_.usage.requests == len(backend.requests) == 3
-    assert len(town.ran) == 2
-    slow = by_iteration({}, default=calls(("look_up", "x" * 70)))
-    with pytest.raises(Exception, match="took longer than 60 s"):
-        await RejectionSamplingStrategy(slow, iteration_timeout=60, loop_budget=1).sample(
-            "go", tools=town.tools
-        )
 
 
 async def test_runs_of_tools_are_spans_without_content():
@@ -379,22 +304,6 @@ async def test_runs_of_tools_are_spans_without_content():
     assert "Atlantis" not in str([dict(span.attributes) for span in spans.values()])
 
 
-async def test_hooks_see_each_round_with_what_tools_said():
-    seen: list[str] = []
-
-    @hook(HookType.GENERATION_PRE_CALL)
-    async def asked(payload):
-        seen.append(payload.messages[-1].text)
-
-    @hook(HookType.GENERATION_POST_CALL, mode=HookMode.OBSERVE)
-    async def answered(payload):
-        seen.append(str(payload.generation.tool_calls[0].name))
-
-    strategy = RejectionSamplingStrategy(ScriptedBackend([LOOK, BOOK]), plugins=[asked, answered])
-    await strategy.sample("go", tools=Town().tools)
-    assert seen == ["go", "look_up", '{"rooms": 4}', "book"]
-
-
 # --- with other parts
 
 
@@ -414,82 +323,6 @@ async def test_votes_are_for_names_and_arguments():
         assert result.tool_calls[0].value["city"] == "Oslo"
         assert [a.votes for a in result.decision.answers] == [2, 1, 1]
     assert not town.ran
-
-
-async def test_a_selection_chooses_among_draws_that_used_tools():
-    town = Town()
-    backend = ScriptedBackend([LOOK, "a", LOOK, "b"])
-    strategy = RejectionSamplingStrategy(backend, selection=Collect(2))
-    result = await strategy.sample("go", tools=town.tools)
-    assert result.values == ("a", "b")
-    assert result.usage.requests == 4
-
-
-async def test_a_bigger_model_has_the_same_tools_and_sees_what_was_called():
-    town = Town()
-    for carry in ("best", "chat"):
-        small, big = ScriptedBackend([calls(("book", "{}"))]), ScriptedBackend([LOOK, BOOK])
-        strategy = Escalate([Stage(small), Stage(big, carry=carry)])
-        result = await strategy.sample("go", tools=town.tools)
-        assert result.tool_calls[0].name == "book"
-        assert len(big.requests) == 2
-        assert "city is missing" in big.requests[0].messages[-1].content
-        assert "book({})" in str([message.text for message in big.requests[0].messages])
-        assert keeps_the_protocol(big.requests[0].messages)
-
-
-@pytest.mark.parametrize("schedule", [Hedged, Restart])
-async def test_a_straggler_is_hedged_or_drawn_anew_with_tools(schedule):
-    town = Town()
-    latency = LatencyQuantiles(least=1)
-    for _ in range(200):
-        latency.observe(2.0)
-    backend = ScriptedBackend([after(60, "late"), LOOK, "in time"], model=None)
-    strategy = RejectionSamplingStrategy(backend, schedule=schedule(latency=latency))
-    result = await strategy.sample("go", [says("time")], tools=town.tools)
-    assert result.unwrap() == "in time"
-    assert result.elapsed == pytest.approx(2 + len("Oslo"))
-    assert result.usage.requests == 3
-
-
-async def test_a_coordinator_passes_requests_with_tools_on_alone():
-    town = Town()
-    backend = ScriptedBackend(lambda request: BOOK if request.tools else "no")
-    async with SamplingCoordinator(backend, window=0.1) as coordinator:
-        strategy = RejectionSamplingStrategy(
-            coordinator, loop_budget=1, concurrency_budget=3, selection=Collect(3)
-        )
-        result = await strategy.sample("go", tools=town.tools)
-    assert len(result.candidates) == len(backend.requests) == 3
-
-
-@pytest.mark.parametrize(("read_only", "requests"), [(True, 2), (False, 1)])
-async def test_early_checks_leave_alone_what_may_go_on_with_a_tool(read_only, requests):
-    town = Town()
-    words = Generation("Let me look that up first", tool_calls=LOOK.tool_calls)
-    backend = ScriptedBackend([words, "{}"])
-    result = await RejectionSamplingStrategy(backend, loop_budget=1).sample(
-        "go",
-        [checks.starts_with("{", early=True)],
-        tools=[Tool.of(town.look_up, read_only=read_only)],
-    )
-    assert len(backend.requests) == requests
-    assert result.success is read_only
-
-
-async def test_draws_with_tools_race_without_requirements_too():
-    town = Town()
-
-    async def model(request):
-        await anyio.sleep(0.2 if request.meta.subsample else 0.1)
-        return Generation("Full.") if request.meta.subsample else calls(("look_up", "x" * 99))
-
-    result = await RejectionSamplingStrategy(
-        FunctionBackend(model), concurrency_budget=2, loop_budget=2
-    ).sample("go", tools=town.tools)
-    assert result.value == "Full."
-    assert sorted(outcomes(result).values()) == ["cancelled", "passed"]
-    assert town.cancelled == 1
 
 
 # --- what is refused
@@ -576,25 +409,6 @@ async def test_each_run_of_a_tool_has_its_own_copy_of_the_arguments(read_only):
     for call in result.tool_calls:
         assert call.value["trip"] == Trip(cities=["Oslo"])
         assert call.value["notes"] == {"a": []}
-
-
-async def test_each_run_of_a_tool_with_a_schema_has_its_own_copy_of_the_arguments():
-    seen: list[str] = []
-
-    def pack(bags: list[dict[str, int]]) -> str:
-        seen.append(json.dumps(bags))
-        bags[0]["socks"] = 0
-        bags.append({})
-        return "done"
-
-    bag = {"type": "array", "items": {"type": "object"}}
-    tool = Tool("pack", parameters={"type": "object", "properties": {"bags": bag}}, function=pack)
-    backend = ScriptedBackend([calls(("pack", '{"bags": [{"socks": 2}]}'))])
-    result = await RejectionSamplingStrategy(backend).sample("go", tools=[tool])
-    for _ in range(2):
-        await result.run_tools()
-    assert seen == ['[{"socks": 2}]'] * 2
-    assert result.tool_calls[0].value == {"bags": [{"socks": 2}]}
 
 
 async def photo(city: str) -> object:
@@ -696,29 +510,6 @@ async def test_a_schema_refuses_arguments_that_it_does_not_know_and_the_repair_n
     assert outcomes(result) == {1: "passed"}
 
 
-async def test_a_tool_of_an_mcp_server_refuses_arguments_that_it_does_not_know():
-    server_module = pytest.importorskip("mcp.server.mcpserver")
-    server = server_module.MCPServer("hotel")
-
-    @server.tool()
-    def reserve(city: str, nights: int = 1) -> str:
-        """Reserve a room."""
-        return ""
-
-    async def run(**arguments: object) -> str:
-        return json.dumps(arguments)
-
-    (told,) = await server.list_tools()
-    tool = Tool(told.name, told.description, told.input_schema, run)
-    wrong = calls(("reserve", '{"city": "Oslo", "night": 2}'))
-    backend = ScriptedBackend([wrong, calls(("reserve", '{"city": "Oslo", "nights": 2}'))])
-    result = await RepairTemplateStrategy(backend).sample("go", tools=[tool])
-    assert outcomes(result) == {1: "failed", 2: "passed"}
-    assert "there is no argument night (did you mean nights?)" in result.slices[0].reason
-    (answer,) = await result.run_tools()
-    assert answer.content == '{"city": "Oslo", "nights": 2}'
-
-
 async def test_a_cancelled_run_begins_no_further_tool():
     town = Town()
     reply = calls(("look_up", "x" * 9), ("book", "Oslo"))
@@ -729,29 +520,6 @@ async def test_a_cancelled_run_begins_no_further_tool():
         await result.run_tools()
     assert scope.cancelled_caught
     assert (town.cancelled, [name for name, _ in town.ran]) == (1, ["look_up"])
-
-
-async def test_a_typed_reply_that_calls_a_tool_is_not_rejected_for_its_words():
-    town = Town()
-    words = Generation('{"city": 3} is where I book', tool_calls=BOOK.tool_calls)
-    backend = ScriptedBackend([words])
-    result = await RejectionSamplingStrategy(backend).sample("go", tools=town.tools, format=Stay)
-    assert (result.tool_calls[0].name, result.value) == ("book", None)
-
-
-async def test_judges_see_what_is_called_and_what_tools_said():
-    town = Town()
-    judge = ScriptedBackend(['{"passed": true, "reason": ""}', '{"score": 8, "reason": "good"}'])
-    strategy = RejectionSamplingStrategy(
-        ScriptedBackend([LOOK, BOOK]),
-        judge=judge,
-        selection=BestOf(judge_score("Is it?", judge=judge), n=1),
-    )
-    result = await strategy.sample("go", ["books where there is room"], tools=town.tools)
-    assert result.success
-    for request in judge.requests:
-        asked = request.messages[-1].content
-        assert asked.index('{"rooms": 4}') < asked.index("book({")
 
 
 async def test_a_cache_keeps_calls_and_tells_tools_apart(tmp_path):

@@ -6,21 +6,17 @@ Each mode of a hook has its own outcome: ``SEQUENTIAL`` fails closed, the others
 
 from __future__ import annotations
 
-import threading
-import time
-
 import anyio
 import pytest
 from aftermath import aftermath
 from anyio.lowlevel import checkpoint
 from engine_kit import after as later
 from engine_kit import by_iteration, outcomes, yes
-from leftovers import other_threads
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.result import StopReason
-from mellea_like.errors import BackendUnavailable, Blocked, HookError
+from mellea_like.errors import BackendUnavailable, HookError
 from mellea_like.hooks import HookMode, HookType, Plugin, hook
 
 pytestmark = pytest.mark.anyio
@@ -100,55 +96,7 @@ async def test_a_hook_that_only_looks_on_may_fail(kind, mode, act, caplog):
     assert {r.sampling_id for r in told} == {result.sampling_id}
 
 
-@virtual
-@pytest.mark.parametrize("kind", [HookType.GENERATION_PRE_CALL, HookType.GENERATION_ERROR])
-async def test_a_hook_that_blocks_a_retry_leaves_siblings_and_request_closed(kind):
-    async def no_retries(payload):
-        if kind is HookType.GENERATION_ERROR or payload.retry:
-            raise Blocked("no retries here")
-
-    backend = ScriptedBackend(
-        lambda request: (
-            BackendUnavailable("again") if request.meta.iteration == 1 else later(60, "no")
-        )
-    )
-    async with aftermath(backend) as after:
-        call = RejectionSamplingStrategy(
-            backend, loop_budget=2, concurrency_budget=3, plugins=[on(kind, no_retries)]
-        )
-        with pytest.raises(Blocked):
-            await after.sample(call, "do", [yes])
-    assert backend.statistics().started == 3
-    assert anyio.current_time() < 5
-
-
 # --- it blocks the loop, or is still running at the end ------------------------------------------
-
-
-@pytest.mark.parametrize("mode", list(HookMode))
-async def test_a_hook_that_blocks_in_a_thread_of_its_own_is_cut_off_in_time(mode):
-    release = threading.Event()
-
-    async def blocks(payload):
-        await anyio.to_thread.run_sync(lambda: release.wait(20), abandon_on_cancel=True)
-
-    backend = by_iteration({1: "no", 2: "yes"}, delay=0.3)
-    plugin = on(HookType.SAMPLING_ITERATION, blocks, mode=mode, timeout=0.1)
-    begun, threads = time.monotonic(), other_threads()
-    try:
-        async with aftermath(backend) as after:
-            call = RejectionSamplingStrategy(backend, loop_budget=2, plugins=[plugin])
-            if mode is HookMode.SEQUENTIAL:
-                with pytest.raises(HookError):
-                    await after.sample(call, "do", [yes])
-            else:
-                assert (await after.sample(call, "do", [yes])).success
-            assert time.monotonic() - begun < 15  # Of 20.
-            release.set()
-            while other_threads() > threads:  # noqa: ASYNC110 (a thread ends)
-                await anyio.sleep(0.005)
-    finally:
-        release.set()
 
 
 @virtual
@@ -176,39 +124,3 @@ async def test_what_still_runs_at_the_end_is_drained_within_two_seconds(mode, en
     over = 3 if ends in {"the time", "the caller"} else 1
     assert over + 1.9 < anyio.current_time() < over + 2.1
     assert "gave up after 2 s" in caplog.text
-
-
-# --- what it may change --------------------------------------------------------------------------
-
-
-@virtual
-@pytest.mark.parametrize("kept", [0, 1])
-async def test_requirements_that_a_hook_leaves_out_stay(kept):
-    async def leaves_out(payload):
-        await checkpoint()
-        return payload.model_copy(update={"requirements": payload.requirements[:kept]})
-
-    backend = by_iteration({1: "no", 2: "yes"})
-    async with aftermath(backend) as after:
-        plugin = on(HookType.VALIDATION_PRE_CHECK, leaves_out)
-        call = RejectionSamplingStrategy(backend, loop_budget=2, plugins=[plugin])
-        result = await after.sample(call, "do", [yes])
-    assert outcomes(result) == {1: "failed", 2: "passed"}
-
-
-# --- the strategy's own --------------------------------------------------------------------------
-
-
-class BadChoice(RejectionSamplingStrategy):
-    def select_from_failure(self, slices):
-        raise LookupError("bug in selection")
-
-
-@virtual
-async def test_a_callers_cancellation_is_not_replaced_by_a_selections_bug():
-    backend = by_iteration({1: "no", 2: "no"}, default=later(99, "no"))
-    async with aftermath(backend) as after:
-        call = BadChoice(backend, loop_budget=2, concurrency_budget=3)
-        with anyio.move_on_after(2) as scope:
-            await after.sample(call, "do", [yes])
-        assert scope.cancelled_caught

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -22,20 +21,15 @@ from trio.lowlevel import current_clock
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import (
-    AuthenticationFailed,
     BackendTimeout,
     BackendUnavailable,
     CircuitOpen,
-    InvalidRequest,
     RateLimited,
     SamplingTimeout,
 )
-from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
 from mellea_like.limits.backoff_gate import gate_of
-from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry
 
 pytestmark = pytest.mark.anyio
@@ -99,22 +93,6 @@ def busy(**headers: str) -> Answer:
 # --- 5xx ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hooked", [True, False])
-@pytest.mark.parametrize("keep_alive", [True, False])
-async def test_a_503_and_then_a_reply_passes_inside_the_iteration_and_two_requests_count(
-    hooked, keep_alive
-):
-    with Billing(Answer.error(503), Answer("won")) as server:
-        backend = openai(server, keep_alive=keep_alive)
-        async with aftermath(backend, server, hooked=hooked) as after:
-            call = strategy(backend, loop_budget=1, concurrency_budget=1)
-            result = await after.sample(call, "Say won.", [SAYS_WON])
-    assert [s.outcome for s in result.slices] == [Outcome.PASSED]
-    assert (result.usage.requests, result.usage.unknown) == (2, 1)
-    assert server.started == 2
-    assert result.errors == ()
-
-
 async def test_after_a_503_without_end_the_circuit_breaker_ends_the_call():
     with Billing(Answer.error(503)) as server:
         backend = openai(server)
@@ -126,37 +104,6 @@ async def test_after_a_503_without_end_the_circuit_breaker_ends_the_call():
     # On a slow machine, the time of a probe comes before the last draw is refused.
     assert QUICK.trip_after <= server.started < 2 * 2 * QUICK.attempts
     assert any("draws errored" in note for note in caught.value.__notes__)
-
-
-async def test_retries_of_siblings_within_a_limit_and_a_budget_are_all_paid_for():
-    budget, limiter = Budget(requests=5), ConcurrencyLimiter(1)
-    with Billing(Answer.error(503)) as server:
-        inner = openai(server)
-        backend = LimitedBackend(inner, limiter)
-        async with aftermath(inner, backend, server, budget, limiter) as after:
-            call = strategy(backend, retry=replace(QUICK, trip_after=None))
-            with pytest.raises(Exception, match="budget"):
-                await after.sample(call, "Say won.", [SAYS_WON], budget=budget)
-    assert server.started == 5
-    assert server.max_in_flight == 1
-    assert budget.statistics().spent.requests == 5
-
-
-# --- what is permanent ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("status", "kind"), [(401, AuthenticationFailed), (400, InvalidRequest)])
-async def test_what_is_permanent_is_not_retried_and_ends_its_subsample_alone(status, kind):
-    def choose(number, body):
-        return Answer.error(status) if number == 0 else Answer("won", wait=0.1)
-
-    with Billing(choose=choose) as server:
-        backend = openai(server)
-        async with aftermath(backend, server) as after:
-            result = await after.sample(strategy(backend), "Say won.", [SAYS_WON])
-    assert server.started == 2
-    assert result.unwrap() == "won"
-    assert [type(error) for error in result.errors] == [kind]
 
 
 # --- 429 -----------------------------------------------------------------------------------------
@@ -250,18 +197,6 @@ async def test_of_a_hang_the_turn_errors_when_the_time_is_up_and_the_next_runs(
     assert result.usage.requests - result.usage.unknown == 1
 
 
-@pytest.mark.parametrize("limits", [{"timeout": 60}, {"total_timeout": 60}])
-async def test_of_a_hang_the_request_is_tried_again_inside_its_iteration(limits):
-    with Billing(HANG, Answer("won")) as server:
-        backend = openai(server, **limits)
-        async with aftermath(backend, server) as after, hours_pass_until_the_first_leaves(server):
-            retry = Retry(9, initial=0.02, maximum=0.05)
-            call = strategy(backend, loop_budget=1, concurrency_budget=1, retry=retry)
-            result = await after.sample(call, "Say won.", [SAYS_WON])
-    assert result.success
-    assert result.usage.requests >= 2
-
-
 async def test_of_a_hang_the_calls_time_is_up():
     with Billing(HANG) as server:
         backend = openai(server)
@@ -269,13 +204,3 @@ async def test_of_a_hang_the_calls_time_is_up():
             with pytest.raises(SamplingTimeout):
                 await after.sample(strategy(backend, timeout=60), "Say won.", [SAYS_WON])
     assert server.disconnected == 2
-
-
-async def test_of_a_hang_after_a_failure_the_calls_time_is_up_and_the_failure_comes_back():
-    with Billing(Answer("lost"), HANG) as server:
-        backend = openai(server)
-        async with aftermath(backend, server) as after, hour_passes_after(3, server):
-            call = strategy(backend, timeout=60)
-            result = await after.sample(call, "Say won.", [SAYS_WON])
-    assert (result.stop_reason, result.best.text) == (StopReason.TIMEOUT, "lost")
-    assert (result.usage.requests, result.usage.unknown) == (3, 2)

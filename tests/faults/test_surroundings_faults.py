@@ -7,7 +7,6 @@ Interrupts are in ``tests/storm/test_faults_real.py`` (in `sample_sync`), ``test
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 from aftermath import aftermath
-from anyio.lowlevel import checkpoint
 from engine_kit import by_iteration, yes
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -24,15 +22,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from mellea_like import (
     Candidate,
     Context,
-    Instruction,
     Message,
     MultiTurnStrategy,
-    Outcome,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
 )
-from mellea_like.backends.function import FunctionBackend
 from mellea_like.limits import Budget
 from mellea_like.schedules import Eager, Hedged
 from mellea_like.schedules.giving_up import PerRequirement
@@ -187,39 +182,3 @@ async def test_an_unhashable_requirement_and_an_action_with_a_lock_work(kind, ho
         assert result.unwrap() == "yes"
         assert result.best.validations[0][0] is requirement
         assert len(result.best.validations) == 2
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize("schedule", [None, Eager(pool=True), Hedged()])
-async def test_a_long_conversation_and_a_hundred_subsamples_begin_at_once(schedule):
-    context = Context([Message("user", f"message {n}") for n in range(20_000)])
-    first: list[float] = []
-
-    async def stamp(_: Any) -> str:
-        first.append(time.thread_time())
-        await checkpoint()
-        return "no"
-
-    strategy = RejectionSamplingStrategy(
-        FunctionBackend(stamp), loop_budget=1, concurrency_budget=100, schedule=schedule
-    )
-    delays: list[float] = []
-    renders: list[float] = []
-    # The time of this thread's own work: what else the machine does is no delay of ours. Nor is
-    # the trace function that measures coverage, which takes more than all the rest.
-    trace = sys.gettrace()
-    sys.settrace(None)
-    try:
-        for _ in range(TRIES):
-            first.clear()
-            begun = time.thread_time()
-            result = await strategy.sample("Agree.", [yes], context=context)
-            delays.append(first[0] - begun)
-            begun = time.thread_time()
-            tuple(Instruction("Agree.").render(context))
-            renders.append(time.thread_time() - begun)
-            assert result.count(Outcome.FAILED) == 100
-    finally:
-        sys.settrace(trace)
-    # A subsample each that renders the conversation anew would take a hundred times as long.
-    assert min(delays) < 80 * min(renders)

@@ -6,17 +6,15 @@ See ``tests/engine/test_rule_08_validators.py`` and ``test_rule_13_threads.py`` 
 from __future__ import annotations
 
 import threading
-import time
 
 import anyio
 import pytest
 from aftermath import aftermath
 from engine_kit import after as later
-from engine_kit import by_iteration, outcomes, yes
+from engine_kit import by_iteration, outcomes
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import LimitExceeded, RequirementError
 from mellea_like.limits import LimitedBackend
@@ -55,16 +53,6 @@ async def test_a_validator_that_hangs_errors_its_turn_when_the_time_is_up(own, s
     assert result.usage.unknown == 0
 
 
-@virtual
-async def test_a_validator_that_hangs_does_not_hold_up_a_winner():
-    backend = by_iteration({1: "bad", 3: later(1, "yes")})
-    async with aftermath(backend) as after:
-        check = Requirement("check", hangs_on_bad)
-        result = await after.sample(strategy(backend, concurrency_budget=2), "do", [check])
-    assert outcomes(result) == {1: "cancelled", 3: "passed"}
-    assert result.elapsed == pytest.approx(1)
-
-
 @pytest.mark.parametrize("ends_by", ["its timeout", "the iteration's timeout", "a win"])
 async def test_a_thread_that_hangs_is_abandoned_and_counted(ends_by):
     release = threading.Event()
@@ -91,37 +79,6 @@ async def test_a_thread_that_hangs_is_abandoned_and_counted(ends_by):
     with anyio.fail_after(5):
         while thread_statistics().abandoned > before:  # noqa: ASYNC110 (a thread ends)
             await anyio.sleep(0.005)
-
-
-# --- it blocks -----------------------------------------------------------------------------------
-
-
-async def test_four_validators_that_block_do_so_side_by_side_and_stall_nobody():
-    turns = 0
-    all_four = threading.Barrier(4, timeout=20)
-
-    async def watch() -> None:
-        nonlocal turns
-        while True:
-            await anyio.sleep(0.005)
-            turns += 1
-
-    def blocks(candidate):
-        all_four.wait()
-        begun = turns
-        for _ in range(2000):
-            time.sleep(0.01)
-            if turns > begun + 3:  # The event loop goes on meanwhile.
-                return False
-        raise AssertionError("the event loop stands still")
-
-    backend = ScriptedBackend(["no"], cycle=True)
-    async with aftermath(backend) as after, anyio.create_task_group() as tasks:
-        tasks.start_soon(watch)
-        call = strategy(backend, loop_budget=1, concurrency_budget=4)
-        result = await after.sample(call, "do", [Requirement("blocks", blocks)])
-        tasks.cancel_scope.cancel()
-    assert result.count(Outcome.FAILED) == 4
 
 
 # --- the judge -----------------------------------------------------------------------------------
@@ -155,34 +112,6 @@ def _request():
     from mellea_like.core.conversation import Message
 
     return Request((Message("user", "x"),))
-
-
-@virtual
-async def test_a_judge_that_hangs_is_closed_when_a_sibling_wins():
-    judge = ScriptedBackend(
-        lambda request: (
-            later(99, "late")
-            if request.meta.iteration == 1
-            else later(2, '{"passed": true, "reason": ""}')
-        )
-    )
-    backend = by_iteration({}, default="a text")
-    async with aftermath(backend, judge) as after:
-        call = strategy(backend, judge=judge, concurrency_budget=2)
-        result = await after.sample(call, "do", ["be kind"])
-    assert outcomes(result) == {1: "cancelled", 3: "passed"}
-    assert (result.usage.requests, result.usage.unknown) == (4, 1)
-
-
-@virtual
-async def test_time_that_is_up_while_a_validator_runs_beats_it():
-    backend = by_iteration({1: "no", 2: "bad"})
-    async with aftermath(backend) as after:
-        call = strategy(backend, timeout=5)
-        result = await after.sample(call, "do", [yes, Requirement("check", hangs_on_bad)])
-        assert result.stop_reason is StopReason.EXHAUSTED
-        with pytest.raises(Exception, match="time ran out"):
-            await after.sample(call, "do", [Requirement("check", hangs)])
 
 
 async def hangs(candidate):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, outcomes, yes
+from engine_kit import after, by_iteration, yes
 
-from mellea_like import Outcome, RejectionSamplingStrategy, Requirement
+from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.core import StopReason
 from mellea_like.errors import Blocked, HookError, InvalidRequest
 from mellea_like.hooks import HookMode, HookType, Plugin, hook
-from mellea_like.hooks.payloads import SamplingIterationPayload
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
-MODES = list(HookMode)
 LOOKING = [HookMode.OBSERVE, HookMode.BACKGROUND]
 BEFORE_THE_END = [
     hook_type for hook_type in HookType if hook_type is not HookType.SAMPLING_LOOP_END
@@ -85,57 +83,6 @@ async def test_a_failure_ends_the_call_with_an_error_that_names_plugin_and_hook(
     assert len(backend.requests) <= 1 or when is HookType.SAMPLING_ITERATION
 
 
-async def test_after_a_failure_no_turn_starts_and_the_rest_is_cancelled():
-    @hook(HookType.VALIDATION_PRE_CHECK)
-    async def broken(payload):
-        raise LookupError("bug")
-
-    backend = by_iteration({1: after(1, "no")}, default=after(9, "no"))
-    strategy = RejectionSamplingStrategy(
-        backend, loop_budget=3, concurrency_budget=3, plugins=[broken]
-    )
-    with pytest.raises(HookError) as caught:
-        await strategy.sample("do", [yes])
-    assert anyio.current_time() == pytest.approx(1)
-    assert backend.statistics().started == 3
-    record = {s.iteration: s.outcome for s in caught.value.result.slices}
-    assert record == {1: Outcome.ERRORED, 4: Outcome.CANCELLED, 7: Outcome.CANCELLED}
-
-
-async def test_a_failing_iteration_hook_cancels_what_runs_meanwhile():
-    @hook(HookType.SAMPLING_ITERATION)
-    async def broken(payload):
-        await anyio.sleep(0.5)
-        raise LookupError("bug")
-
-    backend = by_iteration({1: after(1, "no")}, default=after(9, "no"))
-    strategy = RejectionSamplingStrategy(backend, concurrency_budget=2, plugins=[broken])
-    with pytest.raises(HookError, match="broken failed at sampling_iteration"):
-        await strategy.sample("do", [yes])
-    assert backend.statistics().in_flight == 0
-    assert backend.statistics().cancelled == 2
-
-
-async def test_an_earlier_failure_keeps_later_handlers_from_running():
-    ran = []
-
-    @hook(HookType.SAMPLING_LOOP_START, priority=1)
-    async def broken(payload):
-        raise LookupError("bug")
-
-    @hook(HookType.SAMPLING_LOOP_START, priority=2)
-    async def later(payload):
-        ran.append("later")
-
-    @hook(HookType.SAMPLING_LOOP_START, mode=HookMode.OBSERVE)
-    async def observer(payload):
-        ran.append("observer")
-
-    with pytest.raises(HookError):
-        await strategy_with(broken, later, observer).sample("do", [yes])
-    assert ran == []
-
-
 # --- observing --------------------------------------------------------------------------------
 
 
@@ -156,21 +103,6 @@ async def test_observers_run_all_together_and_are_awaited():
     assert sorted(name for name, _ in ended) == [0, 1, 2]
     assert [at for _, at in ended] == pytest.approx([1, 1, 1])
     assert result.slices[0].started_at == pytest.approx(1)
-
-
-async def test_observers_run_after_the_sequential_ones_and_see_their_changes():
-    seen = []
-
-    @hook(HookType.SAMPLING_LOOP_START, mode=HookMode.OBSERVE, priority=1)
-    async def observer(payload):
-        seen.append(payload.loop_budget)
-
-    @hook(HookType.SAMPLING_LOOP_START, priority=99)
-    async def changer(payload):
-        return payload.model_copy(update={"loop_budget": 7})
-
-    await strategy_with(observer, changer).sample("do", [yes])
-    assert seen == [7]
 
 
 @pytest.mark.parametrize("mode", LOOKING)
@@ -235,47 +167,6 @@ async def test_background_handlers_are_not_waited_for():
     assert result.elapsed == pytest.approx(1.2)  # the call's own end waits for them
 
 
-async def test_background_failures_do_not_silence_a_plugin():
-    class Mixed(Plugin):
-        observed = 0
-
-        @hook(HookType.SAMPLING_ITERATION, mode=HookMode.OBSERVE)
-        async def look(self, payload):
-            self.observed += 1
-
-        @hook(HookType.GENERATION_PRE_CALL, mode=HookMode.BACKGROUND)
-        async def fail(self, payload):
-            raise LookupError("bug")
-
-    mixed = Mixed()
-    await strategy_with(mixed, loop_budget=8, default=after(1, "no")).sample("do", [yes])
-    assert mixed.observed == 8
-
-
-async def test_a_background_handler_that_ends_in_time_is_not_complained_of(caplog):
-    @hook(HookType.SAMPLING_LOOP_END, mode=HookMode.BACKGROUND)
-    async def quick(payload):
-        await anyio.sleep(1.9)
-
-    await strategy_with(quick, replies={1: "yes"}).sample("do", [yes])
-    assert anyio.current_time() == pytest.approx(1.9)
-    assert caplog.records == []
-
-
-async def test_background_handlers_run_on_when_the_caller_leaves_for_two_seconds():
-    ended = []
-
-    @hook(HookType.GENERATION_PRE_CALL, mode=HookMode.BACKGROUND)
-    async def slow(payload):
-        await anyio.sleep(2.5)
-        ended.append(anyio.current_time())
-
-    with anyio.move_on_after(1) as scope:
-        await strategy_with(slow, default=after(9, "no")).sample("do", [yes])
-    assert scope.cancelled_caught
-    assert ended == pytest.approx([2.5])
-
-
 # --- delivery ---------------------------------------------------------------------------------
 
 
@@ -313,19 +204,6 @@ async def test_the_two_seconds_are_for_deliveries_and_background_handlers_togeth
     assert "0 draws not handed to hooks, 1 background hooks cut short" in caplog.text
 
 
-async def test_a_cancelled_call_delivers_its_last_slices_too():
-    recording = RecordingPlugin()
-    strategy = strategy_with(recording, default=after(9, "no"), concurrency_budget=2)
-    with anyio.move_on_after(1):
-        await strategy.sample("do", [yes])
-    told = recording.of(SamplingIterationPayload)
-    assert {p.iteration: p.slice.outcome for p in told} == {
-        1: Outcome.CANCELLED,
-        4: Outcome.CANCELLED,
-    }
-    assert len(told) == 2
-
-
 # --- after a win ------------------------------------------------------------------------------
 
 
@@ -348,44 +226,7 @@ async def test_after_a_win_a_failing_hook_is_logged_once_and_changes_nothing(whe
     assert records[0].sampling_id == result.sampling_id
 
 
-async def test_a_hook_of_an_earlier_slice_that_fails_after_the_win_changes_nothing():
-    @hook(HookType.SAMPLING_ITERATION)
-    async def slow(payload):
-        await anyio.sleep(1)
-        raise LookupError("bug")
-
-    replies = {1: "no", 2: after(0.5, "yes")}
-    result = await strategy_with(slow, replies=replies).sample("do", [yes])
-    assert outcomes(result) == {1: "failed", 2: "passed"}
-
-
-async def test_the_winners_own_hooks_run_before_it_wins_and_can_still_stop_it():
-    @hook(HookType.VALIDATION_POST_CHECK)
-    async def guard(payload):
-        raise Blocked("stop")
-
-    with pytest.raises(Blocked) as caught:
-        await strategy_with(guard, replies={1: "yes"}).sample("do", [yes])
-    assert [s.outcome for s in caught.value.result.slices] == [Outcome.ERRORED]
-
-
 # --- calls ---------------------------------------------------------------------------
-
-
-async def test_the_error_of_an_inner_call_keeps_its_own_record():
-    @hook(HookType.SAMPLING_LOOP_START)
-    async def guard(payload):
-        raise Blocked("inner")
-
-    inner = strategy_with(guard)
-
-    class Backend:
-        async def generate(self, request):
-            return await inner.sample("inner", [yes])
-
-    with pytest.raises(Blocked) as caught:
-        await RejectionSamplingStrategy(Backend(), loop_budget=1).sample("outer", [yes])
-    assert caught.value.result.slices == ()
 
 
 @pytest.mark.parametrize("mode", [HookMode.SEQUENTIAL, HookMode.OBSERVE])

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 import pytest
-from schedule_kit import facts, progress, took
+from schedule_kit import facts, progress
 
 from mellea_like.schedules import (
+    BaseSchedule,
     Eager,
+    Go,
     Hedged,
     LatencyQuantiles,
     Restart,
     SchedulePlan,
     Staggered,
 )
+
+if TYPE_CHECKING:
+    from mellea_like.schedules import CallFacts
 
 
 @pytest.mark.parametrize(
@@ -41,24 +47,38 @@ def test_what_a_call_goes_by(schedule, pooled, timing_dependent, extra, seconds)
         assert plan.decide(progress()).more >= 1
 
 
-@pytest.mark.parametrize("schedule", [Eager(pool=True), Staggered(2.0)], ids=repr)
-def test_what_decides_by_numbers_alone_learns_nothing(schedule):
-    plan = schedule.begin(facts())
-    before = plan.decide(progress())
-    plan.observe(took(1.0))
-    assert plan.decide(progress()) == before
+@pytest.mark.parametrize("kind", [Hedged, Restart])
+def test_each_learns_for_itself_unless_it_is_given_what_is_shared(kind):
+    shared = LatencyQuantiles()
+    assert kind().latency is not kind().latency
+    assert kind(latency=shared).latency is shared
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded(BaseSchedule):
+    seconds: float = field()
+    extra: int = 2
+
+    def begin(self, facts: CallFacts) -> None: ...
+
+
+def test_a_field_of_a_schedule_of_ones_own_may_take_a_propertys_place():
+    own = Bounded(3.0)
+    assert (own.pooled, own.extra, own.timing_dependent, own.seconds) == (True, 2, True, 3.0)
+    assert not hasattr(own, "__dict__")
+    with pytest.raises(TypeError, match="seconds"):
+        Bounded()
+    with pytest.raises(TypeError, match="begin"):
+        BaseSchedule()
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "shared"),
-    [
-        (Hedged, "latency", LatencyQuantiles()),
-        (Restart, "latency", LatencyQuantiles()),
-    ],
+    ("running", "broken", "more"),
+    [(0, 0, 4), (1, 0, 3), (4, 0, 0), (3, 1, 0), (2, 1, 1), (0, 4, 0), (0, 5, 0), (4, 1, 0)],
 )
-def test_each_learns_for_itself_unless_it_is_given_what_is_shared(make, name, shared):
-    assert getattr(make(), name) is not getattr(make(), name)
-    assert getattr(make(**{name: shared}), name) is shared
+def test_a_pool_keeps_the_width_less_what_permanent_errors_ended(running, broken, more):
+    plan = Eager(pool=True).begin(facts(concurrency_budget=4))
+    assert plan.decide(progress(9.0, [0.0] * running, broken=broken)) == Go(more, None)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mellea_like.schedules import (
-    Eager,
-    Hedged,
-    Restart,
-    Staggered,
-)
+from mellea_like.schedules import Eager, Hedged, Restart, Staggered
 from mellea_like.schedules.expressions import SCHEDULES, parse_schedule
 
 

@@ -37,12 +37,6 @@ def test_six_failures_without_a_pass_are_enough_and_five_are_not():
     ]
 
 
-def test_it_says_so_as_often_as_it_is_asked():
-    last = added(*[judged(BAD, GOOD)] * 8)[-1]
-    assert last is not None
-    assert "0 of 8" in last
-
-
 @pytest.mark.parametrize(
     ("passed", "expected"), [(0, 6), (1, 10), (2, 13), (3, 17), (4, 20), (100, 272)]
 )
@@ -64,18 +58,6 @@ def test_a_pass_asks_for_more_failures(passed, expected):
 )
 def test_what_says_nothing_against_a_requirement_does_not_count(slice_):
     assert added(*[slice_] * 50) == [None] * 50
-
-
-def test_verdicts_on_slices_that_errored_later_count():
-    assert added(*[judged(BAD, BROKEN, outcome=Outcome.ERRORED)] * 6)[-1] is not None
-
-
-def test_failures_of_different_requirements_are_apart():
-    assert added(*[judged(BAD, GOOD), judged(GOOD, BAD)] * 4) == [None] * 8
-
-
-def test_where_several_are_hopeless_the_first_is_named():
-    assert "'says red'" in added(*[judged(BAD, BAD)] * 6)[-1]
 
 
 def test_all_verdicts_of_a_slice_are_counted_also_where_the_first_is_hopeless():
@@ -102,14 +84,6 @@ def test_what_a_plugin_added_counts_and_need_not_be_hashable():
     why = added(*[a_slice(1, verdicts=[(extra, BAD)])] * 6)[-1]
     assert why is not None
     assert "of 6 replies" in why
-
-
-def test_each_call_counts_for_itself():
-    rule = PerRequirement()
-    first = rule.begin()
-    for _ in range(6):
-        first.add(judged(BAD))
-    assert rule.begin().add(judged(BAD)) is None
 
 
 def upper_bound_is_under(threshold, confidence, passed, failed):
@@ -147,16 +121,12 @@ def test_extreme_thresholds_are_no_trouble(threshold, enough):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"threshold": 0}, ValueError, "PerRequirement: threshold is over 0 and under 1, not 0"),
-        (
-            {"threshold": 1.0},
-            ValueError,
-            "PerRequirement: threshold is over 0 and under 1, not 1.0",
-        ),
-        ({"confidence": 1}, ValueError, "PerRequirement: confidence is over 0 and under 1, not 1"),
+        ({"threshold": 0}, ValueError, "threshold is over 0 and under 1, not 0"),
+        ({"threshold": 1.0}, ValueError, "threshold is over 0 and under 1, not 1.0"),
+        ({"confidence": 1}, ValueError, "confidence is over 0 and under 1, not 1"),
         ({"confidence": "high"}, TypeError, "confidence is a number, not 'high'"),
     ],
 )
 def test_arguments_are_checked(arguments, error, message):
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=f"PerRequirement: {message}"):
         PerRequirement(**arguments)

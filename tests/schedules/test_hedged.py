@@ -53,12 +53,6 @@ def test_what_is_old_does_not_count(now, running, broken, expected):
     assert go.look_again == pytest.approx(expected.look_again)
 
 
-def test_with_more_extra_more_of_the_old_get_another():
-    plan = Hedged(extra=2, latency=usually(1.0)).begin(facts(concurrency_budget=3))
-    assert plan.decide(progress(1.0, [0.0, 0.5, 0.6])) == Go(1, 1.5)
-    assert plan.decide(progress(1.55, [0.0, 0.5, 0.6])) == Go(2, None)
-
-
 def test_nothing_is_hedged_until_enough_is_known():
     schedule = Hedged()
     plan = schedule.begin(facts(concurrency_budget=2))

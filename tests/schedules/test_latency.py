@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedule_kit import took
 
-from mellea_like import Generation, Outcome
+from mellea_like import Generation
 from mellea_like.core import Usage
 from mellea_like.schedules import LatencyQuantiles, learned
 
@@ -133,35 +133,6 @@ def test_keys_are_apart_and_the_one_used_longest_ago_is_forgotten(monkeypatch):
     for key, seconds in [("a", 1.0), ("b", 2.0), ("a", 1.0), ("c", 3.0), ("c", 3.0)]:
         latency.observe(seconds, key)
     assert [latency.quantile(0.5, key) for key in "abc"] == [1.0, None, 3.0]
-
-
-def test_until_enough_is_known_there_is_no_quantile():
-    latency = LatencyQuantiles()
-    for _ in range(9):
-        latency.observe(1.0)
-    latency.observe(2.0, censored=True)
-    assert latency.quantile(0.5) is None
-    latency.observe(1.0)
-    assert latency.quantile(0.5) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("outcome", "median"),
-    [
-        (Outcome.PASSED, 2.5),
-        (Outcome.FAILED, 2.5),
-        (Outcome.ERRORED, 9.0),
-        (Outcome.CANCELLED, 9.0),
-    ],
-)
-def test_it_learns_from_records(outcome, median):
-    latency = LatencyQuantiles(least=1)
-    for seconds in (9.0, 9.0, 9.0):
-        latency.observe(seconds, "model")
-    for _ in range(3):
-        latency.learn(took(2.5, outcome), "model")
-    assert latency.quantile(0.5, "model") == median
-    latency.learn(took(-1e-12, outcome), "model")  # Clocks round.
 
 
 def test_a_reply_from_a_cache_tells_nothing_of_the_model():

@@ -36,16 +36,6 @@ def test_the_default_prior_believes_in_a_third():
     assert PassRates().mean("anything") == pytest.approx(1 / 3)
 
 
-def test_what_was_observed_fades_so_a_rate_follows_a_change():
-    rates = PassRates((1, 1), memory=10)
-    for _ in range(100):
-        rates.observe("key", True)
-    assert rates.parameters("key") == pytest.approx((11, 1), abs=0.01)
-    for _ in range(100):
-        rates.observe("key", False)
-    assert rates.parameters("key") == pytest.approx((1, 11), abs=0.01)
-
-
 @given(st.lists(st.booleans(), max_size=100), st.integers(1, 20))
 def test_what_is_remembered_counts_as_no_more_than_the_memory(draws, memory):
     rates = PassRates((1, 1), memory=memory)
@@ -55,13 +45,6 @@ def test_what_is_remembered_counts_as_no_more_than_the_memory(draws, memory):
     assert a >= 1
     assert b >= 1
     assert a + b <= 2 + min(len(draws), memory) + 1e-9
-
-
-def test_a_memory_of_one_draw_knows_the_last():
-    rates = PassRates((1, 1), memory=1)
-    for draw in (True, True, False):
-        rates.observe("key", draw)
-    assert rates.parameters("key") == (1, 2)
 
 
 def test_keys_are_apart_and_the_one_used_longest_ago_is_forgotten(monkeypatch):

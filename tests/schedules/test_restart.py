@@ -9,16 +9,8 @@ from schedule_kit import facts, progress, took
 
 from mellea_like import Budget, Escalate, Generation, Outcome, RejectionSamplingStrategy
 from mellea_like.core import Usage
-from mellea_like.errors import LimitExceeded
 from mellea_like.sampling.escalate import Stage
-from mellea_like.schedules import (
-    Eager,
-    Hedged,
-    LatencyQuantiles,
-    Restart,
-    SchedulePlan,
-    Staggered,
-)
+from mellea_like.schedules import Eager, Hedged, LatencyQuantiles, Restart, SchedulePlan, Staggered
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -74,23 +66,10 @@ async def test_a_straggler_is_closed_and_drawn_anew_by_the_same_iteration():
     assert first[2] != second[2]  # Another seed, or it would be the same draw.
 
 
-async def test_after_so_many_restarts_it_takes_as_long_as_it_does():
-    backend = Draws({(1, n): 9.0 for n in range(9)})
-    result = await restarting(backend, most=3).sample("do", [yes])
-    assert result.elapsed == pytest.approx(3 * 2.0 + 9.0)
-    assert len(backend.asked) == result.usage.requests == 4
-
-
 async def test_a_restart_costs_no_attempt():
     backend = Draws({(i, n): 5.0 for i in (1, 2) for n in range(3)}, {})
     result = await restarting(backend).sample("do", [yes])
     assert (len(result.slices), result.usage.requests) == (2, 6)
-
-
-async def test_a_straggler_goes_on_when_the_call_may_start_nothing_more():
-    backend = Draws({(1, 0): 6.0}, {1: "yes", 4: LimitExceeded("the budget is spent")})
-    result = await restarting(backend, 2).sample("do", [yes])
-    assert (result.best.iteration, result.elapsed) == (1, pytest.approx(6.0))
 
 
 @pytest.mark.parametrize(
@@ -126,17 +105,6 @@ async def test_the_winner_closes_what_was_drawn_anew():
     assert {s.iteration: s.outcome for s in result.slices}[1] is Outcome.CANCELLED
     assert backend.in_flight == 0
     assert result.usage.requests == backend.started == 4
-
-
-async def test_nothing_is_drawn_anew_before_enough_is_known_and_then_it_learns():
-    latency = LatencyQuantiles(least=4)
-    strategy = restarting(Draws({(1, 0): 30.0}), quantile=0.75, latency=latency)
-    assert (await strategy.sample("do", [yes])).elapsed == 30.0
-    for _ in range(9):
-        await restarting(Draws(), quantile=0.75, latency=latency).sample("do", [yes])
-    assert (await strategy.sample("do", [yes])).elapsed == pytest.approx(2.0)
-    # The closed draw would have taken longer than it was given, and the second one took 1 s.
-    assert latency.quantile(0.75) == pytest.approx(1.0)
 
 
 def test_the_other_schedule_says_when_iterations_start():

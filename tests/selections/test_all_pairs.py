@@ -28,7 +28,6 @@ from mellea_like import (
     Vote,
     sample_many,
 )
-from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import StopReason, Usage, Verdict
 from mellea_like.errors import BackendUnavailable
 from mellea_like.hooks import hook
@@ -268,10 +267,7 @@ SURROUNDINGS = {
     "a budget of time": lambda: {"budget": Budget(seconds=3.1), "compared": False},
     "repairs": lambda: {"strategy": RepairTemplateStrategy},
     "a conversation": lambda: {"strategy": MultiTurnStrategy},
-    "repairs, staggered": lambda: {
-        "strategy": RepairTemplateStrategy,
-        "schedule": Staggered(0.75),
-    },
+    "repairs, staggered": lambda: {"strategy": RepairTemplateStrategy, "schedule": Staggered(0.75)},
     "all checks": lambda: {"validate_all": True, "requirements": [yes, longer]},
     "early rejection": lambda: {"draws": Pieces(), "requirements": [hasty, yes]},
     "hooks that decide": lambda: {"plugins": [objecting()]},
@@ -287,21 +283,6 @@ async def test_every_selection_works_with(name, around):
     result = await played(name, **SURROUNDINGS[around]())
     if around in {"nothing", "eager", "pooled", "staggered", "hedged"}:
         assert result.success
-
-
-@pytest.mark.anyio
-@pytest.mark.usefixtures("virtual_clock")
-@pytest.mark.parametrize("name", SELECTIONS)
-async def test_a_schedule_that_has_learnt_goes_on_until_enough_have_passed(name):
-    for schedule in (Eager(pool=True), Hedged(extra=1)):
-        extra = schedule.extra
-        results = [await played(name, schedule=schedule, extra=extra) for _ in range(6)]
-        assert all(results)
-
-
-def test_a_selection_and_ordered_are_one_or_the_other():
-    with pytest.raises(ValueError, match="such as BestOf"):
-        RejectionSamplingStrategy(Draws(), selection="ordered,best")
 
 
 class Scripted(Draws):
@@ -388,13 +369,3 @@ async def test_every_selection_works_in_batches(name, tmp_path):
         check(name, result, requests=result.usage.requests, grace=math.inf)
     winners_of = [sorted(r.decision.winners for r in run) for run in seen]
     assert winners_of[0] == winners_of[1]
-
-
-@pytest.mark.anyio
-async def test_a_judge_of_a_function_that_is_async_judges_too():
-    async def generate(request):
-        return '{"better": "neither"}'
-
-    selection = Tournament(FunctionBackend(generate), n=2)
-    chosen = RejectionSamplingStrategy(Instant(), concurrency_budget=2, selection=selection)
-    assert (await chosen.sample("do", [yes])).success

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration
 
-from mellea_like import Budget, Generation, Outcome, RejectionSamplingStrategy, Requirement
+from mellea_like import Budget, Generation, RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import StopReason, Usage
 from mellea_like.errors import (
@@ -22,7 +22,6 @@ from mellea_like.errors import (
 from mellea_like.hooks import Plugin, hook
 from mellea_like.hooks.types import HookType
 from mellea_like.limits import Retry
-from mellea_like.schedules import PerRequirement
 from mellea_like.selections import Tournament
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -141,20 +140,6 @@ async def test_a_judge_that_wraps_its_cancellation_leaves_no_group(own):
     assert not isinstance(left, BaseExceptionGroup)
 
 
-async def test_a_cancellation_that_no_one_asked_for_is_an_error_of_the_judge():
-    async def act(request, asked):
-        raise anyio.get_cancelled_exc_class()() if on_asyncio() else BackendUnavailable("no")
-
-    backend, asked = judging(act)
-    result = await strategy(four(), backend, retry=ONCE).sample("do", [yes])
-    assert result.success
-    assert len(result.decision.errors) == len(asked) == 6
-
-
-def on_asyncio():
-    return anyio.get_cancelled_exc_class().__name__ == "CancelledError"
-
-
 async def test_an_interrupt_in_a_judge_leaves_as_it_is():
     class Interrupt(BaseException):
         pass
@@ -179,16 +164,6 @@ async def test_the_time_ends_comparisons_and_what_was_compared_counts(rounds):
     assert len(result.decision.comparisons) == 2
     assert result.value == "yes!!" if rounds == "knockout" else "yes!!!"
     assert "the time was up before all was compared" in result.decision.errors[0]
-
-
-async def test_where_the_time_was_up_before_there_are_no_comparisons():
-    backend, asked = judging()
-    draws = by_iteration({1: after(1, "yes"), 2: after(2, "yes!"), 3: after(60, "yes!!")})
-    result = await strategy(draws, backend, width=3, n=3, timeout=5).sample("do", [yes])
-    assert result.success
-    assert result.decision.reason == "the time was up"
-    assert asked == []
-    assert len(result.decision.errors) == 1
 
 
 async def test_a_comparison_takes_no_longer_than_an_iteration_may():
@@ -216,29 +191,6 @@ async def test_a_budget_ends_comparisons_and_says_so_once(requests):
     assert "budget" in result.decision.errors[0]
 
 
-async def test_what_a_budget_ended_is_not_compared():
-    backend, asked = judging()
-    bounded = strategy(four(), backend, width=1, loops=4)
-    result = await bounded.sample("do", [yes], budget=Budget(requests=3))
-    assert result.stop_reason is StopReason.BUDGET
-    assert len(result.candidates) == 3
-    assert result.value == "yes!"
-    assert asked == []
-    assert "budget" in result.decision.reason
-
-
-async def test_what_is_hopeless_is_compared_with_what_has_passed():
-    backend, asked = judging()
-    draws = by_iteration({1: "yes", 2: "yes!!"})
-    hopeless = strategy(
-        draws, backend, width=1, loops=12, n=3, give_up=PerRequirement(threshold=0.5)
-    )
-    result = await hopeless.sample("do", [yes])
-    assert result.value == "yes!!"
-    assert len(asked) == 2
-    assert "2 of 8 replies" in result.decision.reason
-
-
 class Stern(Plugin):
     """Refuses to have anything compared."""
 
@@ -255,51 +207,6 @@ async def test_a_plugin_that_blocks_comparisons_ends_them(caplog):
     assert asked == []
     assert "no judges today" in result.decision.errors[0]
     assert not isinstance(result.decision.errors[0], HookError)
-
-
-async def test_hooks_hear_of_comparisons_and_of_the_decision():
-    heard = []
-
-    class Listener(Plugin):
-        @hook(HookType.GENERATION_POST_CALL)
-        async def after(self, payload):
-            heard.append((payload.purpose, payload.iteration))
-
-        @hook(HookType.SAMPLING_LOOP_END)
-        async def end(self, payload):
-            heard.append(payload)
-
-    backend, _ = judging()
-    result = await strategy(four(), backend, plugins=[Listener()]).sample("do", [yes])
-    *requests, end = heard
-    assert [purpose for purpose, _ in requests] == ["generate"] * 4 + ["judge"] * 6
-    assert end.success
-    assert end.decision == result.decision
-    assert end.best.iteration == 4
-
-
-async def test_a_call_inside_a_judge_is_on_its_bill():
-    inner = RejectionSamplingStrategy(by_iteration({1: '{"better": "b"}'}))
-
-    async def generate(request):
-        return (await inner.sample("which?")).best.text
-
-    outer_backend = by_iteration({1: "yes", 2: "yes!"})
-    outer = strategy(outer_backend, FunctionBackend(generate), width=2, n=2)
-    result = await outer.sample("do", [yes])
-    assert result.decision.usage.requests == 2
-    assert result.usage.requests == 4
-
-
-async def test_the_comparisons_of_a_call_inside_are_on_the_bill_of_the_one_around_it():
-    backend, _ = judging()
-    inner = strategy(four(), backend)
-
-    async def generate(request):
-        return (await inner.sample("do", [yes])).value
-
-    result = await RejectionSamplingStrategy(FunctionBackend(generate)).sample("do", [yes])
-    assert result.usage.requests == 4 + 6
 
 
 async def test_who_cannot_judge_is_refused_before_the_first_draw():
@@ -319,20 +226,3 @@ async def test_a_budget_that_cannot_tell_what_a_judge_costs_is_refused_before_th
         await bounded.sample("do", [yes], budget=Budget(output_tokens=10_000))
     assert "the judge of Tournament" in caught.value.__notes__[0]
     assert draws.statistics().started == 0
-
-
-async def test_no_more_comparisons_are_in_flight_than_iterations_may_be():
-    at_once = [0, 0]
-
-    async def generate(request):
-        at_once[0] += 1
-        at_once[1] = max(at_once)
-        await anyio.sleep(1)
-        at_once[0] -= 1
-        return '{"better": "a"}'
-
-    backend = FunctionBackend(generate)
-    wide = strategy(four(), backend, width=2, loops=2, rounds="pivots")
-    result = await wide.sample("do", [yes])
-    assert at_once == [0, 2]
-    assert result.count(Outcome.PASSED) == 4

@@ -7,10 +7,7 @@ import re
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, votes_of
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from engine_kit import by_iteration, votes_of
 
 from mellea_like import (
     BestOf,
@@ -27,10 +24,7 @@ from mellea_like.core import Usage
 from mellea_like.core.decision import Answer
 from mellea_like.core.ledger import LedgerTotal
 from mellea_like.core.prices import Price
-from mellea_like.hooks import HookType
 from mellea_like.selections import Consensus, Tournament
-from mellea_like.telemetry import Telemetry
-from mellea_like.testing import RecordingPlugin
 
 pytestmark = pytest.mark.anyio
 virtual = pytest.mark.usefixtures("virtual_clock")
@@ -40,8 +34,7 @@ yes = Requirement("starts with yes", lambda c: c.text.startswith("yes"), inline=
 
 def strategy(backend, selection, width=4, **more):
     return RejectionSamplingStrategy(
-        backend,
-        **{"loop_budget": 1, "concurrency_budget": width, "selection": selection} | more,
+        backend, **{"loop_budget": 1, "concurrency_budget": width, "selection": selection} | more
     )
 
 
@@ -91,16 +84,6 @@ async def test_the_ledgers_total_is_the_results_usage_comparisons_included():
     assert [line.split()[5] for line in lines[1:-2]] == ["1", "2", "3*"]
 
 
-@virtual
-async def test_what_a_judge_of_unknown_name_costs_is_not_known():
-    backend = spoken({1: (1, "yes"), 2: (1, "yes!")})
-    result = await strategy(backend, Tournament(longest(), n=2), width=2).sample("do", [yes])
-    made = result.ledger({"small": Price(1, 1)})
-    assert made.comparisons is not None
-    assert (made.comparisons.cost, made.total.cost) == (None, None)
-    assert [row.cost for row in made.rows] == pytest.approx([12e-6, 12e-6])
-
-
 LATE = {1: (1, "yes a"), 2: (2, "yes bb"), 3: (3, "no"), 4: (9, "yes a")}
 
 
@@ -140,29 +123,7 @@ async def test_all_that_was_collected_is_marked():
     assert {mark for mark in marks if mark.endswith("*")} == {"1*", "2*"}
 
 
-@virtual
-async def test_comparisons_of_a_call_inside_a_call_are_on_the_outer_ones_bill():
-    async def compared(candidate):
-        inner = spoken({1: (1, "yes"), 2: (1, "yes!")})
-        chosen = Tournament(longest(), n=2)
-        return (await strategy(inner, chosen, width=2).sample("is it?")).success
-
-    check = Requirement("is preferred", compared)
-    result = await RejectionSamplingStrategy(spoken({1: (1, "yes")})).sample("do", [check])
-    assert result.usage.requests == 1 + 2 + 2
-
-
 # --- the record, and repr ---------------------------------------------------------------------
-
-
-@virtual
-async def test_repr_says_what_was_chosen_of_how_many():
-    best = await strategy(spoken(LATE), BestOf(lambda c: len(c.text), inline=True)).sample(
-        "", [yes]
-    )
-    assert repr(best).startswith("<SamplingResult: success, best-of chose 1 of 3, 4 draws, 3 ")
-    few = await strategy(spoken(LATE), Collect(4)).sample("", [yes])
-    assert "no success (exhausted), collect chose 3 of 3, 4 draws, 3 passed" in repr(few)
 
 
 @virtual
@@ -184,20 +145,6 @@ async def test_a_vote_says_who_voted_for_what():
     assert result.decision.heard == {1, 2, 3}
     again = SamplingResult.from_dict(json.loads(json.dumps(result.to_dict())))
     assert again.decision == result.decision
-
-
-@virtual
-async def test_a_judge_that_errs_before_anything_was_sent_is_noted():
-    class Broken:
-        async def generate(self, request):
-            request.meter.sent_nothing()
-            msg = "no judge today"
-            raise ValueError(msg)
-
-    backend = by_iteration({1: "yes", 2: "yes!"})
-    result = await strategy(backend, Tournament(Broken(), n=2), width=2).sample("do", [yes])
-    assert len(result.decision.errors) == 2
-    assert "no judge today" in result.decision.errors[0]
 
 
 # --- the journal ------------------------------------------------------------------------------
@@ -230,18 +177,6 @@ async def rows(path):
     return await anyio.to_thread.run_sync(lambda: list(read_items(path)))
 
 
-@pytest.mark.parametrize("name", SELECTIONS)
-async def test_a_journal_gives_the_decision_back(tmp_path, name):
-    [first] = await run(tmp_path / "run.db", SELECTIONS[name])
-    [again] = await run(tmp_path / "run.db", SELECTIONS[name])
-    assert again.replayed
-    assert again.result.decision == first.result.decision
-    assert again.result.decision.kind.startswith(name)
-    assert again.values == first.values == first.result.values
-    [row] = await rows(tmp_path / "run.db")
-    assert SamplingResult.from_dict(row["trace"]).decision == first.result.decision
-
-
 @pytest.mark.parametrize("text", ["best", "none"])
 async def test_all_that_was_collected_is_kept_whatever_else_is_not(tmp_path, text):
     path = tmp_path / "run.db"
@@ -251,14 +186,6 @@ async def test_all_that_was_collected_is_kept_whatever_else_is_not(tmp_path, tex
     [again] = await run(path, Collect(2), text, replies)
     assert again.values == first.values
     assert "no, never" not in json.dumps(await rows(path))
-
-
-async def test_too_few_that_were_collected_are_kept_too(tmp_path):
-    path = tmp_path / "run.db"
-    [first] = await run(path, Collect(4), "none")
-    [again] = await run(path, Collect(4), "none")
-    assert again.status == first.status == "failed"
-    assert again.values == first.values == ("yes a", "yes bb", "yes a")
 
 
 @pytest.mark.parametrize("text", ["best", "none"])
@@ -271,17 +198,6 @@ async def test_the_words_of_who_lost_a_vote_are_left_out(tmp_path, text):
     assert votes_of(decision) == {"yes a": 2, "answer 2": 1}
     raw = b"".join(part.read_bytes() for part in path.parent.glob("run.db*"))
     assert b"yes bb" not in raw
-
-
-async def test_what_comparisons_cost_is_in_the_usage_of_the_row(tmp_path):
-    path = tmp_path / "run.db"
-    [first] = await run(path, None, judge=longest("dear"))
-    assert first.result.decision.usage.requests == 4
-    [row] = await rows(path)
-    assert Usage(**row["usage"]) == first.usage == first.result.usage
-    [again] = await run(path, None, judge=longest("dear"))
-    assert again.replayed
-    assert again.usage == first.usage
 
 
 async def test_a_row_of_an_older_journal_is_read(tmp_path):
@@ -304,34 +220,3 @@ async def test_a_row_of_an_older_journal_is_read(tmp_path):
     assert again.replayed
     assert again.value == "yes a"
     assert again.result.decision is None
-
-
-# --- hooks and spans --------------------------------------------------------------------------
-
-
-@virtual
-async def test_the_last_hook_has_the_decision_and_success_is_that_of_the_result():
-    for selection in (Collect(2), Collect(4), "first"):
-        plugin = RecordingPlugin()
-        backend = by_iteration({1: after(1, "yes"), 2: after(2, "yes"), 3: "no", 4: "no"})
-        result = await strategy(backend, selection, plugins=[plugin]).sample("do", [yes])
-        [end] = plugin.of(HookType.SAMPLING_LOOP_END)
-        assert end.decision == result.decision
-        assert end.success is result.success
-
-
-@virtual
-@pytest.mark.parametrize("selection", [Collect(2), "first"], ids=["collect", "first"])
-async def test_the_calls_span_has_the_kind_of_the_decision_and_its_reason(selection):
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    backend = by_iteration({1: after(1, "yes"), 2: after(2, "yes")})
-    traced = strategy(backend, selection, width=2, telemetry=Telemetry(tracer_provider=provider))
-    await traced.sample("do", [yes])
-    [span] = [s for s in exporter.get_finished_spans() if s.name.startswith("sampling")]
-    said = {n: v for n, v in span.attributes.items() if "decision" in n}
-    assert said == (
-        {}
-        if selection == "first"
-        else {"mellea_like.decision.kind": "collect", "mellea_like.decision.reason": "2 passed"}
-    )

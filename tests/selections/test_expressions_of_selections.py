@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 from engine_kit import after, by_iteration, votes_of
 
-from mellea_like import BestOf, Collect, Generation, RejectionSamplingStrategy, Vote
-from mellea_like.backends import FunctionBackend, ScriptedBackend
+from mellea_like import BestOf, Collect, RejectionSamplingStrategy, Vote
+from mellea_like.backends import ScriptedBackend
 from mellea_like.batch.journal.identity import identity_of
 from mellea_like.errors import RequirementError
 from mellea_like.selections import Consensus, Tournament
@@ -38,11 +37,6 @@ def test_a_selection_is_a_name_and_what_it_goes_by(text, n, kind, values):
     selection = parse_selection(text, n).make(JUDGE, turns=6)
     assert type(selection) is kind
     assert {name: getattr(selection, name) for name in values} == values
-
-
-@pytest.mark.parametrize("text", ["first", "ordered", " Ordered "])
-def test_the_two_that_take_one_reply_are_words(text):
-    assert parse_selection(text).make(JUDGE, turns=6) == text.strip().lower()
 
 
 def test_without_an_n_as_many_are_chosen_from_as_python_takes_at_most():
@@ -146,20 +140,3 @@ async def test_scores_and_keys_in_a_call(text, replies, winner, seen):
 async def test_a_reply_without_the_field_has_errored(text, reply, sentence):
     with pytest.raises(RequirementError, match=re.escape(sentence)):
         await chosen(text, reply)
-
-
-@pytest.mark.anyio
-@pytest.mark.usefixtures("virtual_clock")
-async def test_a_rubric_is_what_the_judge_is_asked():
-    asked = []
-
-    async def judges(request):
-        asked.append(request.messages[-1].content)
-        score = 9 if "good" in asked[-1] else 2
-        return Generation(json.dumps({"reason": "so", "score": score}))
-
-    result = await chosen(
-        "best:judge:How polite: very?", "bad", "good", judge=FunctionBackend(judges)
-    )
-    assert result.value == "good"
-    assert all(question.endswith("Score: How polite: very?") for question in asked)

@@ -14,14 +14,12 @@ from mellea_like import (
     Budget,
     Generation,
     RejectionSamplingStrategy,
-    Requirement,
     SamplingResult,
-    Tool,
     judge_score,
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.batch import Journal, read_items, read_run, sample_many
-from mellea_like.core import ToolCall, Usage
+from mellea_like.core import Usage
 from mellea_like.core.prices import Price
 from mellea_like.report.run_figures import figures_of
 from mellea_like.selections import Tournament
@@ -82,37 +80,6 @@ async def test_a_ledger_is_what_the_budget_charged_and_has_a_row_for_the_judge(h
         judged = ledger.by_model["big"]
         assert judged.cost == pytest.approx(judged.requests * (100 * 2 + 50 * 8) / 1e6)
         assert sum(part.requests for part in ledger.by_model.values()) == result.usage.requests
-
-
-@pytest.mark.parametrize("passes", [True, False])
-async def test_what_a_tool_asks_of_another_model_has_the_price_of_that_model(passes):
-    budget = Budget(requests=99, prices=PRICES)
-    given = {"budget": budget, "options": {"max_tokens": 50}}
-    expert = RejectionSamplingStrategy(model("big", "Rome"), **given)
-
-    async def ask_the_expert() -> str:
-        """Ask someone who knows."""
-        return (await expert.sample("Which city?")).text
-
-    replies = [ToolCall("1", "ask_the_expert", "{}"), "It is Rome."]
-
-    async def answer(_request):
-        reply = replies.pop(0)
-        said, calls = (reply, ()) if isinstance(reply, str) else ("", (reply,))
-        reason = "tool_calls" if calls else "stop"
-        return Generation(said, usage=SPENT, model="small", finish_reason=reason, tool_calls=calls)
-
-    small = FunctionBackend(answer, model="small")
-    strategy = RejectionSamplingStrategy(small, loop_budget=1, **given)
-    result = await strategy.sample(
-        "Which city?",
-        [Requirement("suits", lambda _: passes)],
-        tools=[Tool.of(ask_the_expert, read_only=True)],
-    )
-    assert result.success is passes
-    ledger = result.ledger(PRICES)
-    assert {name: part.requests for name, part in ledger.by_model.items()} == {"small": 2, "big": 1}
-    assert ledger.total.cost == pytest.approx(budget.statistics().spent.money)
 
 
 @pytest.mark.parametrize("how", ["sentence", "score"])

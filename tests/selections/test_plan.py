@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
-from itertools import count, cycle
+from itertools import count
 from math import isclose
 
 import anyio.to_thread
@@ -59,7 +57,6 @@ def results(*calls):
 
 passed_at_once = ([("passed", 4)], 0)
 passed_second = ([("failed", 4), ("passed", 4)], 1)
-passed_third = ([("failed", 4), ("failed", 4), ("passed", 4)], 2)
 never = ([("failed", 4)] * 6, 0)
 
 
@@ -107,18 +104,6 @@ def test_what_was_cancelled_would_have_taken_longer():
     assert "2 draws raced and were cancelled: each may have passed or failed" in str(made)
 
 
-def test_equal_items_are_one_item_with_all_their_draws():
-    chance = random.Random(3)
-    calls = [
-        SamplingResult.from_dict(asked(n, trace_of(("passed" if passes else "failed", 4), best=0)))
-        for n in range(60)
-        for passes in (chance.random() < 0.35 for _ in range(8))
-    ]
-    made = plan(calls)
-    assert (made.items, made.draws, made.curve.reach) == (60, 480, 8)
-    assert 5 <= made.needed <= 9  # 7 are right.
-
-
 def test_of_one_draw_of_each_item_it_says_what_cannot_be_known():
     once = [([("passed", 4)], 0)] * 35 + [([("failed", 4)], 0)] * 65
     made = plan(results(*once), 0.8)
@@ -147,22 +132,6 @@ def test_it_can_be_printed_and_written_down():
     assert kinds == {1: False, 2: False, 4: False, 6: False, 8: True}
 
 
-def test_a_target_beyond_the_hopeless_share_has_no_number_and_it_says_why():
-    calls = [passed_at_once] * 100 + [passed_second] * 50 + [passed_third] * 25
-    calls += [([("failed", 4)] * 12, 0)] * 60
-    made = plan(results(*calls), 0.9)
-    assert made.needed is None
-    assert (made.splits, made.suggestion) == ((), None)
-    assert made.curve.hopeless == pytest.approx(0.3, abs=0.03)
-    assert "90 % can't be reached with up to 48 draws of each item." in str(made)
-
-
-def test_what_was_cancelled_or_ended_in_an_error_is_no_draw():
-    calls = results(([("errored", 1), ("failed", 4), ("cancelled", 1), ("passed", 4)], 3))
-    made = plan(calls)
-    assert (made.items, made.draws, made.left_out) == (1, 2, 2)
-
-
 def test_a_reply_that_is_no_answer_can_be_the_bottleneck():
     trace = trace_of(("failed", 4), ("failed", 4), ("passed", 4), best=2)
     for s in trace["slices"][:2]:
@@ -170,16 +139,6 @@ def test_a_reply_that_is_no_answer_can_be_the_bottleneck():
     made = plan([SamplingResult.from_dict(trace)])
     assert (made.bottleneck.requirement, made.bottleneck.failed) == (NO_ANSWER, 2)
     assert made.bottleneck.alone == 2
-
-
-def test_one_that_fails_with_others_is_not_alone_and_one_that_was_skipped_is_not_met():
-    trace = trace_of(("failed", 4), ("failed", 4), ("failed", 4), best=None)
-    other = {**trace["slices"][0]["validations"][0], "description": "it is short"}
-    for s, status in zip(trace["slices"], ("failed", "skipped", "passed"), strict=True):
-        s["validations"].append({**other, "status": status})
-    made = plan([SamplingResult.from_dict(trace)])
-    assert made.bottleneck.requirement == "it says a word"
-    assert (made.bottleneck.failed, made.bottleneck.alone) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -213,17 +172,6 @@ def says_yes_to_half():
 yes = Requirement("says yes", lambda c: c.text == "yes", inline=True)
 
 
-@pytest.mark.anyio
-async def test_repairs_are_no_draws_but_what_they_mend_is_not_unsolved():
-    replies = cycle(["no", "yes"])
-    backend = FunctionBackend(lambda _: next(replies))
-    strategy = RepairTemplateStrategy(backend, loop_budget=3, concurrency_budget=1)
-    made = plan([await strategy.sample(f"item {n}", [yes]) for n in range(5)])
-    assert (made.items, made.draws, made.left_out, made.passed) == (5, 5, 5, 5)
-    assert made.curve.at(1).share == pytest.approx(0, abs=1e-4)
-    assert made.unsolved == ()
-
-
 class Useless(RepairTemplateStrategy):
     """Asks for the same again, in other words."""
 
@@ -242,26 +190,6 @@ async def repaired(rates, times, better=0.0):
 
     strategy = Useless(FunctionBackend(reply), loop_budget=4, concurrency_budget=1)
     return plan([await strategy.sample(item, [yes]) for item in rates for _ in range(times)])
-
-
-@pytest.mark.anyio
-async def test_without_two_first_draws_of_an_item_nothing_is_said_of_repairs():
-    chance = random.Random(2)
-    rates = {f"item {n}": chance.betavariate(1, 2) for n in range(100)}
-    made = await repaired(rates, times=1)
-    assert made.repairs is None
-    assert "repair" not in str(made)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("seed", range(4))
-async def test_repairs_that_a_server_ignores_show_no_difference(seed):
-    chance = random.Random(seed)
-    rates = {f"item {n}": chance.betavariate(1, 2) for n in range(40)}
-    made = await repaired(rates, times=6)
-    assert made.repairs.judged > 100
-    assert made.repairs.low <= made.repairs.passed <= made.repairs.high
-    assert "No difference shown." in str(made)
 
 
 @pytest.mark.anyio
@@ -306,12 +234,6 @@ async def test_where_more_than_one_has_to_pass_it_says_that_it_plans_for_one(sel
     assert made.selects == (not isinstance(selection, str))
 
 
-def test_where_nothing_was_repaired_nothing_is_said_of_repairs():
-    made = plan(results(*[passed_at_once] * 3, *[passed_second] * 3))
-    assert made.repairs is None
-    assert "repair" not in str(made)
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("text", ["all", "none"])
 async def test_a_journal_and_its_results_give_the_same_plan(tmp_path, text):
@@ -336,10 +258,3 @@ def test_what_is_no_journal_is_refused(tmp_path):
     (tmp_path / "run.db").write_text("no")
     with pytest.raises(JournalError):
         plan(tmp_path / "run.db")
-
-
-def test_who_only_counts_draws_loads_no_batch():
-    code = "import sys, mellea_like.estimate as e; e.pass_at_k(3, 1, 2);"
-    code += "print([m for m in sys.modules if m.startswith('mellea_like.batch')], e.plan.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "[] plan\n"

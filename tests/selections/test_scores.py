@@ -98,9 +98,7 @@ async def test_a_judge_that_refuses_whatever_it_is_asked_is_not_taken_to_mind_lo
 
     scorer = judge_score("How nice?", judge=FunctionBackend(refusing))
     strategy = RejectionSamplingStrategy(
-        by_iteration({}, "a"),
-        concurrency_budget=1,
-        selection=BestOf(scorer, n=1),
+        by_iteration({}, "a"), concurrency_budget=1, selection=BestOf(scorer, n=1)
     )
     for _ in range(2):
         with pytest.raises(RequirementError, match="too long"):

@@ -26,12 +26,9 @@ from mellea_like import (
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core import Options, StopReason, Usage
-from mellea_like.core.decision import Answer, Decision
+from mellea_like.core.decision import Decision
 from mellea_like.errors import RequirementError
-from mellea_like.hooks import hook
-from mellea_like.hooks.types import HookType
 from mellea_like.runtime.threads import thread_statistics
-from mellea_like.schedules import Hedged, PerRequirement, Staggered
 from mellea_like.selections import (
     BaseSelection,
     Consensus,
@@ -71,50 +68,6 @@ async def test_the_best_of_n_wins_and_what_is_no_longer_needed_is_cancelled():
     assert backend.statistics().started == 2  # No more were started than could be needed.
 
 
-async def test_another_draw_starts_where_one_failed():
-    backend = by_iteration({1: after(1, "no"), 2: after(5, "yes"), 3: after(1, "yes!")})
-    result = await strategy(backend, BestOf(length, inline=True, n=2), width=3).sample("do", [yes])
-    assert result.value == "yes!"
-    assert outcomes(result) == {1: Outcome.FAILED, 2: Outcome.PASSED, 3: Outcome.PASSED}
-    assert result.decision.abstentions == 1
-
-
-async def test_a_vote_is_over_when_it_cannot_be_overtaken_and_the_rest_is_cancelled():
-    replies = {n: after(n, "yes A") for n in (1, 2, 3)} | {n: after(60, "yes B") for n in (4, 5)}
-    backend = by_iteration(replies)
-    chosen = Vote(n=5, confidence=None)
-    result = await strategy(backend, chosen, width=5).sample("do", [yes])
-    assert result.value == "yes A"
-    assert result.elapsed == pytest.approx(3.0)
-    assert result.decision.answers == (Answer("yes A", 3, (1, 2, 3)),)
-    assert result.decision.share == 1.0
-    assert backend.statistics().cancelled == 2
-    assert result.count(Outcome.CANCELLED) == 2
-
-
-async def test_k_are_collected_by_few_subsamples_with_many_turns():
-    backend = by_iteration({n: after(1, f"yes {n}") for n in range(1, 9)})
-    result = await strategy(backend, Collect(5), width=2, loops=4).sample("do", [yes])
-    assert result.success
-    assert len(result.values) == 5
-    assert result.value == result.values[0]
-    assert backend.statistics().started == 5
-
-
-async def test_fewer_than_k_are_no_success_and_say_so():
-    backend = by_iteration({1: after(1, "yes"), 2: after(2, "no"), 3: after(2, "yes")})
-    result = await strategy(backend, Collect(3), width=3).sample("do", [yes])
-    assert not result.success
-    assert result.stop_reason is StopReason.EXHAUSTED
-    assert result.values == ("yes", "yes")
-    assert result.decision.reason == "2 of 3 passed: all attempts are spent"
-    with pytest.raises(
-        SamplingFailed,
-        match="too few of 3 draws count, 2 of 3 passed: all",
-    ):
-        result.unwrap()
-
-
 @pytest.mark.parametrize(
     "selection",
     [BestOf(length, inline=True), Vote(), Collect(2), Consensus()],
@@ -133,33 +86,6 @@ async def test_where_none_passes_the_best_failure_is_chosen_as_ever(selection):
         result.unwrap()
     assert result.best.outcome is Outcome.FAILED
     assert result.values == ()
-
-
-async def test_a_scorer_that_always_errs_is_told_beside_the_best_failure():
-    backend = by_iteration({1: after(1, "no"), 2: after(1, "yes"), 3: after(1, "yes")})
-    chosen = BestOf(lambda candidate: None, inline=True)
-    result = await strategy(backend, chosen, width=3).sample("do", [yes])
-    with pytest.raises(
-        SamplingFailed, match=r"attempt 1 of 1, lane 1: .*; 2 ended in an error, the first: .*None"
-    ):
-        result.unwrap()
-
-
-async def test_the_time_ends_it_with_what_has_passed():
-    backend = by_iteration({1: after(1, "yes"), 2: after(2, "yes, two"), 3: after(60, "yes")})
-    timed = strategy(backend, BestOf(length, inline=True, n=3), width=3, timeout=5)
-    result = await timed.sample("do", [yes])
-    assert result.value == "yes, two"
-    assert result.decision.reason == "the time was up"
-
-
-async def test_a_budget_ends_it_with_what_has_passed():
-    backend = by_iteration({n: after(n, f"yes {n}") for n in range(1, 5)})
-    bounded = strategy(backend, BestOf(length, inline=True, n=4), width=1, loops=4)
-    result = await bounded.sample("do", [yes], budget=Budget(requests=2))
-    assert result.success
-    assert len(result.candidates) == 2
-    assert "budget" in result.decision.reason
 
 
 @pytest.mark.parametrize("kind", ["inline", "thread", "async"])
@@ -269,40 +195,6 @@ def judge(prefer):
     return FunctionBackend(generate), asked
 
 
-async def test_comparisons_that_a_cache_answers_are_counted_as_such():
-    class FromCache:
-        async def generate(self, request):
-            await checkpoint()
-            return Generation('{"better": "a"}', usage=Usage(cache_hits=1), model="m")
-
-    backend = by_iteration({n: after(1, f"yes {n}") for n in (1, 2)})
-    chosen = Tournament(FromCache(), n=2, criterion="is longer")
-    result = await strategy(backend, chosen, width=2).sample("do", [yes])
-    assert (result.decision.usage, result.decision.model) == (Usage(cache_hits=2), "m")
-    assert (result.usage.requests, result.usage.cache_hits) == (2, 2)
-
-
-async def test_a_tournament_asks_in_both_orders_and_the_cost_is_counted():
-    comparing, asked = judge(lambda a, b: "a" if len(a) > len(b) else "b")
-    backend = by_iteration({n: after(1, "yes" + "!" * n) for n in (1, 2, 3, 4)})
-    chosen = Tournament(comparing, n=4, criterion="is longer")
-    result = await strategy(backend, chosen).sample("do", [yes])
-    assert result.value == "yes!!!!"
-    assert len(asked) == 6
-    assert {(b, a) for a, b in asked} == set(asked)
-    assert result.decision.usage == Usage(6, 60, 30)
-    assert result.usage.requests == 10
-    assert len(result.decision.comparisons) == 3
-
-
-async def test_a_judge_that_always_prefers_the_first_decides_nothing():
-    comparing, _ = judge(lambda a, b: "a")
-    backend = by_iteration({n: after(5 - n, f"yes {n}") for n in (1, 2, 3)})
-    result = await strategy(backend, Tournament(comparing, n=3), width=3).sample("do", [yes])
-    assert {c.points for c in result.decision.comparisons} == {0.5}
-    assert result.decision.winners == (1,)
-
-
 async def test_what_a_judge_says_otherwise_is_noted_and_leaves_the_two_even():
     comparing, _ = judge(lambda a, b: "neither one, really")
     backend = by_iteration({1: "yes", 2: "yes!"})
@@ -310,61 +202,6 @@ async def test_what_a_judge_says_otherwise_is_noted_and_leaves_the_two_even():
     assert result.success
     assert len(result.decision.errors) == 2
     assert "judge's reply is not" in result.decision.errors[0]
-
-
-async def test_leaving_during_comparisons_cancels_them():
-    ended = []
-
-    async def generate(request):
-        try:
-            await anyio.sleep_forever()
-        finally:
-            ended.append(request.meta.purpose)
-
-    backend = by_iteration({1: "yes", 2: "yes!"})
-    chosen = Tournament(FunctionBackend(generate), n=2)
-    with anyio.move_on_after(5) as scope:
-        await strategy(backend, chosen, width=2).sample("do", [yes])
-    assert scope.cancelled_caught
-    assert ended == ["judge", "judge"]
-
-
-async def test_a_record_keeps_the_decision():
-    backend = by_iteration({1: "yes", 2: "yes!"})
-    result = await strategy(backend, BestOf(lambda c: (length(c), "why")), width=2).sample("do")
-    again = SamplingResult.from_dict(result.to_dict())
-    assert again.decision == result.decision
-    assert again.values == result.values
-    assert again.success
-
-
-@pytest.mark.parametrize("selection", ["best", 5, BestOf, None], ids=str)
-async def test_what_is_no_selection_is_refused(selection):
-    with pytest.raises((TypeError, ValueError), match="such as BestOf"):
-        RejectionSamplingStrategy(by_iteration({}), selection=selection)
-
-
-@pytest.mark.parametrize("chosen", [BestOf(length, n=5), Collect(5)], ids=["best", "collect"])
-async def test_more_that_must_pass_than_the_call_can_draw_are_refused_before_the_first(chosen):
-    backend = by_iteration({})
-    with pytest.raises(ValueError, match="wants 5 draws that pass, and the call makes at most 3"):
-        await strategy(backend, chosen, width=3).sample("do")
-    assert backend.statistics().started == 0
-
-
-@pytest.mark.parametrize(
-    "chosen", [Vote(), Consensus(), Tournament(judge(lambda a, b: "a")[0])], ids=type
-)
-async def test_a_number_that_is_a_cap_may_be_more_than_the_call_can_draw(chosen, caplog):
-    backend = by_iteration({1: "yes", 2: "yes"})
-    assert (await strategy(backend, chosen, width=2).sample("do")).success
-    assert caplog.text == ""
-
-
-async def test_draws_at_temperature_0_are_said_to_be_alike(caplog):
-    backend = by_iteration({1: "yes", 2: "yes"})
-    await strategy(backend, Vote(n=5), width=2).sample("do", options={"temperature": 0})
-    assert "at temperature 0 they are all alike" in caplog.text
 
 
 async def test_a_judges_score_is_read_checked_and_billed():
@@ -394,13 +231,6 @@ async def test_the_names_in_words_are_the_objects_too():
         assert strategy(by_iteration({}), selection).settings.selection == name
 
 
-async def test_what_a_strategy_cannot_work_with_is_said_once(caplog):
-    chosen = strategy(by_iteration({}, "yes"), Vote(n=5), width=2, options={"temperature": 0})
-    for _ in range(20):
-        await chosen.sample("do", [yes])
-    assert caplog.text.count("at temperature 0") == 1
-
-
 async def test_a_temperature_of_the_backend_is_one_too(caplog):
     class Cold:
         defaults = Options(temperature=0.0)
@@ -427,74 +257,6 @@ async def test_draws_that_are_all_alike_are_said_once(text, turns, said, caplog)
     assert caplog.text.count("as if seeds and temperature were ignored") == said
 
 
-async def test_draws_that_differ_are_not_said_to_be_alike(caplog):
-    backend = by_iteration({n: "yes! " * 40 + str(n == 4) for n in (1, 2, 3, 4)})
-    await strategy(backend, Consensus(n=4)).sample("do", [yes])
-    assert caplog.text == ""
-
-
-async def test_a_scorer_that_raises_for_some_does_not_end_the_call():
-    def score(candidate):
-        if "bad" in candidate.text:
-            raise RuntimeError("no such luck")
-        return 1.0
-
-    replies = {1: "yes", 2: "yes bad", 3: "yes bad", 4: "yes bad", 5: "yes"}
-    backend = by_iteration({n: after(1, reply) for n, reply in replies.items()})
-    chosen = strategy(backend, BestOf(score, n=2, inline=True), width=1, loops=5)
-    result = await chosen.sample("do", [yes])
-    assert [s.iteration for s in result.candidates] == [1, 5]
-    backend = by_iteration({}, "yes bad")
-    with pytest.raises(RequirementError, match="no such luck"):
-        await strategy(backend, BestOf(score, inline=True), width=1, loops=5).sample("do", [yes])
-    assert backend.statistics().started == 2  # The same with every reply.
-
-
-async def test_passes_count_against_giving_up():
-    backend = by_iteration(dict.fromkeys(range(1, 9), "yes"))
-    chosen = strategy(backend, Collect(9), width=1, loops=60, give_up=PerRequirement(0.3))
-    result = await chosen.sample("do", [yes])
-    assert result.stop_reason is StopReason.HOPELESS
-    assert len(result.slices) > 8 + 6  # What it takes where none has passed.
-    assert "in 8 of" in result.stop_detail
-
-
-@pytest.mark.parametrize("seconds", [0, 1])
-async def test_a_schedule_of_few_chains_goes_on_after_they_passed(seconds):
-    backend = by_iteration({n: after(seconds, f"yes {n}") for n in range(1, 9)})
-    staggered = strategy(backend, Collect(6), width=2, loops=4, schedule=Staggered(0.5))
-    result = await staggered.sample("do", [yes])
-    assert result.success
-    assert backend.statistics().started == 6
-
-
-async def test_nothing_is_hedged_that_is_not_slow():
-    backend = by_iteration({n: after(1, f"yes {n}") for n in range(1, 9)})
-    schedule = Hedged(extra=2)
-    chosen = strategy(backend, Collect(2), width=4, loops=2, schedule=schedule)
-    for calls in range(1, 6):
-        assert (await chosen.sample("do", [yes])).success
-        assert backend.statistics().started == 2 * calls
-    slow = by_iteration({1: after(60, "yes 1")}, after(0.5, "yes"))
-    result = await chosen.sample("do", [yes], backend=slow)
-    assert result.elapsed == pytest.approx(1.5)  # One more beside the slow one.
-    assert slow.statistics().started == 3
-
-
-async def test_an_end_that_is_no_success_is_told_as_none():
-    ends = []
-
-    @hook(HookType.SAMPLING_LOOP_END)
-    async def end(payload):
-        ends.append(payload)
-
-    backend = by_iteration({1: "yes", 2: "no"})
-    result = await strategy(backend, Collect(2), width=2, plugins=[end]).sample("do", [yes])
-    assert not result.success
-    assert not ends[0].success
-    assert ends[0].decision == result.decision
-
-
 class Wrong(BaseSelection):
     """Decides for what has not passed."""
 
@@ -509,15 +271,6 @@ class Wrong(BaseSelection):
 async def test_a_winner_that_has_not_passed_is_refused():
     with pytest.raises(ValueError, match=r"decided for iterations \[99\], which have not passed"):
         await strategy(by_iteration({}, "yes"), Wrong(), width=2).sample("do", [yes])
-
-
-async def test_a_score_may_be_awaited_whatever_returns_it():
-    async def later(text):
-        return float(len(text))
-
-    backend = by_iteration({1: "yes", 2: "yes!!"})
-    result = await strategy(backend, BestOf(lambda c: later(c.text)), width=2).sample("do", [yes])
-    assert result.value == "yes!!"
 
 
 async def test_collecting_may_draw_ahead_and_cancels_what_is_left():
@@ -590,31 +343,12 @@ async def test_a_judge_that_money_can_not_limit_is_refused_before_the_first_requ
     backend = by_iteration({1: "yes"})
     backend.model = "m"
     several = strategy(
-        backend,
-        selection(scoring_judge(asked)),
-        options={"max_tokens": 60},
-        judge_options=judging,
+        backend, selection(scoring_judge(asked)), options={"max_tokens": 60}, judge_options=judging
     )
     with pytest.raises(ValueError, match=wrong) as caught:
         await several.sample("do", budget=Budget(money=1.0, prices=prices))
     assert "judge_options" in caught.value.__notes__[0]
     assert (asked, backend.statistics().started) == ([], 0)
-
-
-async def test_a_judges_score_goes_by_the_judge_options_and_so_within_a_budget_of_money():
-    asked = []
-    backend = by_iteration({1: "yes"})
-    backend.model = "m"
-    several = strategy(
-        backend,
-        BestOf(judge_score("How nice?", judge=scoring_judge(asked)), n=1),
-        options={"max_tokens": 60},
-        judge_options={"max_tokens": 50},
-    )
-    result = await several.sample("do", budget=Budget(money=1.0, prices=PRICES))
-    assert result.decision.scores == {1: 5.0}
-    assert [(o.max_tokens, o.temperature) for o in asked] == [(50, 0.0)]
-    assert asked[0].extra["logprobs"] is True
 
 
 async def test_a_judge_that_names_the_better_one_twice_has_named_none():

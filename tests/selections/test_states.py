@@ -107,38 +107,7 @@ def test_of_equal_votes_the_lowest_rank_wins_however_they_came():
         assert state.decide().share == 0.5
 
 
-def test_confidence_ends_a_vote_earlier_than_certainty():
-    keys = [("a", 1.0)] * 16
-    assert hear_all(begun(Vote(confidence=None)), keys) == 9
-    assert hear_all(begun(Vote(confidence=0.95)), keys) == 6
-    assert hear_all(begun(Vote(confidence=0.99)), keys) == 9
-
-
-def test_weighted_votes_are_all_counted():
-    state = begun(Vote(n=3, weight=len))
-    assert hear_all(state, [("a", 0.2), ("a", 0.3), ("b", 0.6)]) == 3
-    decision = state.decide()
-    assert decision.winners == (3,)
-    assert decision.share == pytest.approx(0.6 / 1.1)
-
-
 # --- several ------------------------------------------------------------------------------------
-
-
-def test_of_equal_keys_only_the_first_counts():
-    state = begun(Collect(3, distinct=len))
-    assert hear_all(state, ["x", "x", None, "y", "x", "z", "w"]) == 6
-    decision = state.decide()
-    assert decision.winners == (1, 4, 6)
-    assert decision.complete
-
-
-def test_too_few_are_no_success():
-    state = begun(Collect(3))
-    hear_all(state, [object(), None, object()])
-    assert not state.decide().complete
-    assert state.decide().winners == (1, 3)
-    assert state.wanted() == 1
 
 
 def test_the_consensus_is_most_like_the_others():

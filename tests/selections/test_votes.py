@@ -83,14 +83,6 @@ def test_draws_that_all_start_together_are_all_waited_for():
     assert "can't be overtaken by 7" in state.decide().reason
 
 
-def test_a_vote_that_is_under_way_may_still_overtake():
-    state = begun(Vote(n=5, confidence=None), 5, starts=range(1, 6))
-    assert [hear(state, n, "a") for n in (3, 1)] == [False, False]
-    assert not hear(state, 5, None, F)  # Two are under way.
-    assert hear(state, 2, None, F)
-    assert state.decide().reason == "2 to 0 votes can't be overtaken by 1"
-
-
 @pytest.mark.parametrize(
     ("votes", "certainty"),
     [((0, 0), 0), ((1, 1), 0), ((5, 0), 0.9323), ((6, 0), 0.9641), ((9, 1), 0.9444)],

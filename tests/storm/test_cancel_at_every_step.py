@@ -18,15 +18,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from storm import Ask, Draw, Foreign, Rig, Told, handler
-from storm_cancel import (
-    AWAITED,
-    AWAITED_TOO,
-    BAD,
-    INLINE,
-    WAYS,
-    cancel_case,
-    make,
-)
+from storm_cancel import AWAITED, AWAITED_TOO, BAD, INLINE, WAYS, cancel_case, make
 from storm_run import Scene
 
 from mellea_like import (
@@ -55,184 +47,6 @@ async def raises_later(candidate: Any) -> bool:
 BROKEN = Requirement("broken", raises_later)
 FATAL = Requirement("fatal", raises_later, on_error="raise")
 JUDGED = Requirement("the judge likes it")
-
-
-SCENES: dict[str, Callable[[], Scene]] = {}
-
-
-def scene(function: Callable[[], Scene]) -> Callable[[], Scene]:
-    SCENES[function.__name__] = function
-    return function
-
-
-@scene
-def the_first_wins() -> Scene:
-    return make({1: Draw("bad", 1), 2: Draw("good", 1), 3: Draw("good", 1.5)}, "passed",
-                default=Draw("good", 9), winners=[3])  # fmt: skip
-
-
-@scene
-def the_first_wins_and_no_one_looks() -> Scene:
-    return make({1: BAD, 3: BAD, 4: Draw("good", 1)}, "passed", default=Draw("good", 9),
-                silent=True, winners=[4])  # fmt: skip
-
-
-@scene
-def the_lowest_rank_wins() -> Scene:
-    plan = {1: Draw("bad", 3), 3: Draw("good", 2), 5: Draw("good", 1)}
-    return make(plan, "passed", selection="ordered", winners=[3])
-
-
-@scene
-def a_higher_rank_waits_for_the_lower() -> Scene:
-    plan = {1: Draw("bad", 1), 2: Draw("good", 1), 3: Draw("transient", 1), 4: Draw("good", 9)}
-    return make(plan, "passed", selection="ordered", concurrency=2, winners=[2])
-
-
-def _staged(budget: Budget, rig: Any, *, loop_budget: int, **settings: Any) -> Escalate:
-    small = Stage(rig, loop_budget - 1, budget=budget)
-    return Escalate([small, Stage(rig, carry="best", judge=rig)], **settings)
-
-
-@scene
-def a_bigger_model_goes_on() -> Scene:
-    plan = {3: Draw("good", 2, cleanup=1), 6: Draw("transient", 1), 9: Draw("good", 1)}
-    budget = Budget(requests=6)
-    played = make(plan, "passed", strategy=partial(_staged, budget), loop=3, default=BAD,
-                  winners=[9])  # fmt: skip
-    return replace(played, limits=[budget])
-
-
-@scene
-def all_turns_are_spent() -> Scene:
-    return make({}, "exhausted", default=BAD, concurrency=2)
-
-
-@scene
-def all_turns_are_spent_and_no_one_looks() -> Scene:
-    return make({}, "exhausted", default=Draw("bad", 0), silent=True)
-
-
-@scene
-def replies_do_not_parse() -> Scene:
-    plan = {1: Draw("garbled", 1), 2: Draw("good", 1)}
-    return make(plan, "passed", strategy=RepairTemplateStrategy, concurrency=1, winners=[2])
-
-
-@scene
-def every_iteration_errors() -> Scene:
-    return make({}, Exception, default=Draw("transient", 0.5), concurrency=2)
-
-
-@scene
-def an_error_is_permanent() -> Scene:
-    return make({}, AuthenticationFailed, default=Draw("permanent", 0.5))
-
-
-@scene
-def cancellations_come_that_no_one_asked_for() -> Scene:
-    return make({1: Draw("stray"), 3: Draw("stray")}, "exhausted", default=BAD, concurrency=2)
-
-
-@scene
-def losers_fail_while_they_clean_up() -> Scene:
-    return make({1: Draw("good", 1)}, "passed", default=Draw("messy", 9), winners=[1])
-
-
-@scene
-def losers_clean_up_shielded() -> Scene:
-    return make({1: Draw("good", 1)}, "passed", default=Draw("good", 9, cleanup=1), winners=[1])
-
-
-@scene
-def losers_outlast_the_grace_period() -> Scene:
-    return make({1: Draw("good", 1)}, "passed", default=Draw("good", 9, cleanup=3),
-                cancel_grace=1, silent=True, winners=[1])  # fmt: skip
-
-
-@scene
-def the_time_is_up_before_a_slice_is_judged() -> Scene:
-    return make({}, SamplingTimeout, default=Draw("good", 9), timeout=2, concurrency=2)
-
-
-@scene
-def the_time_is_up_after_a_failure() -> Scene:
-    return make({1: BAD}, "timeout", default=Draw("good", 9), timeout=2, concurrency=2)
-
-
-@scene
-def an_iteration_takes_too_long() -> Scene:
-    return make({1: Draw("good", 9), 2: Draw("good", 1)}, "passed", iteration_timeout=2,
-                concurrency=1, winners=[2])  # fmt: skip
-
-
-@scene
-def validators_are_awaited() -> Scene:
-    return make({1: BAD, 2: Draw("good", 1)}, "passed", requirements=[AWAITED, AWAITED_TOO],
-                default=Draw("bad", 2), concurrency=2, winners=[2])  # fmt: skip
-
-
-@scene
-def a_judge_decides() -> Scene:
-    return make({1: BAD}, "passed", requirements=[INLINE, JUDGED], concurrency=2, winners=[3])
-
-
-@scene
-def stages_follow_one_another() -> Scene:
-    return make({1: BAD, 2: BAD}, "passed", requirements=[JUDGED, AWAITED, INLINE],
-                validate_all=True, concurrency=2, winners=[3])  # fmt: skip
-
-
-@scene
-def a_validator_is_broken() -> Scene:
-    return make({}, Exception, requirements=[INLINE, BROKEN], concurrency=2)
-
-
-@scene
-def a_broken_validator_ends_the_call() -> Scene:
-    return make({3: Draw("good", 9)}, Foreign, requirements=[AWAITED, FATAL], concurrency=2)
-
-
-@scene
-def a_failure_is_repaired() -> Scene:
-    return make({2: Draw("good", 1)}, "passed", strategy=RepairTemplateStrategy, default=BAD,
-                concurrency=2, winners=[2])  # fmt: skip
-
-
-@scene
-def a_conversation_goes_on() -> Scene:
-    return make({}, "exhausted", strategy=MultiTurnStrategy, default=BAD, concurrency=2)
-
-
-@scene
-def several_are_wanted() -> Scene:
-    plan = {1: BAD, 3: Draw("good", 1), 5: Draw("transient", 1)}
-    return make(plan, "passed", selection=BestOf(_worth, n=3), default=Draw("good", 2),
-                pooled=True, loop=3)  # fmt: skip
-
-
-@scene
-def several_are_wanted_by_a_schedule() -> Scene:
-    return make({1: BAD}, "passed", selection=Collect(4), default=Draw("good", 1), pooled=True,
-                schedule=Staggered(0.75), concurrency=2, loop=3)  # fmt: skip
-
-
-@scene
-def what_has_passed_is_compared() -> Scene:
-    return make({1: BAD}, "passed", selection=Tournament(n=4), default=Draw("good", 1), pooled=True,
-                judge=Rig(), iteration_timeout=5)  # fmt: skip
-
-
-@scene
-def comparisons_on_which_no_one_looks() -> Scene:
-    return make({}, "passed", selection=Tournament(n=3, rounds="pivots"), default=Draw("good", 1),
-                pooled=True, silent=True)  # fmt: skip
-
-
-@scene
-def the_time_is_up_during_comparisons() -> Scene:
-    return make({}, "timeout", selection=Tournament(n=4), default=Draw("good", 1), pooled=True,
-                rig=Rig(verdict=Draw("good", 1)), timeout=4.5)  # fmt: skip
 
 
 async def _worth(candidate: Any) -> float:
@@ -267,6 +81,12 @@ async def _wants_more(payload: Any) -> Any:
     return payload.model_copy(update={"requirements": (*payload.requirements, AWAITED)})
 
 
+def _hooked(act: Any, kind: HookType, plan: dict[int, Draw], ends: Any, **how: Any) -> Scene:
+    told = Told()
+    plugin = handler(told, kind, HookMode.SEQUENTIAL, act)
+    return make(plan, ends, told=told, plugins=[plugin], **how)
+
+
 def _on_every_hook(mode: HookMode, act: Any) -> Scene:
     told = Told()
     plugins = [handler(told, kind, mode, act) for kind in HookType]
@@ -274,92 +94,119 @@ def _on_every_hook(mode: HookMode, act: Any) -> Scene:
     return make(plan, "passed", told=told, plugins=plugins, concurrency=2, winners=[2, 4])
 
 
-@scene
-def hooks_are_awaited() -> Scene:
-    return _on_every_hook(HookMode.SEQUENTIAL, _short)
+def _staged(budget: Budget, rig: Any, *, loop_budget: int, **settings: Any) -> Escalate:
+    small = Stage(rig, loop_budget - 1, budget=budget)
+    return Escalate([small, Stage(rig, carry="best", judge=rig)], **settings)
 
 
-@scene
-def hooks_look_on_together() -> Scene:
-    return _on_every_hook(HookMode.OBSERVE, _short)
+def a_bigger_model_goes_on() -> Scene:
+    plan = {3: Draw("good", 2, cleanup=1), 6: Draw("transient", 1), 9: GOOD}
+    budget = Budget(requests=6)
+    strategy = partial(_staged, budget)
+    played = make(plan, "passed", strategy=strategy, loop=3, default=BAD, winners=[9])
+    return replace(played, limits=[budget])
 
 
-@scene
-def hooks_run_in_the_background() -> Scene:
-    return _on_every_hook(HookMode.BACKGROUND, _long)
-
-
-@scene
-def observers_fail() -> Scene:
-    return _on_every_hook(HookMode.OBSERVE, _broken)
-
-
-@scene
-def a_hook_blocks_the_call() -> Scene:
-    told = Told()
-    plugin = handler(told, HookType.SAMPLING_ITERATION, HookMode.SEQUENTIAL, _blocks)
-    return make({1: BAD}, Blocked, told=told, plugins=[plugin], default=Draw("good", 9))
-
-
-@scene
-def a_hook_fails_before_a_request() -> Scene:
-    told = Told()
-    plugin = handler(told, HookType.GENERATION_PRE_CALL, HookMode.SEQUENTIAL, _broken)
-    return make({}, HookError, told=told, plugins=[plugin])
-
-
-@scene
-def a_hook_refuses_the_call() -> Scene:
-    told = Told()
-    plugin = handler(told, HookType.SAMPLING_LOOP_START, HookMode.SEQUENTIAL, _blocks)
-    return make({}, Blocked, told=told, plugins=[plugin])
-
-
-@scene
-def a_plugin_changes_the_budget() -> Scene:
-    told = Told()
-    plugin = handler(told, HookType.SAMPLING_LOOP_START, HookMode.SEQUENTIAL, _grants_a_third)
-    return make({3: Draw("good", 1)}, "passed", told=told, plugins=[plugin], default=BAD,
-                concurrency=2, loop_after=3, winners=[3])  # fmt: skip
-
-
-@scene
-def a_plugin_wants_more() -> Scene:
-    told = Told()
-    plugin = handler(told, HookType.VALIDATION_PRE_CHECK, HookMode.SEQUENTIAL, _wants_more)
-    return make({1: BAD}, "passed", told=told, plugins=[plugin], concurrency=2, winners=[3])
-
-
-@scene
-def the_last_hook_is_slow() -> Scene:
-    told = Told()
-    plugin = handler(told, HookType.SAMPLING_LOOP_END, HookMode.SEQUENTIAL, _long)
-    return make({1: Draw("good", 1)}, "passed", told=told, plugins=[plugin],
-                default=Draw("good", 9), winners=[1])  # fmt: skip
-
-
-@scene
-def the_last_hook_fails() -> Scene:
-    told = Told()
-    plugin = handler(told, HookType.SAMPLING_LOOP_END, HookMode.SEQUENTIAL, _broken)
-    return make({1: Draw("good", 1)}, "passed", told=told, plugins=[plugin],
-                default=Draw("good", 9), winners=[1])  # fmt: skip
-
-
-@scene
-def progress_is_reported() -> Scene:
-    return make({1: BAD, 2: Draw("good", 1)}, "passed", on_slice=_short, default=Draw("bad", 2),
-                concurrency=2, winners=[2])  # fmt: skip
-
-
-@scene
-def the_progress_report_fails() -> Scene:
-    return make({1: BAD}, Foreign, on_slice=_broken, default=Draw("good", 9), concurrency=2)
-
-
-@scene
-def reporting_takes_too_long() -> Scene:
-    return make({}, "exhausted", on_slice=_long, default=BAD, concurrency=1)
+GOOD, NEVER = Draw("good", 1), Draw("good", 9)
+# fmt: off
+SCENES: dict[str, Callable[[], Scene]] = {
+    "the_first_wins": lambda: make(
+        {1: Draw("bad", 1), 2: GOOD, 3: Draw("good", 1.5)}, "passed", default=NEVER, winners=[3]),
+    "the_first_wins_and_no_one_looks": lambda: make(
+        {1: BAD, 3: BAD, 4: GOOD}, "passed", default=NEVER, silent=True, winners=[4]),
+    "the_lowest_rank_wins": lambda: make(
+        {1: Draw("bad", 3), 3: Draw("good", 2), 5: GOOD}, "passed", selection="ordered",
+        winners=[3]),
+    "a_higher_rank_waits_for_the_lower": lambda: make(
+        {1: Draw("bad", 1), 2: GOOD, 3: Draw("transient", 1), 4: NEVER}, "passed",
+        selection="ordered", concurrency=2, winners=[2]),
+    "a_bigger_model_goes_on": a_bigger_model_goes_on,
+    "all_turns_are_spent": lambda: make({}, "exhausted", default=BAD, concurrency=2),
+    "all_turns_are_spent_and_no_one_looks": lambda: make(
+        {}, "exhausted", default=Draw("bad", 0), silent=True),
+    "replies_do_not_parse": lambda: make(
+        {1: Draw("garbled", 1), 2: GOOD}, "passed", strategy=RepairTemplateStrategy,
+        concurrency=1, winners=[2]),
+    "every_iteration_errors": lambda: make(
+        {}, Exception, default=Draw("transient", 0.5), concurrency=2),
+    "an_error_is_permanent": lambda: make(
+        {}, AuthenticationFailed, default=Draw("permanent", 0.5)),
+    "cancellations_come_that_no_one_asked_for": lambda: make(
+        {1: Draw("stray"), 3: Draw("stray")}, "exhausted", default=BAD, concurrency=2),
+    "losers_fail_while_they_clean_up": lambda: make(
+        {1: GOOD}, "passed", default=Draw("messy", 9), winners=[1]),
+    "losers_clean_up_shielded": lambda: make(
+        {1: GOOD}, "passed", default=Draw("good", 9, cleanup=1), winners=[1]),
+    "losers_outlast_the_grace_period": lambda: make(
+        {1: GOOD}, "passed", default=Draw("good", 9, cleanup=3), cancel_grace=1, silent=True,
+        winners=[1]),
+    "the_time_is_up_before_a_slice_is_judged": lambda: make(
+        {}, SamplingTimeout, default=NEVER, timeout=2, concurrency=2),
+    "the_time_is_up_after_a_failure": lambda: make(
+        {1: BAD}, "timeout", default=NEVER, timeout=2, concurrency=2),
+    "an_iteration_takes_too_long": lambda: make(
+        {1: NEVER, 2: GOOD}, "passed", iteration_timeout=2, concurrency=1, winners=[2]),
+    "validators_are_awaited": lambda: make(
+        {1: BAD, 2: GOOD}, "passed", requirements=[AWAITED, AWAITED_TOO], default=Draw("bad", 2),
+        concurrency=2, winners=[2]),
+    "a_judge_decides": lambda: make(
+        {1: BAD}, "passed", requirements=[INLINE, JUDGED], concurrency=2, winners=[3]),
+    "stages_follow_one_another": lambda: make(
+        {1: BAD, 2: BAD}, "passed", requirements=[JUDGED, AWAITED, INLINE], validate_all=True,
+        concurrency=2, winners=[3]),
+    "a_validator_is_broken": lambda: make(
+        {}, Exception, requirements=[INLINE, BROKEN], concurrency=2),
+    "a_broken_validator_ends_the_call": lambda: make(
+        {3: NEVER}, Foreign, requirements=[AWAITED, FATAL], concurrency=2),
+    "a_failure_is_repaired": lambda: make(
+        {2: GOOD}, "passed", strategy=RepairTemplateStrategy, default=BAD, concurrency=2,
+        winners=[2]),
+    "a_conversation_goes_on": lambda: make(
+        {}, "exhausted", strategy=MultiTurnStrategy, default=BAD, concurrency=2),
+    "several_are_wanted": lambda: make(
+        {1: BAD, 3: GOOD, 5: Draw("transient", 1)}, "passed", selection=BestOf(_worth, n=3),
+        default=Draw("good", 2), pooled=True, loop=3),
+    "several_are_wanted_by_a_schedule": lambda: make(
+        {1: BAD}, "passed", selection=Collect(4), default=GOOD, pooled=True,
+        schedule=Staggered(0.75), concurrency=2, loop=3),
+    "what_has_passed_is_compared": lambda: make(
+        {1: BAD}, "passed", selection=Tournament(n=4), default=GOOD, pooled=True, judge=Rig(),
+        iteration_timeout=5),
+    "comparisons_on_which_no_one_looks": lambda: make(
+        {}, "passed", selection=Tournament(n=3, rounds="pivots"), default=GOOD, pooled=True,
+        silent=True),
+    "the_time_is_up_during_comparisons": lambda: make(
+        {}, "timeout", selection=Tournament(n=4), default=GOOD, pooled=True,
+        rig=Rig(verdict=GOOD), timeout=4.5),
+    "hooks_are_awaited": lambda: _on_every_hook(HookMode.SEQUENTIAL, _short),
+    "hooks_look_on_together": lambda: _on_every_hook(HookMode.OBSERVE, _short),
+    "hooks_run_in_the_background": lambda: _on_every_hook(HookMode.BACKGROUND, _long),
+    "observers_fail": lambda: _on_every_hook(HookMode.OBSERVE, _broken),
+    "a_hook_blocks_the_call": lambda: _hooked(
+        _blocks, HookType.SAMPLING_ITERATION, {1: BAD}, Blocked, default=NEVER),
+    "a_hook_fails_before_a_request": lambda: _hooked(
+        _broken, HookType.GENERATION_PRE_CALL, {}, HookError),
+    "a_hook_refuses_the_call": lambda: _hooked(
+        _blocks, HookType.SAMPLING_LOOP_START, {}, Blocked),
+    "a_plugin_changes_the_budget": lambda: _hooked(
+        _grants_a_third, HookType.SAMPLING_LOOP_START, {3: GOOD}, "passed", default=BAD,
+        concurrency=2, loop_after=3, winners=[3]),
+    "a_plugin_wants_more": lambda: _hooked(
+        _wants_more, HookType.VALIDATION_PRE_CHECK, {1: BAD}, "passed", concurrency=2,
+        winners=[3]),
+    "the_last_hook_is_slow": lambda: _hooked(
+        _long, HookType.SAMPLING_LOOP_END, {1: GOOD}, "passed", default=NEVER, winners=[1]),
+    "the_last_hook_fails": lambda: _hooked(
+        _broken, HookType.SAMPLING_LOOP_END, {1: GOOD}, "passed", default=NEVER, winners=[1]),
+    "progress_is_reported": lambda: make(
+        {1: BAD, 2: GOOD}, "passed", on_slice=_short, default=Draw("bad", 2), concurrency=2,
+        winners=[2]),
+    "the_progress_report_fails": lambda: make(
+        {1: BAD}, Foreign, on_slice=_broken, default=NEVER, concurrency=2),
+    "reporting_takes_too_long": lambda: make(
+        {}, "exhausted", on_slice=_long, default=BAD, concurrency=1),
+}
+# fmt: on
 
 
 def test_a_native_cancellation_is_not_lost_where_time_limits_run_out_too():

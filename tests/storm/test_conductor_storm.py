@@ -106,12 +106,7 @@ class Stage:
         repairs = Repairs(spec, lambda history: (spec.action, spec.context), "Mine", several=False)
         pool, schedule = TurnPool(self.width, self.loop, pooled=self.mad.pooled), Watcher(self)
         plan = Scheduled(
-            schedule,
-            repairs,
-            pool,
-            loop_budget=self.loop,
-            most=self.width,
-            extra=self.mad.extra,
+            schedule, repairs, pool, loop_budget=self.loop, most=self.width, extra=self.mad.extra
         )
         begun = self.began
         race = Race(plan, lambda ask, _: Nap(self, ask), clock=anyio.current_time, started=begun)
@@ -186,10 +181,7 @@ WORKS = st.builds(
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
 @storm
 @given(
-    MADS,
-    st.integers(1, 4),
-    st.integers(1, 4),
-    st.lists(WORKS, min_size=1, max_size=12).map(tuple),
+    MADS, st.integers(1, 4), st.integers(1, 4), st.lists(WORKS, min_size=1, max_size=12).map(tuple)
 )
 def test_a_plan_keeps_to_turns_width_and_order(library, mad, width, loop, works):
     mad.raised = 0

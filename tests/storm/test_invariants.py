@@ -33,13 +33,7 @@ from mellea_like import (
 )
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.errors import (
-    BadVerdict,
-    Blocked,
-    HookError,
-    SamplingFailed,
-    SamplingTimeout,
-)
+from mellea_like.errors import BadVerdict, Blocked, HookError, SamplingFailed, SamplingTimeout
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.schedules.giving_up import FEWEST, bug_of, times_seen
 from mellea_like.selections import BaseSelection, Consensus, Tournament
@@ -67,11 +61,7 @@ DRAWS = st.builds(
     st.sampled_from([0.0, 0.0, 0.0, 0.5, 3.0]),
 )
 SLOW = 3.0
-ASKED = {
-    HookType.GENERATION_PRE_CALL,
-    HookType.GENERATION_POST_CALL,
-    HookType.GENERATION_ERROR,
-}
+ASKED = {HookType.GENERATION_PRE_CALL, HookType.GENERATION_POST_CALL, HookType.GENERATION_ERROR}
 
 
 @dataclass(frozen=True)

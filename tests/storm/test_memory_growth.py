@@ -21,12 +21,7 @@ from mellea_like.limits import (
     LimitedBackend,
     RateLimiter,
 )
-from mellea_like.schedules import (
-    Eager,
-    Hedged,
-    LatencyQuantiles,
-    Staggered,
-)
+from mellea_like.schedules import Eager, Hedged, LatencyQuantiles, Staggered
 from mellea_like.schedules.giving_up import PerRequirement
 from mellea_like.testing import run_virtual
 

@@ -143,10 +143,7 @@ class Running:
 
 @contextmanager
 def running(
-    app: Any = None,
-    *,
-    keys: Mapping[str, KeyConfig] | None = None,
-    **server: Any,
+    app: Any = None, *, keys: Mapping[str, KeyConfig] | None = None, **server: Any
 ) -> Iterator[Running]:
     """Serve an app behind a guard on a free port of the loopback."""
     config = ServerConfig(**{"port": 0, "stop_seconds": 0.2, **server})

@@ -45,9 +45,7 @@ EVER = 200_000.0
 SECONDS = st.sampled_from([0.0, 0.5, 1.0, 1.0, 2.0, 5.0])
 LOTS = st.builds(
     Lot,
-    st.sampled_from(
-        [*["bad"] * 4, "good", "garbled", "rant", "rant", *FAULTS],
-    ),
+    st.sampled_from([*["bad"] * 4, "good", "garbled", "rant", "rant", *FAULTS]),
     SECONDS,
     st.sampled_from([True, True, False]),
 )

@@ -30,13 +30,7 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.schedules.base import (
-    BaseSchedule,
-    CallFacts,
-    CallProgress,
-    Go,
-    SchedulePlan,
-)
+from mellea_like.schedules.base import BaseSchedule, CallFacts, CallProgress, Go, SchedulePlan
 
 LotKind = Literal[
     "good",

@@ -183,12 +183,7 @@ def decision(*won: int, kind: str = "best-of", **more: Any) -> dict[str, Any]:
 
 
 def usage(tokens: int, requests: int = 1) -> dict[str, int]:
-    return {
-        "requests": requests,
-        "input_tokens": requests,
-        "output_tokens": tokens,
-        "unknown": 0,
-    }
+    return {"requests": requests, "input_tokens": requests, "output_tokens": tokens, "unknown": 0}
 
 
 NASTY = [
@@ -235,10 +230,7 @@ def nasty_trace(text: str) -> dict[str, Any]:
     ]
     trace["prompts"] = [
         [],
-        [
-            {"role": "user", "content": text},
-            {"role": text, "content": parts, "tool_calls": [call]},
-        ],
+        [{"role": "user", "content": text}, {"role": text, "content": parts, "tool_calls": [call]}],
     ]
     trace["slices"][2] |= {"tool_calls": [call], "refusal": some, "reasoning": some}
     trace["slices"][0]["prompt"] = 0

@@ -76,13 +76,7 @@ def make(
     return Scene(
         rig,
         told,
-        partial(
-            chosen.sample,
-            Ask(),
-            requirements,
-            on_slice=on_slice,
-            budget=budget,
-        ),
+        partial(chosen.sample, Ask(), requirements, on_slice=on_slice, budget=budget),
         loop_after or loop,
         concurrency,
         ends,

@@ -7,14 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from hypothesis import strategies as st
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    computed_field,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, computed_field
 
 
 class Computed(BaseModel):

@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.markov import MarkovBackend
-from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend
 from mellea_like.core.backend import BackendWrapper, Options, Request, texts_only
 from mellea_like.core.conversation import Message
@@ -72,22 +72,6 @@ async def test_a_good_backend_passes_every_rule(virtual_clock):
     assert checked == (*BASIC, "stream", "parts", "tools", "errors")
 
 
-async def test_rules_that_do_not_apply_are_left_out(virtual_clock):
-    assert await check_backend(lambda: FunctionBackend(Good().generate)) == (
-        *BASIC,
-        "parts",
-        "tools",
-    )
-
-
-async def test_the_factory_may_be_async(virtual_clock):
-    async def factory() -> Good:
-        await checkpoint()
-        return Good()
-
-    assert "stream" in await check_backend(factory)
-
-
 async def later(request: Request) -> str:
     await anyio.sleep(3)
     return "later"
@@ -104,10 +88,6 @@ async def later(request: Request) -> str:
 )
 async def test_our_own_backends_conform(virtual_clock, make):
     await check_backend(make)
-
-
-async def test_functions_in_threads_conform():
-    await check_backend(lambda: FunctionBackend(lambda request: "text"))
 
 
 async def test_the_local_backend_conforms():
@@ -194,14 +174,6 @@ async def test_tools_are_called_by_their_names_and_where_a_call_is_required(virt
     await broken(silent, "tools", "requires a tool call was not answered", calls_tools=True)
 
 
-async def test_a_plain_generate_has_the_wrong_shape():
-    class Plain:
-        def generate(self, request):
-            return Generation("x")
-
-    await broken(Plain(), "shape", "has no async generate")
-
-
 @pytest.mark.parametrize(("name", "value"), [("can_judge", "yes"), ("model", 3)])
 async def test_odd_attributes_have_the_wrong_shape(name, value):
     backend = Good()
@@ -237,15 +209,6 @@ async def test_a_foreign_exception_is_no_backend_error():
     await broken(Foreign(), "errors", "TimeoutError.*a BackendError")
 
 
-async def test_a_request_that_is_not_counted_breaks_the_meter():
-    class Uncounted(Good):
-        async def generate(self, request):
-            await checkpoint()
-            return Generation("x", usage=Usage(1, 1, 1))
-
-    await broken(Uncounted(), "meter", "not counted")
-
-
 async def test_a_usage_that_differs_breaks_the_meter(virtual_clock):
     class Miscounted(Good):
         async def generate(self, request):
@@ -268,17 +231,6 @@ async def test_a_stream_that_is_not_counted_breaks_the_meter(virtual_clock):
             yield pieces()
 
     await broken(Uncounted(), "meter", "not counted")
-
-
-async def test_a_request_counted_only_at_its_end_breaks_the_meter(virtual_clock):
-    class Late(Good):
-        async def generate(self, request):
-            await anyio.sleep(5)
-            meter = request.meter.start()
-            meter.settle(input_tokens=1, output_tokens=1)
-            return Generation("x", usage=meter.usage)
-
-    await broken(Late(), "meter", "not counted, nor said not to have been sent")
 
 
 async def test_a_stream_counted_only_at_its_end_breaks_the_meter(virtual_clock):
@@ -518,34 +470,6 @@ async def test_a_foreign_exception_of_a_failing_request_is_found(virtual_clock, 
                 yield pieces
 
     await broken(Foreign(), "errors", "KeyError.*a BackendError", failing_request=BAD_MODEL)
-
-
-async def test_a_backend_that_breaks_on_a_failing_request_is_found(virtual_clock):
-    broke: list[bool] = []
-
-    def script(request: Request):
-        return InvalidRequest("model") if request.options.model or broke else Reply("x")
-
-    class Breaking(ScriptedBackend):
-        async def generate(self, request):
-            if request.options.model:
-                broke.append(True)
-            return await super().generate(request)
-
-    await broken(Breaking(script), "reply", "failed with InvalidRequest", failing_request=BAD_MODEL)
-
-
-async def test_a_connection_that_breaks_once_is_no_refusal_of_a_part(virtual_clock):
-    class Shaky(Good):
-        broke = False
-
-        async def generate(self, request):
-            if not (self.broke or isinstance(request.messages[-1].content, str)):
-                self.broke = True
-                raise BackendUnavailable("the connection broke")
-            return await super().generate(request)
-
-    assert "parts" in await check_backend(Shaky)
 
 
 class Waiting(BackendWrapper):

@@ -51,12 +51,6 @@ async def test_payloads_are_kept_in_order_and_found_by_hook_or_class():
     assert recording.of(GenerationPreCallPayload) == []
 
 
-async def test_two_recordings_are_apart():
-    one, two = RecordingPlugin(), RecordingPlugin()
-    await one.record(start())
-    assert (len(one.payloads), len(two.payloads)) == (1, 0)
-
-
 async def test_it_records_a_call(virtual_clock):
     recording = RecordingPlugin()
     strategy = RejectionSamplingStrategy(

@@ -31,27 +31,6 @@ async def test_an_hour_passes_at_once(virtual_clock):
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.anyio
-async def test_timeouts_strike_in_order(virtual_clock):
-    ended = []
-
-    async def sleeper(seconds: float, limit: float) -> None:
-        with anyio.move_on_after(limit):
-            await anyio.sleep(seconds)
-        ended.append((virtual_clock.now, seconds))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sleeper, 30, 20)
-        tasks.start_soon(sleeper, 10, 99)
-        tasks.start_soon(sleeper, float("inf"), 1_000_000)
-    assert ended == [(10, 10), (20, 30), (1_000_000, float("inf"))]
-
-
-@pytest.mark.anyio
-async def test_a_test_without_the_fixture_runs_in_real_time():
-    assert anyio.current_time() > 1
-
-
 @both
 @pytest.mark.usefixtures("impatient")
 def test_a_standstill_is_an_error_that_names_the_tasks(backend):
@@ -64,13 +43,6 @@ def test_a_standstill_is_an_error_that_names_the_tasks(backend):
 
     with pytest.raises(DeadlockError, match=r"no timer is set.*the waiter"):
         run_virtual(stuck, backend=backend)
-
-
-@both
-@pytest.mark.usefixtures("impatient")
-def test_sleeping_forever_is_a_standstill(backend):
-    with pytest.raises(DeadlockError):
-        run_virtual(anyio.sleep_forever, backend=backend)
 
 
 @both
@@ -105,26 +77,6 @@ def test_a_thread_may_end_a_standstill(backend):
         return await run_in_thread(lambda: time.sleep(0.05) or "done")
 
     assert run_virtual(waits_for_a_thread, backend=backend) == "done"
-
-
-@both
-def test_each_run_starts_at_zero(backend):
-    async def sleep() -> float:
-        began = anyio.current_time()
-        await anyio.sleep(5)
-        return began
-
-    assert [run_virtual(sleep, backend=backend) for _ in range(2)] == [0, 0]
-
-
-@both
-def test_an_exception_passes_unchanged(backend):
-    async def fails() -> None:
-        await anyio.sleep(1)
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        run_virtual(fails, backend=backend)
 
 
 def test_another_loop_is_refused():

@@ -36,7 +36,8 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
     if progress.jobs:
         answered = sum(job.succeeded + job.failed for job in progress.jobs)
         asked = sum(job.total for job in progress.jobs)
-        parts.append(Text(f"{plural(len(progress.jobs), 'job')}: {answered:,}/{asked:,} answered"))
+        far = f": {answered:,}/{asked:,} answered" if asked else ""
+        parts.append(Text(f"{plural(len(progress.jobs), 'job')}{far}"))
     if not progress.done:
         return parts
     if progress.errored:
