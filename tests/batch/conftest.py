@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+# Imported here: a test that is the first to need it may not read files in its event loop.
+import mellea_like.batch.journal.journal  # noqa: F401
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
