@@ -152,7 +152,10 @@ class BatchRun(Generic[T, I]):
                 self._open_journal = await stack.enter_async_context(
                     self._journal.open(self._identity)
                 )
-                await to_thread.run_sync(self._check_jobs, self._journal.path)
+                # A journal of someone's own need not be a file.
+                path: Path | None = getattr(self._journal, "path", None)
+                if path is not None:
+                    await to_thread.run_sync(self._check_jobs, path)
                 if self._work.unique is not None:
                     await self._work.unique.load(self._open_journal)
             self._began = anyio.current_time()
