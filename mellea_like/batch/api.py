@@ -351,7 +351,8 @@ def _check_order(
     if order not in get_args(Order):
         msg = f"order is 'depth' or 'breadth', not {order!r}"
         raise ValueError(msg)
-    if of_jobs and (order == "depth" or journal is None):
+    is_file = isinstance(journal, str | os.PathLike) or hasattr(journal, "path")
+    if of_jobs and (order == "depth" or not is_file):
         msg = (
             "BatchJobs answers many items at a time, and its jobs outlive a crash: give"
             " order='breadth' and journal='run.db'"
