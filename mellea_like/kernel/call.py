@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import ITERATION, SPENDS_ON
 from mellea_like.core.conversation import Instruction, Message
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
-from mellea_like.kernel.draw import Draw
+from mellea_like.kernel.draw import Draw, SurroundedDraw
 from mellea_like.kernel.ending import first_passed
 from mellea_like.kernel.ports import Facts, Option, Ruling, Sent, Stop
 from mellea_like.kernel.race import Race
@@ -54,7 +54,8 @@ class Spec:
         return self.options.model or getattr(self.backend, "model", None)
 
 
-class Rules(NamedTuple):
+@dataclass(slots=True)
+class Rules:
     """The rules for every draw of a call."""
 
     judge_options: Options
@@ -64,10 +65,10 @@ class Rules(NamedTuple):
     grace: float = 5.0
 
 
-class Parts(NamedTuple):
-    """The parts that the draws of one spec share."""
+@dataclass(slots=True)
+class Parts:
+    """The parts that the draws of one stage share."""
 
-    spec: Any
     backend: Backend
     validation: StagedValidation
     messages: tuple[Message, ...] | None
@@ -92,7 +93,7 @@ class Call:
     last_stage: int | None = None
     """The number of the last stage, in a call that has stages."""
     race: Race
-    around_draw: Callable[[Draw], Awaitable[None]] | None = None
+    around_draw: Callable[[Draw], Awaitable[None]]
     checks: Sequence[Option] = ()
     _fatal: BaseException | None = None
     late: BaseException | None = None
@@ -127,7 +128,7 @@ class Call:
         self.slices: list[Slice] = []
         self._assemble = assemble
         self._requests: Sequence[Option] = ()
-        self._parts: list[Parts] = []
+        self.parts: dict[int | None, Parts] = {}
         for option in around:
             option.call = self
 
@@ -142,11 +143,14 @@ class Call:
             for port in option.uses:
                 using[port].append(option)
         self._requests, self.checks = tuple(using["request"]), tuple(using["check"])
-        for option in reversed(using["draw"]):
-            self.around_draw = partial(option.draw, go=self.around_draw or Draw.go)
+        body: type[Draw] = Draw
+        if using["draw"]:
+            body, self.around_draw = SurroundedDraw, Draw.run
+            for option in reversed(using["draw"]):
+                self.around_draw = partial(option.draw, go=self.around_draw)
         self.race = race = Race(
             plan,
-            partial(Draw, self),
+            partial(body, self),
             clock=self.clock,
             started=self.started,
             hear=tuple([option.hear for option in using["hear"]]),
@@ -203,24 +207,18 @@ class Call:
         running: list[Any] = self.race.running
         return next((d for d in running if d is not None and d.ask.iteration == iteration), None)
 
-    def parts_of(self, ask: Ask) -> Parts:
-        """Return what the draws of an ask's spec share."""
+    def prepare(self, ask: Ask) -> Parts:
+        """Prepare what the draws of an ask's stage share."""
         spec = ask.spec
-        for parts in self._parts:
-            if parts.spec is spec:
-                return parts
         # A user's `render` may depend on anything; for these two classes it can run once.
         known = type(spec.action) in (Instruction, Message)
-        self._parts.append(
-            Parts(
-                spec,
-                self._surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
-                StagedValidation(spec.requirements),
-                tuple(spec.action.render(spec.context)) if known else None,
-                spec.model,
-            )
+        parts = self.parts[ask.stage] = Parts(
+            self._surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
+            StagedValidation(spec.requirements),
+            tuple(spec.action.render(spec.context)) if known else None,
+            spec.model,
         )
-        return self._parts[-1]
+        return parts
 
     def judging(self, judge: Backend, ask: Ask | None = None) -> Backend:
         """Return a judge with the options' backends around it."""
@@ -286,6 +284,11 @@ class Call:
             for option in self._overriding("settle"):
                 await option.settle()
 
+    @property
+    def now(self) -> float:
+        """The seconds since it began."""
+        return self.clock() - self.started
+
     def resume(self, started: float, deadline: float | None) -> None:
         """Let a call continue whose lanes have ended, on another clock."""
         self.started, self.deadline = started, deadline
@@ -325,9 +328,9 @@ class Call:
         for option in self.options:
             del option.call
         self.options = self._requests = self.checks = ()
-        self._parts.clear()
+        self.parts.clear()
         self._judges = ()
         del self._assemble
         if hasattr(self, "race"):
-            self.around_draw = None
+            self.around_draw = Draw.run
             self.race.forget()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mellea_like.kernel.call import Call
     from mellea_like.kernel.ports import Ask
 
-__all__ = ["Draw", "derive_seed"]
+__all__ = ["Draw", "SurroundedDraw", "derive_seed"]
 
 # On Python 3.11, looking up a member takes ten times as long as a name.
 _PASSED, _FAILED, _ERRORED, _CANCELLED = (
@@ -72,46 +72,35 @@ def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
 class Draw:
     """A draw under way: everything that is known of it so far."""
 
-    # Class-level defaults: a draw sets a third of them.
-    messages: tuple[Message, ...] = ()
-    rounds: tuple[Message, ...] = ()
-    """The draw's calls of tools, and their answers."""
-    meter: Meter | None = None
-    generation: Generation | None = None
-    candidate: Candidate | None = None
-    checking = False
-    requirements: tuple[Requirement, ...] = ()
-    verdicts: tuple[ValidationResult, ...] = ()
-    judged: list[tuple[Meter, Generation | None, str | None]] | None = None
-    inside: Meter | None = None
-    """The cost of calls inside tools, validators and scorers."""
-    tried: Exception | None = None
-    """The error of its request before it was sent again."""
-    outcome = _ERRORED
-    error: BaseException | None = None
-    reason = ""
-    _taken = False
+    __slots__ = (
+        *("call", "ask", "parts", "started_at", "meta", "messages", "rounds", "meter", "generation"),
+        *("checking", "requirements", "verdicts", "judged", "inside", "tried", "outcome", "error"),
+        *("reason", "_taken"),
+    )
 
     def __init__(self, call: Call, ask: Ask, started_at: float) -> None:
         self.call = call
         self.ask = ask
-        self.parts = call.parts_of(ask)
+        self.parts = call.parts.get(ask.stage) or call.prepare(ask)
         self.started_at = started_at
         self.meta = RequestMeta(call.id, ask.iteration, ask.subsample, call.started, call.deadline)
-
-    def run(self) -> Awaitable[None]:
-        """Run it; it raises a cancellation that was asked for, and what ends the whole call."""
-        ITERATION.set(self.meta)
-        around = self.call.around_draw
-        return self.go() if around is None else self._surrounded(around)
-
-    async def _surrounded(self, around: Callable[[Draw], Awaitable[None]]) -> None:
-        try:
-            await around(self)
-        except BaseException as exc:
-            if self._taken:
-                raise
-            self._take(exc)  # Of an option, before the draw itself began or after it.
+        self.messages: tuple[Message, ...] = ()
+        self.rounds: tuple[Message, ...] = ()
+        """The draw's calls of tools, and their answers."""
+        self.meter: Meter | None = None
+        self.generation: Generation | None = None
+        self.checking = False
+        self.requirements: tuple[Requirement, ...] = ()
+        self.verdicts: tuple[ValidationResult, ...] = ()
+        self.judged: list[tuple[Meter, Generation | None, str | None]] | None = None
+        self.inside: Meter | None = None
+        """The cost of calls inside tools, validators and scorers."""
+        self.tried: Exception | None = None
+        """The error of its request before it was sent again."""
+        self.outcome = _ERRORED
+        self.error: BaseException | None = None
+        self.reason = ""
+        self._taken = False
 
     def _take(self, error: BaseException) -> None:
         """Turn an exception into the draw's outcome, or raise it again."""
@@ -149,14 +138,12 @@ class Draw:
         error.__cause__ = exc
         return error
 
-    async def go(self) -> None:
-        """Ask, read and check: the innermost part, which options surround.
-
-        It raises a cancellation that was asked for, and what ends the whole call.
-        """
+    async def run(self) -> None:
+        """Ask, read and check; it raises a cancellation that was asked for, or what ends the call."""
+        ITERATION.set(self.meta)
         try:
-            ask = self.ask
-            spec, messages = ask.spec, self.parts.messages
+            ask, parts, call = self.ask, self.parts, self.call
+            spec, messages = ask.spec, parts.messages
             if messages is None or ask.action is not spec.action or ask.context is not spec.context:
                 messages = tuple(ask.action.render(ask.context))
             options = spec.options
@@ -165,15 +152,21 @@ class Draw:
             self.messages, self.meter = messages, (meter := Meter())
             SPENDS_ON.set(meter)
             request = Request(messages, options, spec.format, self.meta, meter)
-            reply = await self.parts.backend.generate(request)
-            candidate = self.candidate = self.read(checked_reply(spec.backend, reply))
+            reply = await parts.backend.generate(request)
+            candidate = self.read(checked_reply(spec.backend, reply))
             if self.inside is None:
                 self.inside = Meter()
             SPENDS_ON.set(self.inside)
             self.checking = True
-            unchecked = self.check(candidate)
-            if unchecked is not None:
-                await unchecked
+            validation, every = parts.validation, call.rules.check_all
+            wanted = validation.requirements
+            if call.checks:
+                wanted, verdicts = await call.around_check(self, candidate, wanted)
+            else:
+                verdicts, done = validation.begin(candidate, every)
+                if not done:
+                    verdicts = await validation.finish(verdicts, candidate, self.ask_judge, every)
+            self.conclude(wanted, verdicts)
         except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
             self._take(exc)
 
@@ -222,29 +215,6 @@ class Draw:
         extras = [options.extra for options in asked if isinstance(options, Options)]
         tools = any(extra.get("tools") or extra.get("functions") for extra in extras)
         return why_incomplete(reply, tools=tools or spec.tools is not None)
-
-    def check(self, candidate: Candidate) -> Awaitable[None] | None:
-        """Check a candidate; return the part that has to wait, if there is one.
-
-        It is the second half of a draw, also for a text that nobody drew.
-        """
-        call, validation = self.call, self.parts.validation
-        if call.checks:
-            return self._checked(candidate)
-        verdicts, done = validation.begin(candidate, call.rules.check_all)
-        if not done:
-            return self._finished(verdicts, candidate)
-        self.conclude(validation.requirements, verdicts)
-        return None
-
-    async def _checked(self, candidate: Candidate) -> None:
-        wanted = self.parts.validation.requirements
-        self.conclude(*await self.call.around_check(self, candidate, wanted))
-
-    async def _finished(self, verdicts: Any, candidate: Candidate) -> None:
-        validation, every = self.parts.validation, self.call.rules.check_all
-        verdicts = await validation.finish(verdicts, candidate, self.ask_judge, every)
-        self.conclude(validation.requirements, verdicts)
 
     def conclude(
         self, requirements: tuple[Requirement, ...], verdicts: Sequence[ValidationResult]
@@ -296,12 +266,12 @@ class Draw:
 
     # The record
 
-    def record(self) -> Slice:
+    def record(self, ended_at: float) -> Slice:
         """Return the record of what is known now, when it has ended."""
         self.tried = None  # Its traceback refers to this draw.
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
-        call, ask, generation, meter = self.call, self.ask, self.generation, self.meter
+        ask, generation, meter = self.ask, self.generation, self.meter
         usage, asked, inside = _NO_USAGE, None, self.inside
         checks: tuple[tuple[str | None, Usage], ...] = ()
         if meter is not None and meter.started:
@@ -328,7 +298,7 @@ class Draw:
             self.error,
             self.reason,
             self.started_at,
-            call.clock() - call.started,
+            ended_at,
             usage,
             ask.stage,
             asked if generation is None and asked is not None else self.parts.model,
@@ -351,6 +321,20 @@ class Draw:
             for name, cost in by_model:
                 spent[name] = spent.get(name, _NO_USAGE) + cost
         return tuple((model, cost) for model, cost in spent.items() if cost != _NO_USAGE)
+
+
+class SurroundedDraw(Draw):
+    """A draw with options around it."""
+
+    async def run(self) -> None:
+        """Run it, surrounded by the options."""
+        ITERATION.set(self.meta)
+        try:
+            await self.call.around_draw(self)
+        except BaseException as exc:
+            if self._taken:
+                raise
+            self._take(exc)  # Of an option, before the draw itself began or after it.
 
 
 def _split(

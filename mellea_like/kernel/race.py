@@ -47,33 +47,13 @@ class Race:
         name: how logs name the call.
     """
 
-    # Class-level defaults: most races never change these, and a waiting call takes less memory.
-    over = False
-    """Whether running draws were cancelled: the call is won, hopeless, or has to raise."""
-    won = False
-    """Whether the call is decided: what ends later has no say in it."""
-    stopped = False
-    """Whether no draw may start any more."""
-    late = False
-    """Whether the time was up before the call was decided."""
-    fatal: BaseException | None = None
-    """The error that the call must raise."""
-    why: Stop | None = None
-    """Why the call was stopped before its turns were spent."""
-    replayed = 0
-    """How many of the slices were kept again, from an earlier part of the call."""
-    _too_late: BaseException | None = None
-    _alone = False
-    _leaving = False
-    _begun = False
-    _native = 0
-    _told = 0
-    _alive = 0
-    _under_way = 0
-    _parked_for_good = 0
-    _watcher: int | None = None
-    _ended: anyio.Event | None = None
-    _dropped: tuple[Callable[[Ask], bool], ...] = ()
+    __slots__ = (
+        *("plan", "next", "slices", "running", "over", "won", "stopped", "late", "fatal", "why"),
+        *("replayed", "_body", "_clock", "_started", "_hear", "_tell", "_stops", "_ends"),
+        *("_deadline", "_grace", "_name", "_scopes", "_parked", "_queue", "_too_late", "_alone"),
+        *("_leaving", "_begun", "_native", "_told", "_alive", "_under_way", "_parked_for_good"),
+        *("_watcher", "_ended", "_dropped", "_decided"),
+    )
 
     def __init__(
         self,
@@ -105,6 +85,27 @@ class Race:
         self.running: list[Body | None] = [None] * plan.lanes
         self._parked: dict[int, anyio.Event] = {}
         self._queue: list[int] = []  # A deque takes 0.7 KB, and most calls have one lane.
+        self.over = False
+        """Whether running draws were cancelled: the call is won, hopeless, or has to raise."""
+        self.won = False
+        """Whether the call is decided: what ends later has no say in it."""
+        self.stopped = False
+        """Whether no draw may start any more."""
+        self.late = False
+        """Whether the time was up before the call was decided."""
+        self.fatal: BaseException | None = None
+        """The error that the call must raise."""
+        self.why: Stop | None = None
+        """Why the call was stopped before its turns were spent."""
+        self.replayed = 0
+        """How many of the slices were kept again, from an earlier part of the call."""
+        self._too_late: BaseException | None = None
+        self._alone = self._leaving = self._begun = False
+        self._native = self._told = self._decided = 0
+        self._alive = self._under_way = self._parked_for_good = 0
+        self._watcher: int | None = None
+        self._ended: anyio.Event | None = None
+        self._dropped: tuple[Callable[[Ask], bool], ...] = ()
 
     # One step without an await: the record, and what follows from it
 
@@ -414,13 +415,15 @@ class Race:
 
     async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
         """Draw until the plan ends the lane; return True to continue in a new scope."""
+        clock, started = self._clock, self._started
+        now = clock() - started
         while not self.stopped:
-            now = self._clock() - self._started
             ask = self.next(lane, now)
             if ask is None:
                 return False
             if isinstance(ask, Wait):
                 await self._park(lane, ask)
+                now = clock() - started
                 continue
             if self._dropped and any(dropped(ask) for dropped in self._dropped):
                 self.plan.unused(ask)
@@ -433,7 +436,8 @@ class Race:
                 await draw.run()
             finally:
                 self.running[lane] = None
-                self.record(draw.record())
+                now = clock() - started
+                self.record(draw.record(now))
             # A backend may swallow its cancellation; no turn may start after it.
             if scope.cancel_called:
                 return not self._alone

@@ -294,7 +294,7 @@ class RunningCall:
 
     @property
     def _elapsed(self) -> float:
-        return self._call.clock() - self._call.started
+        return self._call.now
 
     def _result(self, ending: Ending) -> SamplingResult[Any]:
         return SamplingResult(
