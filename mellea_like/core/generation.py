@@ -315,12 +315,16 @@ class Meter:
         started: whether it is known how many requests were sent.
     """
 
-    __slots__ = ("_requests", "admission", "started")
+    __slots__ = ("_requests", "admission", "answered", "aside", "started")
 
     def __init__(self, admission: Admission | None = None) -> None:
         self._requests: list[Cost] = []
         self.started = False
         self.admission = admission
+        self.answered = False
+        """Whether there is a reply that is being checked, or whose tools run."""
+        self.aside: Meter | None = None
+        """The cost of the calls that these have made; None for none."""
 
     def start(self) -> RequestMeter:
         """Count one more request as sent. Its cost is unknown until it is settled.
@@ -383,8 +387,12 @@ class Meter:
         Args:
             cost: its ``usage`` is read each time this meter's is.
         """
-        self._requests.append(cost)
-        self.started = True
+        if self.answered:
+            self.aside = self.aside or Meter()
+            self.aside.add(cost)
+        else:
+            self._requests.append(cost)
+            self.started = True
 
     def assume(self, more: Usage, model: str | None) -> None:
         """Add tokens that a budget charged although nobody counted them.

@@ -54,21 +54,22 @@ class Spec:
         return self.options.model or getattr(self.backend, "model", None)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The rules for every draw of a call."""
 
     judge_options: Options
-    check_all: bool = False
+    check_all: bool
     """Whether all requirements are checked, also after one has failed."""
-    accept_incomplete: bool = False
-    grace: float = 5.0
+    accept_incomplete: bool
+    cancel_grace: float
 
 
 @dataclass(slots=True)
 class Parts:
-    """The parts that the draws of one stage share."""
+    """The parts that the draws of one spec share."""
 
+    spec: Any
     backend: Backend
     validation: StagedValidation
     messages: tuple[Message, ...] | None
@@ -127,8 +128,7 @@ class Call:
         self.options: tuple[Option, ...] = tuple(around)
         self.slices: list[Slice] = []
         self._assemble = assemble
-        self._requests: Sequence[Option] = ()
-        self.parts: dict[int | None, Parts] = {}
+        self.parts: tuple[Parts, ...] = ()
         for option in around:
             option.call = self
 
@@ -142,7 +142,7 @@ class Call:
         for option in self.options:
             for port in option.uses:
                 using[port].append(option)
-        self._requests, self.checks = tuple(using["request"]), tuple(using["check"])
+        self.checks = tuple(using["check"])
         body: type[Draw] = Draw
         if using["draw"]:
             body, self.around_draw = SurroundedDraw, Draw.run
@@ -158,7 +158,7 @@ class Call:
             stops=tuple([option.stops for option in using["stops"]]),
             ends=tuple([option.ended for option in using["ended"]]),
             deadline=self.deadline,
-            grace=self.rules.grace,
+            grace=self.rules.cancel_grace,
             name=self.id,
         )
         race.slices = self.slices
@@ -207,17 +207,22 @@ class Call:
         running: list[Any] = self.race.running
         return next((d for d in running if d is not None and d.ask.iteration == iteration), None)
 
-    def prepare(self, ask: Ask) -> Parts:
-        """Prepare what the draws of an ask's stage share."""
+    def parts_of(self, ask: Ask) -> Parts:
+        """Return what the draws of an ask's spec share."""
         spec = ask.spec
+        for parts in self.parts:
+            if parts.spec is spec:
+                return parts
         # A user's `render` may depend on anything; for these two classes it can run once.
         known = type(spec.action) in (Instruction, Message)
-        parts = self.parts[ask.stage] = Parts(
+        parts = Parts(
+            spec,
             self._surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
             StagedValidation(spec.requirements),
             tuple(spec.action.render(spec.context)) if known else None,
             spec.model,
         )
+        self.parts += (parts,)
         return parts
 
     def judging(self, judge: Backend, ask: Ask | None = None) -> Backend:
@@ -232,7 +237,7 @@ class Call:
 
     def _surrounded(self, sent: Sent) -> Backend:
         backend = sent.backend
-        for option in reversed(self._requests):
+        for option in reversed(self._overriding("request")):
             backend = option.request(backend, sent)
         return backend
 
@@ -246,14 +251,12 @@ class Call:
         elif error.stage == self.last_stage:
             self.rule(Ruling(why=Stop(StopReason.BUDGET, str(error), error)))
 
-    async def around_check(
-        self, draw: Draw, candidate: Candidate, wanted: tuple[Requirement, ...]
-    ) -> Checked:
+    async def around_check(self, draw: Draw, candidate: Candidate) -> Checked:
         """Check a candidate, surrounded by the options."""
         go: Callable[..., Awaitable[Checked]] = self._check
         for option in reversed(self.checks):
             go = partial(option.check, go=go)
-        return await go(draw, candidate, wanted)
+        return await go(draw, candidate, draw.parts.validation.requirements)
 
     async def _check(
         self, draw: Draw, candidate: Candidate, wanted: tuple[Requirement, ...]
@@ -327,9 +330,8 @@ class Call:
         """Break the cycles between the call, its race and its options: its records are free."""
         for option in self.options:
             del option.call
-        self.options = self._requests = self.checks = ()
-        self.parts.clear()
-        self._judges = ()
+        self.options = self.checks = ()
+        self.parts = self._judges = ()
         del self._assemble
         if hasattr(self, "race"):
             self.around_draw = Draw.run

@@ -6,7 +6,7 @@ This code runs most often: it avoids whatever costs more than a microsecond.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -37,9 +37,10 @@ from mellea_like.kernel.ports import NotAnAnswer
 from mellea_like.runtime.event_loops import split_cancellation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from mellea_like.core.conversation import Message
+    from mellea_like.core.generation import Cost
     from mellea_like.core.requirement import Requirement
     from mellea_like.kernel.call import Call
     from mellea_like.kernel.ports import Ask
@@ -73,15 +74,15 @@ class Draw:
     """A draw under way: everything that is known of it so far."""
 
     __slots__ = (
-        *("call", "ask", "parts", "started_at", "meta", "messages", "rounds", "meter", "generation"),
-        *("checking", "requirements", "verdicts", "judged", "inside", "tried", "outcome", "error"),
-        *("reason", "_taken"),
+        *("call", "ask", "parts", "started_at", "meta", "messages", "rounds", "meter"),
+        *("generation", "checking", "requirements", "verdicts", "judged", "tried"),
+        *("outcome", "error", "reason", "_taken"),
     )
 
     def __init__(self, call: Call, ask: Ask, started_at: float) -> None:
         self.call = call
         self.ask = ask
-        self.parts = call.parts.get(ask.stage) or call.prepare(ask)
+        self.parts = call.parts_of(ask)
         self.started_at = started_at
         self.meta = RequestMeta(call.id, ask.iteration, ask.subsample, call.started, call.deadline)
         self.messages: tuple[Message, ...] = ()
@@ -93,8 +94,6 @@ class Draw:
         self.requirements: tuple[Requirement, ...] = ()
         self.verdicts: tuple[ValidationResult, ...] = ()
         self.judged: list[tuple[Meter, Generation | None, str | None]] | None = None
-        self.inside: Meter | None = None
-        """The cost of calls inside tools, validators and scorers."""
         self.tried: Exception | None = None
         """The error of its request before it was sent again."""
         self.outcome = _ERRORED
@@ -105,16 +104,16 @@ class Draw:
     def _take(self, error: BaseException) -> None:
         """Turn an exception into the draw's outcome, or raise it again."""
         self._taken = True
+        if isinstance(error, NotAnAnswer):
+            self.generation = error.reply or self.generation
+            self.outcome, self.reason = _FAILED, str(error)
+            if error.verdicts:
+                self.conclude(self.ask.spec.requirements, error.verdicts)
+            return
         cancellation, self.error = split_cancellation(error)
         if cancellation is None:
             self.outcome = _ERRORED
-            if isinstance(error, NotAnAnswer):
-                self.error = None
-                self.generation = error.reply or self.generation
-                self.outcome, self.reason = _FAILED, str(error)
-                if error.verdicts:
-                    self.conclude(self.ask.spec.requirements, error.verdicts)
-            elif self.checking or not isinstance(error, Exception):
+            if self.checking or not isinstance(error, Exception):
                 raise error
             elif isinstance(error, LimitExceeded) and error.result is None:
                 # Nothing was sent and nothing went wrong: it was stopped before it began.
@@ -139,11 +138,11 @@ class Draw:
         return error
 
     async def run(self) -> None:
-        """Ask, read and check; it raises a cancellation that was asked for, or what ends the call."""
+        """Ask, read and check; raise a cancellation that was asked for, or what ends the call."""
         ITERATION.set(self.meta)
         try:
-            ask, parts, call = self.ask, self.parts, self.call
-            spec, messages = ask.spec, parts.messages
+            ask = self.ask
+            spec, messages = ask.spec, self.parts.messages
             if messages is None or ask.action is not spec.action or ask.context is not spec.context:
                 messages = tuple(ask.action.render(ask.context))
             options = spec.options
@@ -152,25 +151,23 @@ class Draw:
             self.messages, self.meter = messages, (meter := Meter())
             SPENDS_ON.set(meter)
             request = Request(messages, options, spec.format, self.meta, meter)
-            reply = await parts.backend.generate(request)
-            candidate = self.read(checked_reply(spec.backend, reply))
-            if self.inside is None:
-                self.inside = Meter()
-            SPENDS_ON.set(self.inside)
-            self.checking = True
-            validation, every = parts.validation, call.rules.check_all
-            wanted = validation.requirements
+            candidate = self.read(await self.parts.backend.generate(request))
+            self.checking = meter.answered = True
+            call, validation = self.call, self.parts.validation
             if call.checks:
-                wanted, verdicts = await call.around_check(self, candidate, wanted)
-            else:
-                verdicts, done = validation.begin(candidate, every)
-                if not done:
-                    verdicts = await validation.finish(verdicts, candidate, self.ask_judge, every)
-            self.conclude(wanted, verdicts)
+                self.conclude(*await call.around_check(self, candidate))
+                return
+            # Called without an await, for most checks are inline: a coroutine takes as long.
+            verdicts, done = validation.begin(candidate, call.rules.check_all)
+            if not done:
+                verdicts = await validation.finish(
+                    verdicts, candidate, self.ask_judge, call.rules.check_all
+                )
+            self.conclude(validation.requirements, verdicts)
         except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
             self._take(exc)
 
-    def read(self, generation: Generation) -> Candidate:
+    def read(self, reply: object) -> Candidate:
         """Make a candidate of a reply.
 
         Raises:
@@ -178,29 +175,29 @@ class Draw:
         """
         ask = self.ask
         spec = ask.spec
-        self.generation = generation
+        self.generation = generation = checked_reply(spec.backend, reply)
+        text = generation.text
         if (
             generation.finish_reason in INCOMPLETE
             or generation.tool_calls
             or generation.refusal is not None
-            or not generation.text
-            or generation.text.isspace()
+            or not text
+            or text.isspace()
         ) and (why := self.why_incomplete(generation)):
             raise NotAnAnswer(why)
         try:
             if generation.tool_calls and spec.tools is not None:
                 value = None  # It isn't an answer yet.
             elif spec.format is None and not (generation.parsed or generation.value is not None):
-                value = ask.action.parse(generation.text)
+                value = ask.action.parse(text)
             elif spec.format is None:
                 value = generation.value
             elif generation.has_value:
                 value = parse_value(spec.format, generation.value)
             else:
-                value = parse_reply(spec.format, generation.text)
+                value = parse_reply(spec.format, text)
         except ValueError as exc:
             raise NotAnAnswer(why_unread(exc)) from exc
-        text = generation.text
         if value is not text and (value is not generation.value or value is None):
             self.generation = generation = replace(generation, value=value, parsed=True)
         seen = ask.context if spec.validation_context is None else spec.validation_context
@@ -272,14 +269,16 @@ class Draw:
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
         ask, generation, meter = self.ask, self.generation, self.meter
-        usage, asked, inside = _NO_USAGE, None, self.inside
+        usage, asked, aside = _NO_USAGE, None, None
         checks: tuple[tuple[str | None, Usage], ...] = ()
-        if meter is not None and meter.started:
-            usage, asked = meter.usage, meter.asked
-        elif meter is not None:
-            usage = stated(generation)
-        if asked is not None or self.judged is not None or (inside is not None and inside.started):
-            checks = self._check_usage(asked)
+        if meter is not None:
+            aside = meter.aside
+            if meter.started:
+                usage, asked = meter.usage, meter.asked
+            else:
+                usage = stated(generation)
+        if asked is not None or self.judged is not None or aside is not None:
+            checks = self._check_usage(asked, () if aside is None else aside.parts)
         if checks:
             own = usage if meter is None or asked is None else _split(meter, generation, asked)[0]
             usage = sum((spent for _, spent in checks), own)
@@ -305,7 +304,9 @@ class Draw:
             checks,
         )
 
-    def _check_usage(self, asked: str | None) -> tuple[tuple[str | None, Usage], ...]:
+    def _check_usage(
+        self, asked: str | None, aside: Sequence[Cost]
+    ) -> tuple[tuple[str | None, Usage], ...]:
         """Return the cost of checks and tools, and of models that failed first, by model."""
         spent: dict[str | None, Usage] = {}
         if asked is not None and self.meter is not None:
@@ -315,7 +316,7 @@ class Draw:
             own, others = _split(meter, reply, meter.asked)
             for name, cost in ((answered or meter.asked or model, own), *others):
                 spent[name] = spent.get(name, _NO_USAGE) + cost
-        for part in () if self.inside is None else self.inside.parts:
+        for part in aside:
             # A call of a tool, validator or scorer tells its models apart; a request does not.
             by_model = getattr(part, "usage_by_model", None) or [(None, part.usage)]
             for name, cost in by_model:

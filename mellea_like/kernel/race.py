@@ -158,15 +158,11 @@ class Race:
         if over or stop:
             self._stop()
         if over:
-            self._end()
-
-    def _end(self) -> None:
-        """Cancel what runs."""
-        self.over = True
-        self._decided = len(self.slices)
-        self._cancel_lanes()
-        if self._ended is not None:
-            self._ended.set()  # The call's task sees to it that the lanes end.
+            self.over = True
+            self._decided = len(self.slices)
+            self._cancel_lanes()
+            if self._ended is not None:
+                self._ended.set()  # The call's task sees to it that the lanes end.
 
     def _cancel_lanes(self) -> None:
         for scope in self._scopes:
@@ -179,7 +175,8 @@ class Race:
             self.stopped = True
             for stops in self._stops:
                 stops()
-        self._release()
+        for event in self._parked.values():
+            event.set()
 
     @property
     def ended(self) -> bool:
@@ -232,17 +229,8 @@ class Race:
             else:
                 left = await self._run_lanes()
         finally:
-            self.stopped = self._leaving = True
-            # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
-            # time and id, two runs can be compared.
-            late = sorted(self.slices[self._decided :], key=lambda s: (s.ended_at, s.iteration))
-            self.slices[self._decided :] = late
-            if self._tell:
-                self._tell_all()
-            for ended in self._ends:
-                ended()
-        new = native_cancel_requests() > self._native
-        if left is None and new and not scope_cancelled():
+            self._conclude()
+        if left is None and self._told_natively() and not scope_cancelled():
             left = anyio.get_cancelled_exc_class()()  # A backend has swallowed it.
         if left is not None:
             try:
@@ -250,6 +238,22 @@ class Race:
             finally:
                 del left  # Break the cycle between frame and exception.
         await checkpoint_if_cancelled()  # A backend may have swallowed that of a scope around us.
+
+    def _conclude(self) -> None:
+        """Tell everyone that the lanes have ended."""
+        self.stopped = self._leaving = True
+        # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
+        # time and id, two runs can be compared.
+        late = sorted(self.slices[self._decided :], key=lambda s: (s.ended_at, s.iteration))
+        self.slices[self._decided :] = late
+        if self._tell:
+            self._tell_all()
+        for ended in self._ends:
+            ended()
+
+    def _told_natively(self) -> bool:
+        """Tell whether a native cancellation has come since the race began."""
+        return native_cancel_requests() > self._native
 
     async def _run_alone(self) -> BaseException | None:
         """Run the only lane in the caller's own task: nothing races it, and its stack is theirs."""
@@ -268,7 +272,8 @@ class Race:
                         if (cancelled := self._left(exc)) is not None:
                             raise cancelled from None
                     finally:
-                        self._end_lane(0)
+                        self._scopes[0] = None
+                        self._alive = self._under_way = 0
                 except anyio.get_cancelled_exc_class() as exc:
                     left = self._native_one(exc)
                     # anyio keeps the exception in a cycle, and its frames hold the records.
@@ -281,7 +286,7 @@ class Race:
         except anyio.get_cancelled_exc_class():
             # A backend may answer its cancellation with another, which no scope takes for its own.
             # That of a scope around us is raised again by a checkpoint, in `run`.
-            native = left is not None or native_cancel_requests() > self._native
+            native = left is not None or self._told_natively()
             if native or not (scope_cancelled() or due.cancel_called):
                 raise
         return left
@@ -487,11 +492,6 @@ class Race:
         if self._queue and self._watcher is None:
             self._watcher = self._queue.pop(0)
             self._parked[self._watcher].set()
-
-    def _release(self) -> None:
-        """End the wait of every lane."""
-        for event in self._parked.values():
-            event.set()
 
     def _check_standstill(self) -> None:
         """Stop if every lane waits for news, since no lane is left that could bring some."""

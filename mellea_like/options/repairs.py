@@ -46,15 +46,13 @@ class Repairs:
     """Ask the same again, or what the strategy's ``repair`` makes of the failures.
 
     Args:
-        spec: the call's inputs.
-        repair: the strategy's.
-        strategy: its name, for errors.
+        ways: the inputs and the repair of each stage; one pair for a call without stages.
+        strategy: the strategy's name, for errors.
         several: whether several draws have to pass, so that a chain continues after a pass.
     """
 
-    def __init__(self, spec: Any, repair: Any, strategy: str, *, several: bool) -> None:
-        self._ways: dict[int | None, tuple[Any, Any]] = {None: (spec, repair)}
-        """The inputs and the repair of each stage; None for a call without stages."""
+    def __init__(self, *ways: tuple[Any, Any], strategy: str, several: bool = False) -> None:
+        self._ways = ways
         self._strategy = strategy
         self._several = several
         self._memory: dict[int, Memory] = {}
@@ -63,7 +61,7 @@ class Repairs:
         self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
     ) -> Ask | None:
         """Return what a chain asks at a turn; None if the turn is of no use to it."""
-        spec, repair = self._ways[stage]
+        spec, repair = self._ways[stage or 0]
         memory = self._memory.get(chain)
         if memory is None:
             return Ask(iteration, subsample, depth, chain, spec.action, spec.context, spec, stage)
@@ -89,7 +87,7 @@ class Repairs:
         if outcome is _FAILED:
             memory = self._memory.get(chain)
             if memory is None:
-                spec, _ = self._ways[slice_.stage]
+                spec, _ = self._ways[slice_.stage or 0]
                 memory = self._memory[chain] = Memory(spec.action, spec.context)
             memory.to_repair = slice_
         elif outcome is _PASSED:

@@ -40,9 +40,8 @@ class Stages(Repairs):
         costs: StageCosts | None,
         strategy: str,
     ) -> None:
-        super().__init__(specs[0], None, strategy, several=False)
-        for n, (spec, stage) in enumerate(zip(specs, stages, strict=True)):
-            self._ways[n] = spec, partial(stage.repair, spec)
+        ways = [(s, partial(stage.repair, s)) for s, stage in zip(specs, stages, strict=True)]
+        super().__init__(*ways, strategy=strategy)
         self._stages = stages
         self._costs = costs
         self._by_depth = [n for n, stage in enumerate(stages) for _ in range(stage.turns)]

@@ -194,6 +194,7 @@ class BaseSamplingStrategy:
             iteration_timeout=iteration_timeout,
             timeout=timeout,
             validate_all=validate_all,
+            check_all=self.needs_all_reasons if validate_all is None else validate_all,
             cancel_grace=cancel_grace,
             handlers=handlers_in(plugins),
             retry=retry,

@@ -20,7 +20,7 @@ from mellea_like.core.conversation import (
 from mellea_like.core.format import check_format
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.tools import TOOL_ROUNDS
-from mellea_like.kernel.call import Spec
+from mellea_like.kernel.call import Rules, Spec
 from mellea_like.limits.retry import Retry
 from mellea_like.requirements.merging import (
     as_backend,
@@ -70,7 +70,7 @@ Selection: TypeAlias = "CheckedSelection | First | Ordered"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Rules):
     """A strategy's configuration, checked; see `BaseSamplingStrategy` for the fields.
 
     The schedule is None if it has nothing to decide.
@@ -84,18 +84,15 @@ class Settings:
     max_iterations: int
     selection: CheckedSelection
     options: Options
-    judge_options: Options
     iteration_timeout: float | None
     timeout: float | None
     validate_all: bool | None
-    cancel_grace: float
     handlers: tuple[Handler, ...]
     retry: Retry | None
     schedule: BaseSchedule | None
     budget: Budget | None
     give_up: PerRequirement | None
     telemetry: Telemetry
-    accept_incomplete: bool
     warned: set[str] = field(default_factory=set[str], repr=False, compare=False)
     """The log messages of this strategy, which aren't repeated with each call."""
     stages: tuple[Stage, ...] = ()

@@ -69,7 +69,7 @@ class Nap:
     async def run(self) -> None:
         await anyio.sleep(self.work.seconds)
 
-    def record(self, ended_at: float) -> Any:  # noqa: ARG002
+    def record(self, ended_at: float) -> Any:
         stage, broken = self.stage, self.work.fate == "broken"
         del stage.at_work[self.chain]
         stage.free[self.chain] = stage.now()
