@@ -115,7 +115,7 @@ class Draw:
             self.outcome = _ERRORED
             if self.checking or not isinstance(error, Exception):
                 raise error
-            elif isinstance(error, LimitExceeded) and error.result is None:
+            if isinstance(error, LimitExceeded) and error.result is None:
                 # Nothing was sent and nothing went wrong: it was stopped before it began.
                 self.outcome, self.error, self.reason = _CANCELLED, None, str(error)
                 self.call.refused(error)

@@ -158,11 +158,15 @@ class Race:
         if over or stop:
             self._stop()
         if over:
-            self.over = True
-            self._decided = len(self.slices)
-            self._cancel_lanes()
-            if self._ended is not None:
-                self._ended.set()  # The call's task sees to it that the lanes end.
+            self._end()
+
+    def _end(self) -> None:
+        """Cancel what runs."""
+        self.over = True
+        self._decided = len(self.slices)
+        self._cancel_lanes()
+        if self._ended is not None:
+            self._ended.set()  # The call's task sees to it that the lanes end.
 
     def _cancel_lanes(self) -> None:
         for scope in self._scopes:
