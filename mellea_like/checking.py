@@ -200,14 +200,6 @@ async def check(
     reply: ReplyLike,
     requirements: Requirement | str | Sequence[Requirement | str] = (),
     *,
-    format: type[F],
-    **arguments: Unpack[Arguments],
-) -> CheckResult[F]: ...
-@overload
-async def check(
-    reply: ReplyLike,
-    requirements: Requirement | str | Sequence[Requirement | str] = (),
-    *,
     format: TypeForm[F],
     **arguments: Unpack[Arguments],
 ) -> CheckResult[F]: ...
@@ -271,14 +263,6 @@ def check_sync(
     format: None = None,
     **arguments: Unpack[Arguments],
 ) -> CheckResult[Any]: ...
-@overload
-def check_sync(
-    reply: ReplyLike,
-    requirements: Requirement | str | Sequence[Requirement | str] = (),
-    *,
-    format: type[F],
-    **arguments: Unpack[Arguments],
-) -> CheckResult[F]: ...
 @overload
 def check_sync(
     reply: ReplyLike,

@@ -22,7 +22,7 @@ from mellea_like.sampling.base import BaseSamplingStrategy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-    from typing import Required, TypedDict, Unpack
+    from typing import Required, Unpack
 
     from typing_extensions import TypeForm
 
@@ -33,14 +33,13 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.tools import ToolSource
     from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.prepare import CallArguments
 
-    class Arguments(TypedDict, total=False):
+    class Arguments(CallArguments, total=False):
         """Further arguments of `sample_many`; see there."""
 
         concurrency: Required[int]
         requirements: Sequence[Requirement | str]
-        options: Options | Mapping[str, Any] | None
-        budget: Budget | None
         in_order: bool
         order: Order
         fail_fast: bool
@@ -49,9 +48,6 @@ if TYPE_CHECKING:
         unique: bool | float
         on_progress: OnProgress | None
         settings: Mapping[str, Any] | None
-        tools: Sequence[ToolSource]
-        tool_choice: str | None
-        tool_rounds: int
 
 
 __all__ = ["sample_many"]
@@ -76,15 +72,6 @@ def sample_many(
     items: Iterable[str] | AsyncIterable[str],
     *,
     action: None = None,
-    format: type[F],
-    **arguments: Unpack[Arguments],
-) -> BatchRun[F, str]: ...
-@overload
-def sample_many(
-    strategy: BaseSamplingStrategy,
-    items: Iterable[str] | AsyncIterable[str],
-    *,
-    action: None = None,
     format: TypeForm[F],
     **arguments: Unpack[Arguments],
 ) -> BatchRun[F, str]: ...
@@ -97,15 +84,6 @@ def sample_many(
     format: None = None,
     **arguments: Unpack[Arguments],
 ) -> BatchRun[str]: ...
-@overload
-def sample_many(
-    strategy: BaseSamplingStrategy,
-    items: Iterable[str | Action[Any]] | AsyncIterable[str | Action[Any]],
-    *,
-    action: None = None,
-    format: type[F],
-    **arguments: Unpack[Arguments],
-) -> BatchRun[F]: ...
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
@@ -133,15 +111,6 @@ def sample_many(
     format: None = None,
     **arguments: Unpack[Arguments],
 ) -> BatchRun[str, I]: ...
-@overload
-def sample_many(
-    strategy: BaseSamplingStrategy,
-    items: Iterable[I] | AsyncIterable[I],
-    *,
-    action: Callable[[I], str | Action[Any]],
-    format: type[F],
-    **arguments: Unpack[Arguments],
-) -> BatchRun[F, I]: ...
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
