@@ -280,12 +280,12 @@ class Call:
         iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
         try:
             await race.run()
+            if race.fatal is None:
+                for option in self._overriding("settle"):
+                    await option.settle()
         finally:
             ITERATION.set(iteration)
             SPENDS_ON.set(spends_on)
-        if race.fatal is None:
-            for option in self._overriding("settle"):
-                await option.settle()
 
     @property
     def now(self) -> float:

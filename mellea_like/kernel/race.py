@@ -47,6 +47,7 @@ class Race:
         name: how logs name the call.
     """
 
+    # Slots, for these are looked up several times a draw.
     __slots__ = (
         *("plan", "next", "slices", "running", "over", "won", "stopped", "late", "fatal", "why"),
         *("replayed", "_body", "_clock", "_started", "_hear", "_tell", "_stops", "_ends"),
@@ -80,7 +81,7 @@ class Race:
         self._deadline = math.inf if deadline is None else deadline
         self._grace = grace
         self._name = name
-        # By lane: dicts would take three times the memory.
+        # By lane: dicts would take three times the memory, and a thousand calls may wait.
         self._scopes: list[anyio.CancelScope | None] = [None] * plan.lanes
         self.running: list[Body | None] = [None] * plan.lanes
         self._parked: dict[int, anyio.Event] = {}
@@ -115,7 +116,7 @@ class Race:
         self.slices.append(slice_)
         try:
             self.plan.hear(slice_)
-            if undecided:
+            if undecided:  # What ends after the decision has no say in it; the plan counts it.
                 for hear in self._hear:
                     ruling = hear(slice_)
                     if ruling is not None:
@@ -344,7 +345,7 @@ class Race:
         return None if scope_cancelled() else type(cancellation)(*cancellation.args)
 
     async def _see_them_end(self) -> None:
-        self._ended = anyio.Event()
+        self._ended = anyio.Event()  # The first one is set if a ruling has ended the race.
         with anyio.move_on_after(self._grace):
             await self._ended.wait()
         for task in anyio.get_running_tasks() if self._under_way else ():
@@ -444,6 +445,7 @@ class Race:
             try:
                 await draw.run()
             finally:
+                # A cancellation passes here, too: each draw that has started leaves one record.
                 self.running[lane] = None
                 now = clock() - started
                 self.record(draw.record(now))
