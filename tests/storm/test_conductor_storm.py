@@ -104,7 +104,7 @@ class Stage:
     async def run(self) -> None:
         self.began = anyio.current_time()
         spec = SimpleNamespace(action=Instruction("do"), context=Context())
-        repairs = Repairs(spec, lambda history: (spec.action, spec.context), "Mine", several=False)
+        repairs = Repairs((spec, lambda history: (spec.action, spec.context)), strategy="Mine")
         pool, schedule = TurnPool(self.width, self.loop, pooled=self.mad.pooled), Watcher(self)
         plan = Scheduled(
             schedule,
