@@ -22,7 +22,7 @@ from mellea_like.sampling.base import BaseSamplingStrategy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-    from typing import Required, Unpack
+    from typing import Required, TypedDict, Unpack
 
     from typing_extensions import TypeForm
 
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.tools import ToolSource
     from mellea_like.limits.budget import Budget
-    from mellea_like.sampling.prepare import CallArguments
 
-    class Arguments(CallArguments, total=False):
+    class Arguments(TypedDict, total=False):
         """Further arguments of `sample_many`; see there."""
 
         concurrency: Required[int]
         requirements: Sequence[Requirement | str]
+        options: Options | Mapping[str, Any] | None
+        budget: Budget | None
         in_order: bool
         order: Order
         fail_fast: bool
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
         unique: bool | float
         on_progress: OnProgress | None
         settings: Mapping[str, Any] | None
+        tools: Sequence[ToolSource]
+        tool_choice: str | None
+        tool_rounds: int
 
 
 __all__ = ["sample_many"]

@@ -201,7 +201,7 @@ class CallInputs(Spec):
 
 
 class CallArguments(TypedDict, total=False):
-    """The arguments of a call that apply in each of its stages, and to each item of a batch."""
+    """The arguments of a call that apply in each of its stages."""
 
     options: Options | Mapping[str, Any] | None
     budget: Budget | None
