@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast, overload
 
 from mellea_like.core.backend import Options
 from mellea_like.core.display import shown
@@ -50,10 +50,21 @@ if TYPE_CHECKING:
         validate_all: bool
 
 
-__all__ = ["CheckResult", "GivenReply", "ReplyLike", "check", "check_sync", "strategy_for_checks"]
+__all__ = [
+    "CheckResult",
+    "GivenReply",
+    "ReplyLike",
+    "Requirements",
+    "check",
+    "check_sync",
+    "strategy_for_checks",
+]
 
 T = TypeVar("T")
 F = TypeVar("F")
+
+Requirements: TypeAlias = "Requirement | str | Sequence[Requirement | str]"
+"""One requirement or several; a text is decided by a judge."""
 
 CALLS_ALLOWED = Options(extra={"tools": True})
 """Nothing is sent with these options: a given reply may call tools, whichever were offered."""
@@ -148,6 +159,7 @@ class NoJudge:
     """In place of a judge: it is refused before it could be asked."""
 
     can_judge = False
+    unfit = "there is none"
     retries = True
 
     async def generate(self, request: Request) -> Generation:
@@ -190,7 +202,7 @@ def strategy_for_checks(
 @overload
 async def check(
     reply: ReplyLike,
-    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    requirements: Requirements = (),
     *,
     format: None = None,
     **arguments: Unpack[Arguments],
@@ -198,14 +210,14 @@ async def check(
 @overload
 async def check(
     reply: ReplyLike,
-    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    requirements: Requirements = (),
     *,
     format: TypeForm[F],
     **arguments: Unpack[Arguments],
 ) -> CheckResult[F]: ...
 async def check(
     reply: ReplyLike,
-    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    requirements: Requirements = (),
     *,
     action: Asked | Action[Any] | None = None,
     context: Context | Sequence[MessageLike] | None = None,
@@ -247,7 +259,7 @@ async def check(
     strategy = strategy_for_checks(judge, validate_all=validate_all)
     call = strategy.begin(
         GivenReply(reply, action),
-        _several(requirements),
+        several(requirements),
         context=context,
         format=format,
         budget=budget,
@@ -258,7 +270,7 @@ async def check(
 @overload
 def check_sync(
     reply: ReplyLike,
-    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    requirements: Requirements = (),
     *,
     format: None = None,
     **arguments: Unpack[Arguments],
@@ -266,14 +278,14 @@ def check_sync(
 @overload
 def check_sync(
     reply: ReplyLike,
-    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    requirements: Requirements = (),
     *,
     format: TypeForm[F],
     **arguments: Unpack[Arguments],
 ) -> CheckResult[F]: ...
 def check_sync(
     reply: ReplyLike,
-    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    requirements: Requirements = (),
     *,
     format: Any = None,
     **arguments: Unpack[Arguments],
@@ -292,7 +304,7 @@ def check_sync(
     Raises:
         Exception: the errors of `check`.
     """
-    asked = _several(requirements)
+    asked = several(requirements)
     backends = [arguments.get("judge"), *judges_of(asked)]
     call: Any = partial(check, reply, asked, format=format, **arguments)
     return cast("CheckResult[Any]", run_once(call, [b for b in backends if b is not None]))
@@ -311,8 +323,8 @@ async def record_of(call: CallInRounds[Any]) -> Slice:
     return heard[0]
 
 
-def _several(
-    requirements: Requirement | str | Sequence[Requirement | str],
+def several(
+    requirements: Requirements,
 ) -> Sequence[Requirement | str]:
     """Return requirements as a sequence; a lone one, such as ``a & b``, is checkable by itself."""
     return [requirements] if isinstance(requirements, str | Requirement) else requirements

@@ -293,7 +293,12 @@ class RequirementError(MelleaError):
     Args:
         message: the requirement, and what happened.
         requirement: the requirement's name.
+
+    Attributes:
+        result: the record of the call, if a call raised it.
     """
+
+    result: SamplingResult[Any] | None = None
 
     def __init__(self, message: str = "", *, requirement: str | None = None) -> None:
         super().__init__(message)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from mellea_like.checking import CheckResult, ReplyLike, check
+from mellea_like.checking import CheckResult, ReplyLike, Requirements, check, several
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.core.conversation import Message
 from mellea_like.core.display import shown
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Prompt", "Requirements", "Reward", "reward"]
 
-Requirements: TypeAlias = "Requirement | str | Sequence[Requirement | str]"
 Prompt: TypeAlias = "str | Sequence[Message | Mapping[str, Any]]"
 """A prompt: a text, or a conversation as messages or OpenAI-style dictionaries."""
 
@@ -222,7 +221,11 @@ class Reward:
     ) -> CheckResult[Any]:
         requirements = self.requirements
         if callable(requirements):
-            requirements = requirements(row)
+            found: Any = requirements(row)
+            if found is None:
+                msg = f"{requirements!r} returned None for a row: return its requirements"
+                raise TypeError(msg)
+            requirements = cast("Requirements", found)
             _refuse_forgeable(requirements)
         before, reply = _reply_of(completion)
         asked = () if prompt is None else prompt
@@ -269,8 +272,7 @@ def _refuse_forgeable(requirements: Requirements) -> None:
     Raises:
         ValueError: a program can forge a pass of a requirement.
     """
-    parts = [requirements] if isinstance(requirements, str | Requirement) else requirements
-    for part in parts:
+    for part in several(requirements):
         if isinstance(part, Requirement):
             maker = getattr(getattr(part.origin, "func", None), "__name__", None)
             if maker == "passes_tests":
@@ -287,10 +289,19 @@ def _reply_of(completion: Any) -> tuple[list[Message], ReplyLike]:
     """Return the messages before a completion's reply, and the reply; empty if it has none."""
     if isinstance(completion, str | Mapping | Message | Generation):
         return [], cast("ReplyLike", completion)
+    if not _is_conversation(completion):
+        msg = f"a completion is a text, or a conversation as messages, not {shown(completion)}"
+        raise TypeError(msg)
     messages = _messages(completion)
     if not messages or messages[-1].role != "assistant":
         return messages, ""  # The rounds of its tools were used up, say.
     return messages[:-1], messages[-1]
+
+
+def _is_conversation(thing: object) -> bool:
+    if not isinstance(thing, list | tuple):
+        return False
+    return all(isinstance(part, Mapping | Message) for part in cast("Sequence[object]", thing))
 
 
 def _messages(conversation: Sequence[Message | Mapping[str, Any]]) -> list[Message]:

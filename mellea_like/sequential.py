@@ -10,11 +10,14 @@ Smith and Ramdas (JRSS B 86, 2024).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import anyio
 
 from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.runtime.event_loops import foreign
+from mellea_like.runtime.gather import gather
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -25,6 +28,9 @@ T = TypeVar("T")
 
 RATES = 48
 """How many alternatives on each side a bet is spread over."""
+PLACES = [(k + 0.5) / RATES for k in range(RATES)]
+MOST_FORESEEN = 10_000_000
+"""A number of draws that nobody will make."""
 
 
 class PassRateTest:
@@ -58,9 +64,6 @@ class PassRateTest:
         self.draws = self.passes = 0
         self.verdict: Literal["passed", "failed"] | None = None
         self._needed = -math.log(1 - confidence)
-        places = [(k + 0.5) / RATES for k in range(RATES)]
-        self._above = [at_least + (1 - at_least) * place for place in places]
-        self._below = [at_least * place for place in places]
         self.started = 0
         self._ended: dict[int, bool] = {}
 
@@ -93,38 +96,69 @@ class PassRateTest:
     def _count(self, passed: bool) -> None:  # noqa: FBT001
         self.draws += 1
         self.passes += passed
-        if self._evidence(self._above) >= self._needed:
+        if self._rules_out(self.at_least, above=True):
             self.verdict = "passed"
-        elif self._evidence(self._below) >= self._needed:
+        elif self._rules_out(self.at_least, above=False):
             self.verdict = "failed"
 
-    def _evidence(self, rates: list[float]) -> float:
-        """Return the logarithm of the capital of bets on these rates, against the threshold."""
-        failures = self.draws - self.passes
-        here = _log_likelihood(self.passes, failures, self.at_least)
-        gains = [_log_likelihood(self.passes, failures, rate) - here for rate in rates]
-        most = max(gains)
-        return most + math.log(sum(math.exp(gain - most) for gain in gains) / len(gains))
+    def _rules_out(self, rate: float, *, above: bool, draws: float | None = None) -> bool:
+        """Tell whether the draws are enough against a rate, in favour of those above or below it.
+
+        With ``draws``, whether so many would be, if they passed as often as those so far.
+        """
+        scale = 1.0 if draws is None else draws / self.draws
+        passes, failures = scale * self.passes, scale * (self.draws - self.passes)
+        return _evidence(passes, failures, rate, above=above) >= self._needed
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The pass rates that are plausible, whenever one stops: a confidence sequence."""
-        return _plausible(self.passes, self.draws - self.passes, self._needed)
+        """The pass rates that are plausible, whenever one stops: two confidence sequences.
+
+        Each end is wrong with a chance of at most 1 - ``confidence``, as the verdicts are: a test
+        has passed if the lower end has reached the threshold, and failed if the upper end is below.
+        """
+        if not self.draws:
+            return 0.0, 1.0
+        seen = min(max(self.passes / self.draws, 1e-12), 1 - 1e-12)
+
+        def edge(outside: float, *, above: bool) -> float:
+            inside = seen
+            for _ in range(30):
+                middle = (inside + outside) / 2
+                if self._rules_out(middle, above=above):
+                    outside = middle
+                else:
+                    inside = middle
+            return outside
+
+        low = edge(0.0, above=True) if self.passes else 0.0
+        high = edge(1.0, above=False) if self.passes < self.draws else 1.0
+        return low, high
 
     @property
     def more(self) -> int | None:
-        """How many more draws it would take, if the rate is what it seems; None if it can't tell.
+        """How many more draws it would take, if they passed as often as those so far.
 
-        A rate at the threshold itself is never decided.
+        None if that can't be told: there are no draws yet, or it would take over ten million.
         """
         if self.verdict is not None:
             return 0
-        seems = (self.passes + 0.5) / (self.draws + 1)
-        gain = _divergence(seems, self.at_least)
-        if gain < 1e-6:  # noqa: PLR2004 (over a million draws)
+        rate = self.passes / self.draws if self.draws else self.at_least
+        above = rate > self.at_least
+        too_few = enough = self.draws
+        while rate != self.at_least and enough < MOST_FORESEEN:
+            too_few, enough = enough, 2 * enough
+            if self._rules_out(self.at_least, above=above, draws=enough):
+                break
+        else:
             return None
-        rates = self._above if seems > self.at_least else self._below
-        return max(1, math.ceil((self._needed - self._evidence(rates)) / gain))
+        while enough - too_few > 1:
+            middle = (too_few + enough) // 2
+            if self._rules_out(self.at_least, above=above, draws=middle):
+                enough = middle
+            else:
+                too_few = middle
+        return enough - self.draws
 
 
 class Comparison(NamedTuple):
@@ -224,52 +258,38 @@ async def compare(
         The comparison.
 
     Raises:
-        TypeError: an argument is of the wrong type.
+        TypeError: an argument is of the wrong type, or a variant returned None.
         ValueError: an argument is out of its range.
-        Exception: what a variant raised.
+        Exception: what a variant raised, or ``examples``.
     """
     whole_number("concurrency", concurrency)
     test = PairedTest(confidence)
     waiting = enumerate(examples)
-    ended: dict[int, tuple[bool, bool]] = {}
-    raised: list[Exception] = []
+    ended: dict[int, list[bool]] = {}
 
-    async def work() -> None:
+    async def tried(example: T, variant: Callable[[T], Awaitable[bool]]) -> bool:
+        with foreign("a variant"):
+            passed: Any = await variant(example)
+        if passed is None:
+            msg = f"{variant!r} returned None: return whether the example passed"
+            raise TypeError(msg)
+        return bool(passed)
+
+    async def work(_: int) -> None:
         for number, example in waiting:
-            passed: dict[str, bool] = {}
-
-            async def one(
-                name: str,
-                variant: Callable[[T], Awaitable[bool]],
-                example: T = example,
-                passed: dict[str, bool] = passed,
-            ) -> None:
-                try:
-                    passed[name] = bool(await variant(example))
-                except Exception as exc:  # noqa: BLE001 (raised below, outside of the task groups)
-                    raised.append(exc)
-                    tasks.cancel_scope.cancel("a variant raised")
-
-            async with anyio.create_task_group() as both:
-                both.start_soon(one, "first", first)
-                both.start_soon(one, "second", second)
-            if raised or test.result.better is not None:
-                return
-            ended[number] = passed["first"], passed["second"]
+            ended[number] = await gather((first, second), 2, partial(tried, example))
             while test.result.examples in ended and test.result.better is None:
                 test.add(*ended.pop(test.result.examples))
             if test.result.better is not None:
-                tasks.cancel_scope.cancel("it is clear which one is better")
+                clear.cancel("it is clear which one is better")
+                return
 
-    async with anyio.create_task_group() as tasks:
-        for _ in range(concurrency):
-            tasks.start_soon(work)
-    if raised:
-        raise raised[0]
+    with anyio.CancelScope() as clear:
+        await gather(range(concurrency), concurrency, work)
     return test.result
 
 
-def _log_likelihood(passes: int, failures: int, rate: float) -> float:
+def _log_likelihood(passes: float, failures: float, rate: float) -> float:
     return passes * math.log(rate) + failures * math.log1p(-rate)
 
 
@@ -278,29 +298,10 @@ def _log_beta(passes: int, failures: int) -> float:
     return math.lgamma(passes + 1) + math.lgamma(failures + 1) - math.lgamma(passes + failures + 2)
 
 
-def _divergence(rate: float, other: float) -> float:
-    """Return the Kullback-Leibler divergence: the evidence that a draw gives on average."""
-    return rate * math.log(rate / other) + (1 - rate) * math.log((1 - rate) / (1 - other))
-
-
-def _plausible(passes: int, failures: int, needed: float) -> tuple[float, float]:
-    draws = passes + failures
-    if not draws:
-        return 0.0, 1.0
-    mixture = _log_beta(passes, failures)
-
-    def ruled_out(rate: float) -> bool:
-        return mixture - _log_likelihood(passes, failures, rate) >= needed
-
-    def edge(inside: float, outside: float) -> float:
-        for _ in range(60):
-            middle = (inside + outside) / 2
-            if not 0 < middle < 1:
-                break
-            inside, outside = (inside, middle) if ruled_out(middle) else (middle, outside)
-        return inside
-
-    likeliest = min(max(passes / draws, 1e-12), 1 - 1e-12)
-    low = edge(likeliest, 0.0) if passes else 0.0
-    high = edge(likeliest, 1.0) if failures else 1.0
-    return low, high
+def _evidence(passes: float, failures: float, rate: float, *, above: bool) -> float:
+    """Return the logarithm of the capital of bets against a rate, on those above or below it."""
+    here = _log_likelihood(passes, failures, rate)
+    start, width = (rate, 1 - rate) if above else (0.0, rate)
+    gains = [_log_likelihood(passes, failures, start + width * place) - here for place in PLACES]
+    most = max(gains)
+    return most + math.log(sum(math.exp(gain - most) for gain in gains) / len(gains))

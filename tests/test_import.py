@@ -16,6 +16,7 @@ import mellea_like.backends
 DEPENDENCIES = "anyio, pydantic, tenacity, opentelemetry.trace, opentelemetry.metrics"
 
 OPTIONAL = {
+    "anthropic",
     "datasketch",
     "gguf",
     "httpx",
@@ -25,6 +26,7 @@ OPTIONAL = {
     "looptime",
     "mcp",
     "mcp_types",
+    "mistralai",
     "numpy",
     "openai",
     "opentelemetry.exporter",
@@ -278,10 +280,13 @@ BEHIND_A_FRONT_DOOR = {
     "mellea_like.backends.openai_": "mellea_like.backends.openai",
     "mellea_like.cli.": "mellea_like.cli.main",
     "mellea_like.gateway.http.": "mellea_like.gateway.http.app",
+    "mellea_like.testing.trial": "mellea_like.testing.pass_rates",
 }
 WITH_EXTRAS = (
+    "mellea_like.backends.anthropic_batches",
     "mellea_like.backends.llama",
     "mellea_like.backends.mcp",
+    "mellea_like.backends.mistral_batches",
     "mellea_like.backends.openai",
     "mellea_like.backends.reward_model",
     "mellea_like.batch.minhash",
@@ -340,7 +345,8 @@ def test_a_star_import_gives_what_is_installed():
     assert "OpenAIBackend" in mellea_like.backends.__all__
 
 
-SDK = {"LlamaCppBackend", "OpenAIBackend", "RewardModel"}
+SDK = {"LlamaCppBackend", "OpenAIBackend", "OpenAIBatches", "RewardModel", "azure_client"}
+BATCHES = {"AnthropicBatches", "MistralBatches"}
 MCP = {"MCPSamplingBackend", "SamplingRounds"}
 
 
@@ -348,7 +354,10 @@ MCP = {"MCPSamplingBackend", "SamplingRounds"}
     ("missing", "gone"),
     [
         ("openai", SDK),
-        ("httpx2 mcp pydantic_ai", SDK | MCP | {"PydanticAIBackend"}),  # An earlier SDK lacks it.
+        # An earlier SDK lacks it.
+        ("httpx2 mcp pydantic_ai", SDK | BATCHES | MCP | {"PydanticAIBackend"}),
+        ("anthropic", {"AnthropicBatches"}),
+        ("mistralai", {"MistralBatches"}),
         ("xllamacpp", {"LlamaCppBackend"}),
         ("mcp", MCP),
         ("mcp_types", MCP),

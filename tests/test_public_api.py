@@ -116,6 +116,7 @@ FUNCTIONS = {
     "": "check check_sync checks judge_score requirement sample_many",
     ".agent": "run_agent run_agent_sync",
     ".agreement": "agreement comparison_agreement score_agreement",
+    ".backends": "azure_client",
     ".batch": "check_many read_items read_run sample_in_processes sample_many",
     ".batch.ray": "local_cluster sample_dataset",
     ".coalescing": "joined watch",
@@ -124,7 +125,7 @@ FUNCTIONS = {
     ".export": "export",
     ".gateway": "make_app read_config",
     ".hooks": "hook register unregister",
-    ".limits": "gate_of",
+    ".limits": "gate_of reserve_round within_budgets",
     ".rewards": "reward",
     ".telemetry": "session",
     ".report": (

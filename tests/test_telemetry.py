@@ -371,6 +371,13 @@ async def test_calls_of_tools_and_their_results_are_recorded_as_the_conventions_
     (ran,) = recorder.named("execute_tool")
     assert ran.attributes["gen_ai.tool.call.arguments"] == '{"city": "Rome"}'
     assert ran.attributes["gen_ai.tool.call.result"] == "Rome has 4 rooms"
+    (whole,) = recorder.named("sampling")  # Its input is the question, not what the tool said.
+    (asked,) = json.loads(whole.attributes["gen_ai.input.messages"])
+    assert asked["role"] == "user"
+    assert whole.attributes["input.value"].startswith("Agree.")
+    assert whole.attributes["output.value"] == "yes"
+    (draw,) = recorder.named("iteration")
+    assert draw.attributes["output.value"] == "yes"
 
 
 async def test_arguments_that_json_cannot_hold_do_not_reach_the_caller() -> None:

@@ -39,12 +39,20 @@ class LabelledPair:
         second: the other reply.
         better: which of them a person found better; None if nobody was asked.
         task: the task that they answer; None if that is unknown.
+
+    Raises:
+        ValueError: ``better`` is something else.
     """
 
     first: str
     second: str
     better: Literal["first", "second", "neither"] | None = None
     task: Asked | None = None
+
+    def __post_init__(self) -> None:
+        if self.better not in ("first", "second", "neither", None):
+            msg = f"better is 'first', 'second', 'neither' or None, not {self.better!r}"
+            raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ class ScoreReport:
             ties counting half (the area under the ROC curve). 0.5 is chance; None if all labels are
             the same.
         threshold: the lowest score to pass with the best trade-off: the sum of the shares of wrong
-            passes and wrong failures is least (Youden 1950). None if all labels are the same.
+            passes and wrong failures is least (Youden 1950). Infinity if no threshold is better
+            than to pass nothing; None if all labels are the same.
         decisions: the decisions with such a threshold on rows that had no part in setting it
             (10-fold cross-validation), so they aren't flattered by the choice.
         usage: the cost of the scores.
@@ -96,7 +97,7 @@ async def score_agreement(
 
         async def take(candidate: Candidate) -> ValidationResult:
             points, why = await score(candidate)
-            given.append(points)
+            given.append(real_number("the score", points))
             return ValidationResult(True, why)
 
         result = await check(

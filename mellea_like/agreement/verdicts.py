@@ -36,11 +36,20 @@ class Labelled:
         reply: the reply, as for `mellea_like.checking.check`.
         label: whether it meets the requirement.
         task: the task that it answers; None if that is unknown. The judge sees it.
+
+    Raises:
+        TypeError: the label is neither true nor false, such as the text "no".
     """
 
     reply: ReplyLike
     label: bool
     task: Asked | None = None
+
+    def __post_init__(self) -> None:
+        label: object = self.label
+        if isinstance(label, str) or label not in (True, False):
+            msg = f"a label is True or False, not {label!r}"
+            raise TypeError(msg)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ MISSING = "LlamaCppBackend needs llama.cpp: pip install 'mellea-like[llama]'"
 try:
     from mellea_like.backends.loop_clients import LoopClients
     from mellea_like.backends.openai import OpenAIBackend
-    from mellea_like.backends.server_address import Secret
+    from mellea_like.backends.openai_server import OpenAIServer
 except ImportError as _exc:  # It speaks to its server through the SDK.
     raise ImportError(MISSING) from _exc
 
@@ -238,9 +238,10 @@ class LlamaCppBackend(OpenAIBackend):
         }
         self._startup_timeout = startup_timeout
         self._process: ServerProcess | None = None
+        self._is_ready = False
 
     def __repr__(self) -> str:
-        where = f" at {self._base_url}" if self._base_url else ", not running"
+        where = f" at {self.base_url}" if self._is_ready else ", not running"
         return f"<LlamaCppBackend {str(self._path)!r}{where}>"
 
     @property
@@ -295,24 +296,25 @@ class LlamaCppBackend(OpenAIBackend):
         except BaseException:
             self._stop()
             raise
-        self._base_url = f"{address}/v1"
-        self._key = Secret(key)
+        self._address = OpenAIServer(f"{address}/v1", key, None)
+        self._is_ready = True
         self._clients = LoopClients(self._make_client, close=True)
 
     def _stop(self) -> None:
-        process, self._process, self._base_url = self._process, None, None
+        process, self._process, self._is_ready = self._process, None, False
         if process is not None:
             process.stop()
 
     def _server(self) -> ServerProcess:
-        if self._process is None or self._base_url is None:
+        if self._process is None or not self._is_ready:
             msg = "the llama.cpp server is not running: use the backend inside `async with`"
             raise RuntimeError(msg)
         return self._process
 
-    def _url(self) -> str:
+    @property
+    def _where(self) -> OpenAIServer:
         self._server()
-        return super()._url()
+        return self._address
 
     # --- requests ------------------------------------------------------------------------------
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import ssl
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 import anyio
 
@@ -31,14 +30,12 @@ from mellea_like.backends.openai_connection import (
     OwnClient,
     tell_when_sent,
 )
-from mellea_like.backends.openai_errors import Translator
 from mellea_like.backends.openai_reply import Gathered, Replies, Reply
 from mellea_like.backends.openai_responses import Response, responses_body
+from mellea_like.backends.openai_server import OpenAIServer
 from mellea_like.backends.output_mode import OutputModes
 from mellea_like.backends.sending import SENDING, Sending
 from mellea_like.backends.server_address import (
-    OFFICIAL_URL,
-    Secret,
     digest,
     is_here,
     split_url,
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from mellea_like.backends.output_mode import Demand, OutputMode, OutputTool
+    from mellea_like.backends.sdk_errors import Translator
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation, RequestMeter
 
@@ -63,9 +61,6 @@ __all__ = ["OpenAIBackend"]
 
 Client: TypeAlias = "openai.AsyncOpenAI | OwnClient"
 """The client that a user gave, or ours."""
-
-NO_KEY = "no-key-needed"
-"""Sent to other servers where there is no key: the SDK insists on one, local servers ignore it."""
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 
@@ -167,23 +162,12 @@ class OpenAIBackend:
         if api not in PATHS:
             msg = f"api is one of {', '.join(PATHS)}, not {api!r}"
             raise ValueError(msg)
-        if client is not None:
-            if not isinstance(client, openai.AsyncOpenAI):
-                msg = f"client takes an openai.AsyncOpenAI, not {type(client).__name__}"
-                raise TypeError(msg)
-            if base_url is not None or api_key is not None:
-                msg = "a ready client has its URL and its key: leave base_url and api_key out"
-                raise ValueError(msg)
-            if max_connections is not None:
-                msg = "a ready client has its own pool of connections: leave max_connections out"
-                raise ValueError(msg)
-        if base_url is not None:
-            split_url(base_url, "base_url")
+        self._address = OpenAIServer(base_url, api_key, client)
+        if client is not None and max_connections is not None:
+            msg = "a ready client has its own pool of connections: leave max_connections out"
+            raise ValueError(msg)
         self.can_judge = can_judge
         self._model = model
-        self._base_url = base_url
-        self._key = None if api_key is None else Secret(api_key)
-        self._given = client
         self._api = api
         if isinstance(client, openai.AsyncAzureOpenAI):
             self.provider = "azure.ai.openai"
@@ -210,13 +194,17 @@ class OpenAIBackend:
         return self._model
 
     @property
+    def _where(self) -> OpenAIServer:
+        return self._address
+
+    @property
     def base_url(self) -> str:
         """Where the requests go, without credentials.
 
         Raises:
             ValueError: ``OPENAI_BASE_URL`` isn't a URL.
         """
-        return urlunsplit(urlsplit(without_credentials(urlsplit(self._url())))._replace(query=""))
+        return self._where.shown_url
 
     @property
     def limit_key(self) -> tuple[str, bytes] | None:
@@ -228,9 +216,10 @@ class OpenAIBackend:
         """
         try:
             url = self.base_url.rstrip("/")  # The SDK's clients put one there.
-            if isinstance(self._given, openai.AsyncAzureOpenAI):
+            if self._where.has_azure_client:
                 return (url if "/deployments/" in url else f"{url}/deployments/{self._model}", b"")
-            key = self._api_key() if self._given is None else self._given.api_key
+            given = self._where.given
+            key = self._where.api_key if given is None else given.api_key
         except (AuthenticationFailed, RuntimeError, ValueError):
             return None
         return (url, digest(key)) if key else None
@@ -341,7 +330,7 @@ class OpenAIBackend:
         if "stream" in options.extra:
             msg = "option extra can't set stream: this backend always streams, to be cancellable"
             raise InvalidRequest(msg)
-        official = self._is_official()
+        official = self._where.is_official
         if self._api == "responses":
             return responses_body(request, options, model, official=official, output=output)
         return request_body(
@@ -370,7 +359,7 @@ class OpenAIBackend:
             options, prefers = wanted.over(self.defaults), False
         output = None
         if request.format is not None:
-            host = urlsplit(self._url()).hostname or ""
+            host = urlsplit(self._where.url).hostname or ""
             output = self._outputs.begin(request, model, options, host)
         while True:
             demand = None if output is None else output.demand
@@ -434,7 +423,7 @@ class OpenAIBackend:
         raise self._translator(client, model).late()
 
     async def _first_model(self, held: LoopClient[Client]) -> str:
-        if self._is_official():
+        if self._where.is_official:
             msg = f"OpenAIBackend needs a model's name for {self.base_url}"
             raise InvalidRequest(msg)
         async with held.lock:
@@ -462,15 +451,15 @@ class OpenAIBackend:
         raise error
 
     def _make_client(self) -> Client:
-        if self._given is not None:
-            given = self._given.with_options(max_retries=0)
+        if self._where.given is not None:
+            given = self._where.given.with_options(max_retries=0)
             tell_when_sent(given)
             return given
         try:
-            url = split_url(self._url(), "OPENAI_BASE_URL")
+            url = split_url(self._where.url, "OPENAI_BASE_URL")
         except ValueError as exc:
             raise InvalidRequest(str(exc)) from None
-        key = self._api_key()
+        key = self._where.api_key
         connect = min(self._timeout or CONNECT_SECONDS, CONNECT_SECONDS)
         timeout = openai.Timeout(self._timeout, connect=connect, pool=None)
         credentials = (unquote(url.username or ""), unquote(url.password or ""))
@@ -497,47 +486,17 @@ class OpenAIBackend:
             follow_redirects=self._follow_redirects,
         )
 
-    def _url(self) -> str:
-        if self._given is not None:
-            return str(self._given.base_url)
-        return self._base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
-
-    def _is_official(self) -> bool:
-        if isinstance(self._given, openai.AsyncAzureOpenAI):
-            return True
-        host = urlsplit(self._url()).hostname or ""
-        return host == "api.openai.com" or host.endswith((".api.openai.com", ".openai.azure.com"))
-
     def _headers(self) -> dict[str, str]:
         # Compression would hold back pieces of the reply.
         headers = {"Accept-Encoding": "identity"}
         keep = self._keep_alive
         if keep is None:
-            keep = not is_here(urlsplit(self._url()))
+            keep = not is_here(urlsplit(self._where.url))
         return headers if keep else {**headers, "Connection": "close"}
 
-    def _api_key(self) -> str:
-        key = self._key.value if self._key is not None else os.environ.get("OPENAI_API_KEY", "")
-        key = key.strip()
-        if not key:
-            if not self._is_official():
-                return NO_KEY
-            msg = f"no API key for {self.base_url}: set OPENAI_API_KEY or pass api_key="
-            raise AuthenticationFailed(msg)
-        if not (key.isascii() and key.isprintable() and " " not in key):
-            msg = "the API key has a character that can't be sent in an HTTP header: check it"
-            raise AuthenticationFailed(msg)
-        return key
-
     def _translator(self, client: Client, model: str | None) -> Translator:
-        # Made after the request: a client may fetch its key for each.
-        url = urlsplit(self._url())
-        token = getattr(client, "_azure_ad_token", None)
-        secrets = (client.api_key, token, url.password, unquote(url.password or ""), url.query)
-        hint = NO_RESPONSES if self._api == "responses" and not self._is_official() else ""
-        return Translator(
-            self.base_url, model, self._timeout, filter(None, secrets), self._total_timeout, hint
-        )
+        hint = NO_RESPONSES if self._api == "responses" and not self._where.is_official else ""
+        return self._where.translator(client, model, self._timeout, self._total_timeout, hint)
 
 
 def _connection_limits(most: int | None) -> httpx2.Limits:

@@ -13,6 +13,7 @@ import openai
 from pydantic import BaseModel
 from pydantic_core import from_json
 
+from mellea_like.backends.closing import close
 from mellea_like.backends.openai_events import EventDecoder, ReplyTooLongError, ServerError
 from mellea_like.backends.sending import SENDING, tells_when_sent
 from mellea_like.core.backend import CallPiece
@@ -26,8 +27,8 @@ from mellea_like.runtime.event_loops import clock
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    from mellea_like.backends.openai_errors import Translator
     from mellea_like.backends.openai_reply import Gathered, Replies
+    from mellea_like.backends.sdk_errors import Translator
 
 __all__ = ["Incoming", "OwnClient", "tell_when_sent"]
 
@@ -182,9 +183,6 @@ _encode = json.JSONEncoder(
 
 # --- the reply ------------------------------------------------------------------------------------
 
-CLOSE_SECONDS = 1.0
-"""How long closing a response may take; what is not closed by then is cut."""
-
 SLACK = 0.01
 """By which part of itself the longest silence may be exceeded."""
 
@@ -335,18 +333,6 @@ class Incoming:
             # It has cost its tokens, so that it isn't a broken connection to be tried again.
             return translator.malformed(f"a reply that breaks off ({error})")
         return error
-
-
-async def close(response: Any, chunks: AsyncGenerator[bytes]) -> None:
-    """Close a response: if its body is not read to its end, the connection too.
-
-    After that the body is read until it fails for being closed. This takes the HTTP library's
-    nested generators to their ends, of which closing the outermost would forget some.
-    """
-    with anyio.move_on_after(CLOSE_SECONDS, shield=True), suppress(Exception):
-        await response.aclose()
-        async for _ in chunks:
-            pass
 
 
 def _body(response: Any) -> AsyncGenerator[bytes]:

@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     from mellea_like.backends.output_mode import OutputTool
     from mellea_like.core.generation import RequestMeter
 
-__all__ = ["Gathered", "Replies", "Reply", "as_text", "as_token", "is_end", "read_usage"]
+__all__ = [
+    "CHAT_USAGE",
+    "Gathered",
+    "Replies",
+    "Reply",
+    "as_text",
+    "as_token",
+    "is_end",
+    "read_usage",
+]
+
+CHAT_USAGE = ("prompt_tokens", "completion_tokens")
+"""The names of the counts of tokens."""
 
 
 @dataclass(slots=True)
@@ -226,7 +238,20 @@ class Reply(Gathered):
         """Take one event; return the piece of the text that came with it."""
         if is_end(data):
             return self.end()
-        chunk = from_event(data)
+        return self._take_chunk(from_event(data))
+
+    def take_whole(self, completion: Mapping[str, Any]) -> None:
+        """Take a completion that wasn't streamed: its message is all pieces in one."""
+        try:
+            choices = [{**choice, "delta": choice["message"]} for choice in completion["choices"]]
+        except (TypeError, KeyError) as exc:
+            raise _NoChunkError from exc
+        self._take_chunk({**completion, "choices": choices})
+        if not self.began:
+            raise _NoChunkError
+        self.end()
+
+    def _take_chunk(self, chunk: Any) -> str:
         try:
             piece = self.take(chunk)
             if usage := chunk.get("usage"):
@@ -376,7 +401,7 @@ def read_usage(
     *,
     final: bool,
     least: int = 0,
-    names: tuple[str, str] = ("prompt_tokens", "completion_tokens"),
+    names: tuple[str, str] = CHAT_USAGE,
 ) -> None:
     """Count what a server says that a request takes, where it makes sense."""
     if not isinstance(usage, dict):

@@ -153,6 +153,17 @@ class Response(Gathered):
             msg = "an event isn't one of a response"
             raise ValueError(msg) from exc
 
+    def take_whole(self, response: Mapping[str, Any]) -> None:
+        """Take a response that wasn't streamed."""
+        try:
+            status = response["status"]
+            if response.get("error") or status not in ("completed", "incomplete"):
+                raise ServerError(response.get("error") or {"message": f"it is {status}"})
+            self._end(response, "stop" if status == "completed" else "length")
+        except (AttributeError, TypeError, KeyError) as exc:
+            msg = "it isn't a response"
+            raise ValueError(msg) from exc
+
     def _take(self, kind: str, event: Mapping[str, Any]) -> str:
         match kind:
             case "response.output_text.delta":
@@ -199,12 +210,16 @@ class Response(Gathered):
             raise ServerError(response["error"])
         piece = ""
         self._model = as_text(response.get("model")) or self._model
-        spoke, called = self._text.tell(), {call.id for call in self._calls}
+        spoke, thought = self._text.tell(), self._reasoning.tell()
+        called = {call.id for call in self._calls}
         output: Any = response.get("output") or ()
         for index, item in enumerate(output):
             if item["type"] == "message" and not spoke:
                 for part in item["content"]:
                     piece += self._said(as_text(part.get("text")), as_text(part.get("refusal")))
+            elif item["type"] == "reasoning" and not thought:
+                parts = [*(item.get("summary") or ()), *(item.get("content") or ())]
+                self._said("", "", "\n\n".join(as_text(part.get("text")) for part in parts))
             elif not called or (item.get("call_id") or "") not in {"", *called}:
                 piece += self._take_item(index, item)
         details: Mapping[str, Any] = response.get("incomplete_details") or {}

@@ -12,7 +12,7 @@ except ImportError as exc:  # pragma: no cover
     raise ImportError(msg) from exc
 
 from mellea_like.backends.loop_clients import LoopClients
-from mellea_like.backends.openai_errors import Translator
+from mellea_like.backends.sdk_errors import Translator
 
 if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate

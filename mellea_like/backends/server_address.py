@@ -6,7 +6,17 @@ import hashlib
 import os
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-__all__ = ["OFFICIAL_URL", "Secret", "digest", "is_here", "split_url", "without_credentials"]
+from mellea_like.errors import AuthenticationFailed
+
+__all__ = [
+    "OFFICIAL_URL",
+    "Secret",
+    "digest",
+    "is_here",
+    "split_url",
+    "usable_key",
+    "without_credentials",
+]
 
 OFFICIAL_URL = "https://api.openai.com/v1"
 
@@ -53,3 +63,11 @@ def is_here(url: SplitResult) -> bool:
 def without_credentials(url: SplitResult) -> str:
     """Put a URL together without its user and password."""
     return urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2]))
+
+
+def usable_key(key: str) -> str:
+    """Make sure that a key can be sent in a header."""
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        msg = "the API key has a character that can't be sent in an HTTP header: check it"
+        raise AuthenticationFailed(msg)
+    return key

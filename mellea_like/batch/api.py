@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
@@ -17,6 +18,8 @@ from mellea_like.core.argument_checks import (
     takes,
     whole_number,
 )
+from mellea_like.core.backend import innermost
+from mellea_like.core.requirement import Requirement
 from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.sampling.base import BaseSamplingStrategy
 
@@ -28,9 +31,8 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.batch.progress import OnProgress
-    from mellea_like.core.backend import Options
+    from mellea_like.core.backend import Backend, Options
     from mellea_like.core.conversation import Action, Instruction, Message
-    from mellea_like.core.requirement import Requirement
     from mellea_like.core.tools import ToolSource
     from mellea_like.limits.budget import Budget
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
         concurrency: Required[int]
         requirements: Sequence[Requirement | str]
+        backend: Backend | None
         options: Options | Mapping[str, Any] | None
         budget: Budget | None
         in_order: bool
@@ -141,6 +144,7 @@ def sample_many(
     concurrency: int,
     action: Callable[[Any], Any] | None = None,
     requirements: Sequence[Requirement | str] = (),
+    backend: Backend | None = None,
     format: Any = None,
     options: Options | Mapping[str, Any] | None = None,
     budget: Budget | None = None,
@@ -181,6 +185,9 @@ def sample_many(
             in flight as the strategy's ``concurrency_budget``.
         action: makes the text or the action of an item. An exception that it raises ends the item.
         requirements: the requirements of each item, in addition to the strategy's.
+        backend: the model that generates, instead of the strategy's backend. `BatchJobs` has a
+            provider's batch API answer the requests, at half the price and within a day; it needs
+            ``order="breadth"`` and a journal.
         format: the type to parse replies to, as in `BaseSamplingStrategy.sample`.
         options: how to generate; the strategy's options fill in the rest.
         budget: the budget of all items together. When it is spent, no further item starts; those in
@@ -240,7 +247,8 @@ def sample_many(
     if not isinstance(strategy, BaseSamplingStrategy):
         msg = f"sample_many takes a strategy first, not {strategy!r}"
         raise TypeError(msg)
-    _check_order(order, strategy, journal)
+    of_jobs = _is_of_jobs(strategy, requirements, backend)
+    _check_order(order, strategy, journal, of_jobs=of_jobs)
     if action is not None and (not callable(action) or is_async(action) or not takes(action, 1)):
         msg = (
             f"action is a plain function of one item that gives a text or an action, not {action!r}"
@@ -259,6 +267,8 @@ def sample_many(
         requirements = (*requirements, replies.requirement)
     # Finds the mistakes that would be every item's, before the first one is sampled.
     given: dict[str, Any] = {"format": format, "options": options, "budget": budget}
+    if backend is not None:
+        given["backend"] = backend
     if tools or tool_choice is not None:
         given |= {"tools": tuple(tools), "tool_choice": tool_choice, "tool_rounds": tool_rounds}
     example = strategy.begin("an item", requirements, **given)
@@ -266,10 +276,16 @@ def sample_many(
     work = Work(strategy, tuple(requirements), action, given, example, replies, draws)
     identity: Mapping[str, Any] = {}
     if journal is not None:
-        identity = identity_of(strategy, requirements, action, format, options, settings)
+        identity = identity_of(
+            strategy, requirements, action, format, options, settings, backend=backend
+        )
         if example.tools is not None:
             identity = {**identity, "tools": example.tools}
     kind: Any = BreadthRun if order == "breadth" else BatchRun
+    if of_jobs:
+        from mellea_like.batch.jobs.run import JobsRun  # noqa: PLC0415 (few runs have jobs)
+
+        kind = JobsRun
     run: BatchRun[Any, Any] = kind(
         work,
         items,
@@ -284,15 +300,39 @@ def sample_many(
     return run
 
 
+def _is_of_jobs(
+    strategy: BaseSamplingStrategy,
+    requirements: Sequence[Requirement | str],
+    backend: Backend | None,
+) -> bool:
+    """Tell whether a model of a run answers by jobs."""
+    module = sys.modules.get("mellea_like.batch.jobs.backend")
+    if module is None:
+        return False  # Nobody has made one.
+    used = [backend, *strategy.settings.backends]
+    used += [r.judge for r in requirements if isinstance(r, Requirement)]
+    return any(isinstance(innermost(one), module.BatchJobs) for one in used if one is not None)
+
+
 def _check_order(
-    order: Order, strategy: BaseSamplingStrategy, journal: Journal | str | os.PathLike[str] | None
+    order: Order,
+    strategy: BaseSamplingStrategy,
+    journal: Journal | str | os.PathLike[str] | None,
+    *,
+    of_jobs: bool,
 ) -> None:
     if order not in get_args(Order):
         msg = f"order is 'depth' or 'breadth', not {order!r}"
         raise ValueError(msg)
+    if of_jobs and (order == "depth" or journal is None):
+        msg = (
+            "BatchJobs answers many items at a time, and its jobs outlive a crash: give"
+            " order='breadth' and journal='run.db'"
+        )
+        raise ValueError(msg)
     if order == "depth":
         return
-    why = why_not_in_rounds(strategy.settings)
+    why = why_not_in_rounds(strategy.settings, marks=of_jobs)
     if why is None and getattr(journal, "text", "all") != "all":
         why = "order='breadth' continues items from what the journal keeps: give it text='all'"
     if why is not None:

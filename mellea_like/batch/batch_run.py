@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self
 
 import anyio
+from anyio import to_thread
 from anyio.lowlevel import checkpoint
 from typing_extensions import TypeVar
 
@@ -22,11 +23,12 @@ from mellea_like.batch.item import (
     ended_by_error,
     replayed,
 )
+from mellea_like.batch.jobs import jobs_path
 from mellea_like.batch.journal.identity import digest_of
 from mellea_like.batch.journal.records import record_of
 from mellea_like.batch.progress import Progress, Reporter
 from mellea_like.batch.source import END, Source
-from mellea_like.core.display import add_note
+from mellea_like.core.display import add_note, plural
 from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError
 from mellea_like.runtime.event_loops import split_cancellation
@@ -34,11 +36,13 @@ from mellea_like.runtime.logs import warn
 from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+    from mellea_like.backends import JobState
     from mellea_like.batch.breadth_first import WaitingItem
     from mellea_like.batch.item import Work
     from mellea_like.batch.journal.journal import Journal, OpenJournal
@@ -134,6 +138,7 @@ class BatchRun(Generic[T, I]):
             usage=self._usage,
             replayed_usage=self._replayed_usage,
             elapsed=0.0 if self._stack is None else now - self._began,
+            jobs=self._jobs,
         )
 
     async def __aenter__(self) -> Self:
@@ -147,6 +152,7 @@ class BatchRun(Generic[T, I]):
                 self._open_journal = await stack.enter_async_context(
                     self._journal.open(self._identity)
                 )
+                await to_thread.run_sync(self._check_jobs, self._journal.path)
                 if self._work.unique is not None:
                     await self._work.unique.load(self._open_journal)
             self._began = anyio.current_time()
@@ -173,6 +179,20 @@ class BatchRun(Generic[T, I]):
         finally:
             if self._interrupt is not None:
                 raise self._interrupt
+
+    def _check_jobs(self, journal: Path) -> None:
+        """Refuse to ask again for what jobs of an earlier sitting are paid for."""
+        if not jobs_path(journal).exists():
+            return
+        from mellea_like.batch.jobs.store import jobs_under_way  # noqa: PLC0415 (few runs have jobs)
+
+        if count := jobs_under_way(journal):
+            msg = (
+                f"journal {journal}: {plural(count, 'job')} of this run may be at work at a"
+                " provider's batch API: resume it with BatchJobs (--batch-api), or cancel them"
+                f" first: mellea-like batch cancel {journal}"
+            )
+            raise JournalError(msg)
 
     def __aiter__(self) -> Self:
         return self
@@ -309,8 +329,10 @@ class BatchRun(Generic[T, I]):
 
     def _earlier(self, stored: StoredItem) -> WaitingItem:
         """Return an unfinished item with the draws that it continues from."""
-        several = not isinstance(self._work.strategy.settings.selection, str)
-        return earlier_draws(stored, self._work.format, several=several)
+        settings = self._work.strategy.settings
+        several = not isinstance(settings.selection, str)
+        broken = bool(settings.stages)
+        return earlier_draws(stored, self._work.format, several=several, broken=broken)
 
     def _resumed(self, job: Job, stored: StoredItem) -> Job:
         """Go on with an item where an earlier run left it, unless all its turns were spent."""
@@ -392,6 +414,11 @@ class BatchRun(Generic[T, I]):
 
     def _unpaid(self, job: Job) -> None:
         """Take note of an item whose next draw can't be paid for; by default nothing."""
+
+    @property
+    def _jobs(self) -> Sequence[JobState]:
+        """The jobs under way at a provider's batch API."""
+        return ()
 
     @property
     def _waiting_items(self) -> int:

@@ -36,9 +36,15 @@ _WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
-def why_not_in_rounds(settings: Settings) -> str | None:
-    """Explain why a call can't be left and continued between its draws; None if it can."""
-    return why_not_together(features_of(settings) | {"rounds": "order='breadth'"})
+def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
+    """Explain why a call can't be left and continued between its draws; None if it can.
+
+    If ``marks`` of draws are kept, scores are.
+    """
+    features = features_of(settings) | {"rounds": "order='breadth'"}
+    if marks:
+        features.pop("scored", None)
+    return why_not_together(features)
 
 
 class WaitingItem(NamedTuple):
@@ -51,12 +57,15 @@ class WaitingItem(NamedTuple):
     job: Job | None = None
 
 
-def earlier_draws(stored: StoredItem, format: Any, *, several: bool = False) -> WaitingItem:
+def earlier_draws(
+    stored: StoredItem, format: Any, *, several: bool = False, broken: bool = False
+) -> WaitingItem:
     """Return an unfinished item as one that waits: what is to be drawn again is left out.
 
-    That is what was cancelled, had a permanent error or passed at the end (for its result was not
-    kept, and without it one pass is no draw of ``several``); and all, where words are missing that
-    a repair or a selection could need.
+    That is what was cancelled, had a permanent error (but for those that only end a stage, if
+    ``broken`` draws count) or passed at the end (for its result was not kept, and without it one
+    pass is no draw of ``several``); and all, where words are missing that a repair or a selection
+    could need.
     """
     rows = standing(stored.slices)
     if any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS):
@@ -71,7 +80,7 @@ def earlier_draws(stored: StoredItem, format: Any, *, several: bool = False) -> 
         raise JournalError(msg) from exc
     while slices and not (
         (several and slices[-1].passed)
-        or (slices[-1].outcome in _TO_GO_ON and slices[-1].may_continue)
+        or (slices[-1].outcome in _TO_GO_ON and (broken or slices[-1].may_continue))
     ):
         slices.pop()
     # Where the attempt has rows that are left out, those drawn instead are another attempt's.
@@ -113,14 +122,14 @@ class Waiting:
         self._looked_up = -1
         self._block.clear()
 
-    async def find(self, item_id: int, draws: int) -> WaitingItem | None:
+    async def find(self, item_id: int, draws: int | None = None) -> WaitingItem | None:
         """Return an item if it waits and has so many draws; to be asked in the order of items."""
         item = self._here.get(item_id)
         if item is None and self._journal is not None:
             if item_id > self._looked_up:
                 await self._look_up(self._journal, item_id)
             item = self._block.get(item_id)
-        if item is None or len(item.slices) != draws:
+        if item is None or draws not in {None, len(item.slices)}:
             return None
         self._here.pop(item_id, None)
         self.count -= 1

@@ -72,11 +72,24 @@ class BreadthRun(BatchRun[T, I]):
     async def _take_items(self, send: MemoryObjectSendStream[Job]) -> None:
         self._waiting = Waiting(self._open_journal, self._earlier)
         await super()._take_items(send)
+        await self._take_further(send)
+
+    async def _take_further(self, send: MemoryObjectSendStream[Job]) -> None:
+        """Go through the items that wait, round after round."""
         for draws in range(1, self._work.strategy.settings.max_iterations):
             await self._settled()
             if not self._waiting.count:
                 break
-            await self._source.go_through(partial(self._take_waiting, send, draws))
+            await self._take_again(send, partial(self._waiting.find, draws=draws))
+
+    async def _take_again(
+        self,
+        send: MemoryObjectSendStream[Job],
+        find: Callable[[int], Awaitable[WaitingItem | None]],
+    ) -> None:
+        """Go through the source once more, for the items that are found."""
+        self._waiting.begin_round()
+        await self._source.go_through(partial(self._take_waiting, send, find))
 
     def _known(self, job: Job, stored: StoredItem) -> Job | None:
         if stored.result is not None and self._holds_back:
@@ -100,16 +113,14 @@ class BreadthRun(BatchRun[T, I]):
     async def _take_waiting(
         self,
         send: MemoryObjectSendStream[Job],
-        draws: int,
+        find: Callable[[int], Awaitable[WaitingItem | None]],
         next_item: Callable[[], Awaitable[Any]],
     ) -> None:
-        """Take the items that wait and have so many draws."""
-        waiting = self._waiting
-        waiting.begin_round()
+        """Take the items that wait and are found."""
         position = 0
         await self._window.acquire()
         while position < self._taken and (item := await next_item()) is not END:
-            found = await waiting.find(position, draws)
+            found = await find(position)
             if found is not None:
                 job, what = self._again(found, item)
                 if what is not None:
@@ -162,7 +173,7 @@ class BreadthRun(BatchRun[T, I]):
                 self._quiet.set()
 
     def _paused(self, job: Job, outcome: Paused) -> None:
-        slices = outcome.result.slices
+        slices = outcome.slices
         for slice_ in slices[len(job.earlier) :]:
             self._usage += slice_.usage
         kept = job._replace(call=outcome.call, earlier=slices)

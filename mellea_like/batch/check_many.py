@@ -6,15 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.api import sample_many
-from mellea_like.checking import GivenReply, strategy_for_checks
+from mellea_like.checking import GivenReply, several, strategy_for_checks
 from mellea_like.core.argument_checks import is_async, takes
-from mellea_like.core.requirement import Requirement
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 
     from mellea_like.batch.batch_run import BatchRun
-    from mellea_like.checking import ReplyLike
+    from mellea_like.checking import ReplyLike, Requirements
     from mellea_like.core.backend import Backend, Options
     from mellea_like.core.conversation import Action, Asked
 
@@ -23,7 +22,7 @@ __all__ = ["check_many"]
 
 def check_many(
     items: Iterable[Any] | AsyncIterable[Any],
-    requirements: Requirement | str | Sequence[Requirement | str] = (),
+    requirements: Requirements | Callable[[Any], Requirements] = (),
     *,
     concurrency: int,
     reply: Callable[[Any], ReplyLike] | None = None,
@@ -37,12 +36,15 @@ def check_many(
     """Check many replies, so many at a time; with a journal, a run can be resumed.
 
     It is `sample_many` with replies that exist already: ``async with`` it, and iterate over the
-    items, whose ``result.best`` is the record of the check. An item whose requirements could not be
-    decided is ``"errored"``.
+    items. ``CheckResult(item.result.slices[0])`` is the result of one item's check. An item
+    whose requirements could not be decided is ``"errored"``: its ``error`` says why, and the record
+    has the verdicts on the others. One that is no reply at all has no ``result``.
 
     Args:
         items: the replies, or anything that ``reply`` and ``action`` make replies and tasks of.
-        requirements: see `mellea_like.checking.check`.
+        requirements: as for `mellea_like.checking.check`; or a plain function that returns those of
+            an item, such as one with the right answer. A journal's run is the same one as long as
+            the function's name is: tell other versions apart by ``settings``.
         concurrency: how many replies are checked at a time.
         reply: returns the reply of an item; by default the item itself.
         action: returns the task that an item's reply answers; None if that is unknown.
@@ -50,8 +52,8 @@ def check_many(
         judge: see `mellea_like.checking.check`.
         validate_all: see `mellea_like.checking.check`.
         judge_options: how the judge generates, as for a strategy.
-        **arguments: ``budget``, ``in_order``, ``fail_fast``, ``journal``, ``keep_errors`` and
-            ``on_progress``, as for `sample_many`.
+        **arguments: ``budget``, ``in_order``, ``fail_fast``, ``journal``, ``keep_errors``,
+            ``settings`` and ``on_progress``, as for `sample_many`.
 
     Returns:
         The run.
@@ -61,21 +63,21 @@ def check_many(
         ValueError: an argument is wrong.
         RequirementError: a requirement needs a judge, and there is none.
     """
-    for name, function in (("reply", reply), ("action", action)):
+    own: Callable[[Any], Requirements] | None = None
+    if callable(requirements):
+        own, requirements = requirements, ()
+    for name, function in (("reply", reply), ("action", action), ("requirements", own)):
         if function is not None and (
             not callable(function) or is_async(function) or not takes(function, 1)
         ):
             msg = f"{name} is a plain function of one item, not {function!r}"
             raise TypeError(msg)
-    wanted: Sequence[Requirement | str] = (
-        [requirements] if isinstance(requirements, str | Requirement) else requirements
-    )
-    made: Callable[[Any], Action[Any]] = partial(_given, reply, action)
+    made: Callable[[Any], Action[Any]] = partial(_given, reply, action, own)
     run: BatchRun[Any, Any] = sample_many(
         strategy_for_checks(judge, validate_all=validate_all, judge_options=judge_options),
         items,
         action=made,
-        requirements=wanted,
+        requirements=several(requirements),
         format=format,
         concurrency=concurrency,
         **arguments,
@@ -86,9 +88,12 @@ def check_many(
 def _given(
     reply: Callable[[Any], ReplyLike] | None,
     action: Callable[[Any], Asked | Action[Any]] | None,
+    own: Callable[[Any], Requirements] | None,
     item: Any,
 ) -> GivenReply[Any]:
     """Return an item as an action whose reply exists."""
     return GivenReply(
-        item if reply is None else reply(item), None if action is None else action(item)
+        item if reply is None else reply(item),
+        None if action is None else action(item),
+        () if own is None else several(own(item)),
     )

@@ -132,6 +132,7 @@ class Job(NamedTuple):
     attempt: int = 1
     earlier: tuple[Slice, ...] = ()  # The draws that the item continues from.
     call: CallInRounds[Any] | None = None  # The call that it continues, if that was kept.
+    marks: dict[int, Any] | None = None  # What its selection made of draws, if that is kept.
 
     @property
     def spent(self) -> Usage:
@@ -140,10 +141,10 @@ class Job(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """An item whose draws of this round are made: its result so far, and its call."""
+    """An item whose draws of this round are made: all of its draws so far, and its call."""
 
-    result: SamplingResult[Any]
-    call: CallInRounds[Any] | None
+    slices: tuple[Slice, ...]
+    call: CallInRounds[Any] | None = None
 
 
 class Work(NamedTuple):
@@ -196,11 +197,15 @@ class Work(NamedTuple):
                 call = job.call
                 if call is None:
                     call = self.strategy.begin(
-                        action, self.requirements, earlier=job.earlier, **self.given
+                        action,
+                        self.requirements,
+                        earlier=job.earlier,
+                        marks=job.marks,
+                        **self.given,
                     )
                 result = await call.run(self.draws, heard=on_slice)
             if call.paused:
-                return Paused(result, call)
+                return Paused(result.slices, call)
             if self.draws is not None and result.stop_reason is StopReason.BUDGET:
                 # A vote would be over with the votes that there are; in breadth, it goes on later.
                 return LimitExceeded(result.stop_detail, result)

@@ -11,7 +11,9 @@ from mellea_like.core.generation import Usage
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from mellea_like.backends import JobState
 
 __all__ = ["OnProgress", "Progress", "Reporter"]
 
@@ -39,6 +41,7 @@ class Progress:
         usage: the cost of items done in this run, and of the draws of items that wait.
         replayed_usage: the earlier cost of items that came from the journal.
         elapsed: seconds since the run began.
+        jobs: the jobs under way at a provider's batch API, as they were last seen; see `BatchJobs`.
     """
 
     total: int | None = None
@@ -54,6 +57,7 @@ class Progress:
     replayed_usage: Usage = Usage()
     elapsed: float = 0.0
     waiting: int = 0
+    jobs: Sequence[JobState] = ()
 
     @property
     def rate(self) -> float:

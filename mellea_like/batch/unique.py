@@ -125,7 +125,7 @@ class UniqueReplies:
             if isinstance(outcome, SamplingResult):
                 kept = {winner.iteration for winner in outcome.winners}
             elif outcome is not None and not isinstance(outcome, Exception):
-                kept = {s.iteration for s in outcome.result.slices if s.passed}
+                kept = {s.iteration for s in outcome.slices if s.passed}
                 waits = bool(kept)  # Replies that passed compete in a later round.
             for iteration in reserved - kept:
                 self.release(job.id, iteration)

@@ -29,6 +29,14 @@ COMMANDS = {
         "batch.options.BatchOptions",
         "Ask a model about every row of a file: many at a time, and each until its reply is good.",
     ),
+    "batch status": (
+        "batch.status.StatusOptions",
+        "Show the jobs of a run at a provider's batch API.",
+    ),
+    "batch cancel": (
+        "batch.cancel.CancelOptions",
+        "Cancel the jobs of a run, and keep what they have answered.",
+    ),
     "check": (
         "check.CheckOptions",
         "Check a file of replies that exist already, and draw nothing.",
@@ -70,6 +78,12 @@ class Commands(TyperGroup):
         if self.listing or cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         return command(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: D102 (click's)
+        two = " ".join(args[:2])
+        if len(args) > 1 and two in COMMANDS:  # A file of that name can be called ./status.
+            return two, self.get_command(ctx, two), args[2:]
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: D102 (click's)
         self.listing = True

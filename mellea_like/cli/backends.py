@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import core_schema
 
@@ -14,7 +14,7 @@ from mellea_like.cli.option_fields import option_names, read_section
 from mellea_like.cli.standard_streams import warn
 from mellea_like.core.backend import Options
 from mellea_like.core.format import check_format
-from mellea_like.core.prices import is_version
+from mellea_like.core.prices import IN_A_JOB, is_version
 from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.sampling.escalate import ExpectedCost
@@ -29,8 +29,10 @@ from mellea_like.specification.upstream import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from mellea_like.cli.batch.jobs import JobsUpstream
     from mellea_like.cli.draw_options import BackendName, DrawOptions
     from mellea_like.core.backend import Backend
     from mellea_like.core.prices import Price
@@ -77,7 +79,10 @@ class Backends:
     @property
     def price(self) -> Price | None:
         """The price of tokens, if all models have the same one."""
-        return None if self._bigger else self._spec.price
+        price = None if self._bigger else self._spec.price
+        if price is None or self.kind != "jobs":
+            return price
+        return None if self._spec.asks_directly else price.halved()
 
     def prices(self, models: Iterable[str | None]) -> dict[str, Price] | None:
         """Give the price of each model whose name is known; None without ``--price``."""
@@ -111,7 +116,7 @@ class Backends:
         async with AsyncExitStack() as stack:
             try:
                 opened = [
-                    await stack.enter_async_context(open_upstream(spec, follow_redirects=True))
+                    await stack.enter_async_context(_opened(spec))
                     for spec in (self._spec, self._judge, *self._bigger)
                     if spec is not None
                 ]
@@ -123,9 +128,11 @@ class Backends:
                 msg = f"--corpus: {exc}" if self.kind == "markov" else f"--{exc}"
                 raise Problem(msg) from exc
             places: list[Any] = opened[len(opened) - len(self._bigger) :]
-            further = (f"Then {one.model} at {one.base_url}." for one in places)
+            further = (f"Then {self._place(one)}." for one in places)
             self.description = " ".join([self._describe(opened[0]), *further])
-            self.models = [getattr(one, "model", None) for one in opened]
+            # A model costs half as much in a job, wherever its price is looked up.
+            models = (getattr(one, "model", None) for one in opened)
+            self.models = [model and model.removesuffix(IN_A_JOB) for model in models]
             limits = self._spec.make_limits(self._store, "this run")
             self._opened = [LimitedBackend(one, *limits) if limits else one for one in opened]
             if options.cache is not None:
@@ -174,8 +181,15 @@ class Backends:
             settings["after"] = ExpectedCost(self.prices(self.models) or {})
         return spec.make_strategy(backend, stages, judge=judge, **settings)
 
+    def _place(self, backend: Any) -> str:
+        """Name a bigger model and its server."""
+        place = getattr(backend, "base_url", None) or backend.api.where
+        return f"{backend.model} at {place}"
+
     def _describe(self, backend: Any) -> str:
         """Describe the backend."""
+        if self.kind == "jobs":
+            return f"{self._spec.api}'s batch API, {self._spec.model} at {backend.api.where}."
         match self._spec:
             case OpenAIUpstream():
                 model = backend.model or "the server's first model"
@@ -184,22 +198,23 @@ class Backends:
                 return f"llama, {self._spec.gguf.name} in its own llama.cpp server."
             case ProviderUpstream():
                 return f"pydantic-ai, {self._spec.model}."
-            case MarkovUpstream():
+            case _:
                 return (
                     "markov, a small Markov chain text generator that understands nothing;"
                     " for a real model see --backend."
                 )
 
-    def _check_options(self, kind: BackendName) -> None:
+    def _check_options(self, kind: str) -> None:
         options = self._options
         for option, given, only in (
-            ("--model", options.model, ("openai", "pydantic-ai")),
-            ("--base-url", options.base_url, ("openai",)),
+            ("--model", options.model, ("openai", "pydantic-ai", "jobs")),
+            ("--base-url", options.base_url, ("openai", "jobs")),
             ("--gguf", options.gguf, ("llama",)),
             ("--corpus", options.corpus, ("markov",)),
         ):
             if given and kind not in only:
-                msg = f"{option} goes with --backend {' or '.join(only)}, not with --backend {kind}"
+                known = " or ".join(one for one in only if one != "jobs")
+                msg = f"{option} goes with --backend {known}, not with --backend {kind}"
                 raise Problem(msg, Exit.USAGE)
         if kind == "llama" and options.gguf is None:
             msg = "--backend llama needs a model file: --gguf FILE"
@@ -218,12 +233,12 @@ class Backends:
             )
             raise Problem(msg, Exit.USAGE)
 
-    def _read_spec(
-        self, kind: BackendName
-    ) -> OpenAIUpstream | LlamaUpstream | MarkovUpstream | ProviderUpstream:
+    def _read_spec(self, kind: BackendName | Literal["jobs"]) -> Any:
         options, names = self._options, option_names(type(self._options))
         limits = {name: getattr(options, name) for name in LIMITS}
         match kind:
+            case "jobs":
+                return self._read_jobs(options.model, options.base_url, options.price)
             case "openai":
                 return openai_upstream(options.model, options.base_url, names, **limits)
             case "llama":
@@ -235,11 +250,25 @@ class Backends:
                     raise Problem(msg, Exit.USAGE)
                 provider = {"kind": kind, "model": options.model, **limits}
                 return read_section(ProviderUpstream, provider, names)
-            case "markov":
+            case _:
                 markov = {"kind": "markov", "corpus": tuple(options.corpus), **limits}
                 return read_section(MarkovUpstream, markov, names)
 
-    def _read_bigger(self, given: Mapping[str, Any]) -> OpenAIUpstream:
+    def _read_jobs(self, model: Any, base_url: Any, price: Any) -> JobsUpstream:
+        from mellea_like.cli.batch.jobs import JobsUpstream  # noqa: PLC0415 (few runs have jobs)
+
+        options: Any = self._options
+        given: dict[str, Any] = {"kind": "jobs", "api": options.batch_api}
+        names = option_names(type(self._options)) | {"api": "--batch-api"}
+        for name in JobsUpstream.model_fields.keys() & names.keys() - given.keys():
+            given[name] = getattr(options, name)
+        given |= {"model": model, "base_url": base_url, "price": price}
+        return read_section(JobsUpstream, given, names)
+
+    def _read_bigger(self, given: Mapping[str, Any]) -> OpenAIUpstream | JobsUpstream:
+        if self.kind == "jobs":
+            url = given.get("base_url", self._options.base_url)
+            return self._read_jobs(given["model"], url, given.get("price"))
         names = {one: f"--escalate {given['model']}: {one}" for one in ("model", "price")}
         names["base_url"] = "--base-url"
         url = given.get("base_url", self._options.base_url)
@@ -290,8 +319,18 @@ class Backends:
         return openai_upstream(options.judge_model, url, {"model": "--judge-model", "base_url": at})
 
 
-def _named(options: DrawOptions) -> BackendName | None:
+def _opened(spec: Any) -> AbstractAsyncContextManager[Any]:
+    if spec.kind == "jobs":
+        from mellea_like.cli.batch.jobs import open_jobs  # noqa: PLC0415 (few runs have jobs)
+
+        return open_jobs(spec)
+    return open_upstream(spec, follow_redirects=True)
+
+
+def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:
     """Return the backend that the user named, or that the other options imply."""
+    if getattr(options, "batch_api", None) is not None:
+        return "jobs"
     if options.backend is not None:
         return options.backend
     if options.gguf is not None:

@@ -10,21 +10,27 @@ from functools import cached_property
 from pathlib import Path  # noqa: TC003 (Typer reads the annotations)
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from mellea_like.batch import Journal, check_many
-from mellea_like.batch.rows.formats import whole
+from mellea_like.batch.rows.formats import BadRow, whole
 from mellea_like.cli.backends import openai_upstream
 from mellea_like.cli.batch.output import Output, ReaderLeft
+from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import JUDGING, parse_judge_options, requirements_of
-from mellea_like.cli.errors import code_of, logs, problems_of, report
+from mellea_like.cli.errors import code_of, in_options, logs, problems_of, report
 from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.judge_budget import BUDGET, PRICE, judge_budget, read_judge_price
 from mellea_like.cli.option_fields import argument, option, option_names, read_section
+from mellea_like.cli.outages import watched_servers
 from mellea_like.cli.reply_rows import REPLIES, STANDARD, field_of, opened, rows_of
 from mellea_like.cli.standard_streams import one_line, printable, warn
 from mellea_like.core.display import plural
 from mellea_like.core.generation import Usage
 from mellea_like.core.validation import ValidationStatus
-from mellea_like.errors import AuthenticationFailed
+from mellea_like.errors import AuthenticationFailed, LimitExceeded
+from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.requirements.expressions import CHECK_FORMS, CODE_FORMS, is_code_check
 from mellea_like.specification.strategy import StrategySpec
 from mellea_like.specification.upstream import open_upstream
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from mellea_like.batch import ItemResult
     from mellea_like.cli.signals import SignalHandler
     from mellea_like.core.backend import Backend
+    from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
 HELP = """Check a file of replies that exist already, and draw nothing.
@@ -68,7 +75,8 @@ class CheckOptions:
     checks: list[str] = option(
         list,
         "--check EXPR",
-        f"A check: {'  '.join(CHECK_FORMS)}. Repeatable.\n\nChecks that run code, in a sandbox:"
+        f"A check: {'  '.join(CHECK_FORMS)}. A template of it is filled in for each row, as in"
+        " 'contains:{{ answer }}'. Repeatable.\n\nChecks that run code, in a sandbox:"
         f" {'  '.join(CODE_FORMS)}.",
         CHECKS,
     )
@@ -99,6 +107,8 @@ class CheckOptions:
         f"An option of the judge's requests: {', '.join(JUDGING)}, or extra.FIELD. Repeatable.",
         JUDGE,
     )
+    budget: list[str] = option(list, *BUDGET)
+    price: str | None = option(None, *PRICE)
     parallel: int = option(16, "--parallel N", "How many rows are checked at a time.", min=1)
     journal: Path | None = option(
         None,
@@ -121,11 +131,21 @@ class CheckOptions:
         """The requirements as a specification."""
         given = {
             "requirements": self.requirements,
-            "checks": [one for one in self.checks if not is_code_check(one)],
+            "checks": [one for one in self.fixed_checks if not is_code_check(one)],
             "json_schema": self.json_schema and str(self.json_schema),
             "judge_options": parse_judge_options(self.judge_option),
         }
         return read_section(StrategySpec, given, option_names(type(self)))
+
+    @property
+    def row_checks(self) -> list[str]:
+        """Checks that are templates, filled in for each row."""
+        return [one for one in self.checks if "{{" in one]
+
+    @property
+    def fixed_checks(self) -> list[str]:
+        """Checks that are the same for all rows."""
+        return [one for one in self.checks if "{{" not in one]
 
 
 def run(options: CheckOptions, signals: SignalHandler) -> int:
@@ -154,8 +174,11 @@ class _Checks:
 
     def __init__(self, options: CheckOptions) -> None:
         self._options = options
-        self._requirements = requirements_of(options.spec, options.checks, options.json_schema)
-        if not self._requirements:
+        self._requirements = requirements_of(
+            options.spec, options.fixed_checks, options.json_schema
+        )
+        self._template = PromptTemplate(None, checks=options.row_checks)
+        if not self._requirements and not options.row_checks:
             msg = "there is nothing to check: add --check, --require or --schema"
             raise Problem(msg, Exit.USAGE)
         judged = [r.description for r in self._requirements if r.judged]
@@ -174,7 +197,17 @@ class _Checks:
             if judged
             else None
         )
-        self._counts = [_Count(r.name) for r in self._requirements]
+        self._price = read_judge_price(options.price)
+        if not judged and (options.budget or options.price):
+            msg = "--budget and --price are for judges: add --require TEXT"
+            raise Problem(msg, Exit.USAGE)
+        self._judge_options = options.spec.judge_options.model_dump(exclude_unset=True)
+        self._budget = judge_budget(
+            options.budget, self._price, [options.judge], self._judge_options
+        )
+        self._counts = [_Count(name) for name in options.row_checks]
+        self._counts += [_Count(r.name) for r in self._requirements]
+        """In the order of the verdicts, which begin with those of the row's own checks."""
         self._statuses: Counter[str] = Counter()
         self._unread = 0
         self._wrong: list[tuple[int, str]] = []
@@ -191,13 +224,19 @@ class _Checks:
     def run(self, signals: SignalHandler) -> int:
         """Check the rows, and show what came of them."""
         signals.last_words = lambda: f"Interrupted after {plural(self._statuses.total(), 'row')}."
-        signals.run(self._check_all)
-        options = self._options
-        if not self._statuses.total():
+        options, spent = self._options, None
+        try:
+            signals.run(self._check_all)
+        except LimitExceeded as error:
+            spent = error
+        if not self._statuses.total() and spent is None:
             msg = f"{options.source} has no rows"
             raise Problem(msg)
         if options.output != STANDARD and not options.quiet:
             self._show()
+        if spent is not None:
+            warn(f"mellea-like: stopped before the end: {in_options(str(spent))}")
+            return Exit.NOTHING_PASSED
         passed = self._statuses["passed"] == self._statuses.total()
         return Exit.PASSED if passed else Exit.NOTHING_PASSED
 
@@ -210,24 +249,28 @@ class _Checks:
                     open_upstream(self._judge, follow_redirects=True)
                 )
             file = stack.enter_context(opened(options.source))
+            gates = [] if judge is None else [gate_of(judge)]
+            await stack.enter_async_context(watched_servers(lambda: gates, warn))
             results = await stack.enter_async_context(
                 check_many(
                     rows_of(options.source, file),
-                    self._requirements,
+                    self._row_checks if options.row_checks else self._requirements,
                     concurrency=options.parallel,
                     reply=self._reply,
                     action=None if options.prompt is None else self._task,
                     judge=judge,
-                    judge_options=options.spec.judge_options.model_dump(exclude_unset=True),
+                    judge_options=self._judge_options,
+                    budget=self._budget,
                     validate_all=options.every,
                     journal=None if options.journal is None else Journal(options.journal),
                     keep_errors=False,  # The next run checks those again.
+                    settings=self._settings,
                     in_order=True,
                 )
             )
             if self._output is not None:
                 self._output.begin(None, at_once=True)
-                stack.push_async_callback(self._output.close, keep=True)
+                stack.push_async_callback(self._close, self._output)
             view = None if options.quiet else live_view(self._progress)
             if view is not None:
                 stack.enter_context(view)
@@ -238,6 +281,22 @@ class _Checks:
                 self._count(item)
                 if self._output is not None:
                     await self._output.write(_record(item))
+
+    async def _close(self, output: Output) -> None:
+        with anyio.CancelScope(shield=True):
+            await output.close(keep=True)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """What a journal's run has to have in common with the next one."""
+        checks = self._options.row_checks
+        return {"checks": [*checks, *self._options.fixed_checks]} if checks else {}
+
+    def _row_checks(self, row: Any) -> list[Requirement]:
+        try:
+            return [*self._template.requirements_of(row), *self._requirements]
+        except BadRow as exc:
+            raise Problem(str(exc).removeprefix(f"line {row.number}: ")) from exc
 
     def _progress(self, _: Console) -> RenderableType:
         return f"{plural(self._statuses.total(), 'row')} checked"
@@ -254,7 +313,7 @@ class _Checks:
         self._statuses[item.status] += 1
         self._usage += item.usage
         problems = [] if item.error is None else [str(item.error)]
-        record = None if item.result is None else item.result.best
+        record = _slice_of(item)
         if record is not None:
             problems = problems_of(record)
             self._unread += not record.verdicts
@@ -284,11 +343,18 @@ class _Checks:
             line += f"; {plural(self._unread, 'row')} could not be read as a whole reply"
         if self._usage.requests:
             line += f"; {self._usage}"
+            if self._price is not None:
+                line += f", {self._price.cost(self._usage):.4g} {self._price.currency}"
         console.print(f"{line}.", soft_wrap=True)
         for number, problem in self._wrong:
             console.print(f"row {number}: {printable(problem)}", soft_wrap=True)
         if more := total - self._statuses["passed"] - len(self._wrong):
             console.print(f"... and {plural(more, 'more row')}.")
+
+
+def _slice_of(item: ItemResult[Any]) -> Slice | None:
+    """Return the record of a row's check; None if it could not be begun."""
+    return None if item.result is None else item.result.slices[0]
 
 
 def _number(item: ItemResult[Any]) -> int:
@@ -298,7 +364,7 @@ def _number(item: ItemResult[Any]) -> int:
 
 def _record(item: ItemResult[Any]) -> dict[str, Any]:
     """Return a row with its verdicts."""
-    record: Slice | None = None if item.result is None else item.result.best
+    record = _slice_of(item)
     return {
         **whole(dict(item.item)),
         "status": item.status,

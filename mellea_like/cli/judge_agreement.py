@@ -21,13 +21,15 @@ from mellea_like.agreement import (
 )
 from mellea_like.cli.backends import openai_upstream
 from mellea_like.cli.console import live_view
-from mellea_like.cli.draw_options import JUDGING, parse_judge_options
-from mellea_like.cli.errors import code_of, logs, report
+from mellea_like.cli.draw_options import JUDGING, parse_budget, parse_judge_options
+from mellea_like.cli.errors import code_of, in_options, logs, report
 from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.cli.judge_budget import BUDGET, PRICE, judge_budget, read_judge_price
 from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names, read_section
 from mellea_like.cli.reply_rows import REPLIES, field_of, opened, rows_of
-from mellea_like.cli.standard_streams import one_line, printable
+from mellea_like.cli.standard_streams import one_line, printable, warn
 from mellea_like.core.display import plural
+from mellea_like.errors import LimitExceeded
 from mellea_like.specification.strategy import StrategySpec
 from mellea_like.specification.upstream import open_upstream
 
@@ -112,6 +114,8 @@ class JudgeAgreementOptions:
         1, "--repeats N", "Ask each judge so often, to see if it agrees with itself.", JUDGE, min=1
     )
     parallel: int = option(16, "--parallel N", "How many rows are judged at a time.", JUDGE, min=1)
+    budget: list[str] = option(list, *BUDGET)
+    price: str | None = option(None, *PRICE)
     label: str = option("label", "--label FIELD", "The field that holds the label.")
     reply: str | None = option(
         None,
@@ -136,6 +140,9 @@ def run(options: JudgeAgreementOptions, signals: SignalHandler) -> int:
     with logs(debug=options.debug):
         try:
             return _Measurement(options).run(signals)
+        except LimitExceeded as error:
+            warn(f"mellea-like: stopped before the end: {in_options(str(error))}")
+            return Exit.SETUP
         except Exception as error:  # noqa: BLE001 (told in a sentence; shown with --debug)
             report(error, debug=options.debug)
             return code_of(error)
@@ -160,6 +167,9 @@ class _Measurement:
             if options.score and options.judge_option:
                 msg = "--judge-option is for --require and --compare"
                 raise Problem(msg, Exit.USAGE)
+            if options.score and parse_budget(options.budget).keys() & {"money", "output_tokens"}:
+                msg = "with --score, --budget takes requests and input-tokens"
+                raise Problem(msg, Exit.USAGE)
         if not 0 < options.confidence < 1:
             msg = f"--confidence lies between 0 and 1, not {options.confidence:g}"
             raise Problem(msg, Exit.USAGE)
@@ -171,6 +181,8 @@ class _Measurement:
         self._upstreams = {
             model: openai_upstream(model, options.judge_base_url, names) for model in options.judge
         }
+        self._price = read_judge_price(options.price)
+        self._budget = judge_budget(options.budget, self._price, options.judge, self._judge_options)
         self._done = 0
 
     def run(self, signals: SignalHandler) -> int:
@@ -193,6 +205,8 @@ class _Measurement:
             sys.stdout.write(json.dumps(_as_json(found[0]), indent=2) + "\n")
         else:
             sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(found[0])))
+            if self._price is not None:
+                sys.stdout.write(f"{self._price.cost(found[0].usage):.4g} {self._price.currency}\n")
         reasons = _without_any(found[0])
         if reasons:
             msg = f"nothing was decided: {one_line(reasons)}"
@@ -232,6 +246,7 @@ class _Measurement:
                 "confidence": options.confidence,
                 "concurrency": options.parallel,
                 "on_row": self._count,
+                "budget": self._budget,
             }
             if options.compare:
                 return await comparison_agreement(

@@ -5,31 +5,26 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, TextIO
 
 from mellea_like.cli.exit_codes import Problem
+from mellea_like.core.display import UNSAFE, one_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Control characters other than tab and newline, DEL and C1, line separators that terminals take for
-# anything, marks that turn the direction of writing, and halves of characters.
-UNSAFE = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
-
-def printable(text: str) -> str:
-    r"""Replace control characters by escapes, such as ``\x1b``."""
-    return UNSAFE.sub(_escaped, text.replace("\r\n", "\n"))
-
-
-def one_line(text: str, limit: int = 500) -> str:
-    """Make a text fit in one line of a terminal."""
-    line = " ".join(printable(text[: 4 * limit]).split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+__all__ = [
+    "UNSAFE",
+    "is_terminal",
+    "one_line",
+    "printable",
+    "ready_streams",
+    "silence",
+    "warn",
+    "write",
+    "write_output",
+]
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -68,11 +63,6 @@ def warn(lines: str | Iterable[str]) -> None:
     for line in [lines] if isinstance(lines, str) else lines:
         with contextlib.suppress(OSError):
             write(printable(line) + "\n", sys.stderr)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"  # noqa: PLR2004 (one byte)
 
 
 def silence(stream: TextIO) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import reprlib
 from dataclasses import fields
 from itertools import islice
@@ -19,6 +20,12 @@ MOST_CHARACTERS = 2000
 MOST_REASONS = 20
 """The most reasons in one prompt or message."""
 
+# Control characters other than tab and newline, DEL and C1, line separators that terminals take for
+# anything, marks that turn the direction of writing, and halves of characters.
+UNSAFE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = CHARACTERS
 _short.maxtuple = _short.maxlist = 3
@@ -33,6 +40,22 @@ def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
     """Shorten a text for prompts, logs and messages to its beginning."""
     more = len(text) - most
     return text if more <= 0 else f"{text[:most]}… ({more:,} more characters)"
+
+
+def printable(text: str) -> str:
+    r"""Replace control characters by escapes, such as ``\x1b``."""
+    return UNSAFE.sub(_escaped, text.replace("\r\n", "\n"))
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """Make a text fit in one line of a terminal."""
+    line = " ".join(printable(text[: 4 * limit]).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"  # noqa: PLR2004 (one byte)
 
 
 def excerpt(text: str) -> str:

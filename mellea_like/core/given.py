@@ -33,23 +33,31 @@ class GivenReply(Generic[T]):
         reply: the reply.
         action: the task that it answers, as for ``sample``; None if that is unknown. Judges see it,
             it may have requirements, and it reads the reply.
+        requirements: further requirements of this reply.
 
     Raises:
         TypeError: the reply or the action is of the wrong type.
         ValueError: a dictionary is neither a message nor a completion.
     """
 
-    def __init__(self, reply: object, action: Asked | Action[T] | None = None) -> None:
+    def __init__(
+        self,
+        reply: object,
+        action: Asked | Action[T] | None = None,
+        requirements: Sequence[Requirement | str] = (),
+    ) -> None:
         self.reply = as_reply(reply)
         self.action: Action[Any] | None = None if action is None else as_action(action)
+        self._own = tuple(requirements)
 
     def __repr__(self) -> str:
         return f"GivenReply({self.reply!r}, {self.action!r})"
 
     @property
     def requirements(self) -> Sequence[Requirement | str]:
-        """The requirements of the task."""
-        return getattr(self.action, "requirements", ())
+        """The requirements of the task, and those of this reply."""
+        of_task: Sequence[Requirement | str] = getattr(self.action, "requirements", ())
+        return (*of_task, *self._own) if self._own else of_task
 
     def render(self, context: Context) -> Sequence[Message]:
         """Return the messages that the reply answers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Usage
 
 __all__ = [
+    "IN_A_JOB",
     "Price",
     "checked_prices",
     "cost",
@@ -30,6 +31,10 @@ PER = 1_000_000
 
 SNAPSHOT = re.compile(r"(?P<model>.+)[-@](?:\d{4}-\d{2}-\d{2}|\d{8})")
 """A model's name with the date of one of its versions."""
+
+
+IN_A_JOB = ":batch"
+"""The end of a model's name in records of what it did in a job of a provider's batch API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,11 @@ class Price:
         if self.cached_input is not None:
             spent += usage.cached_input_tokens * (self.cached_input - self.input)
         return spent / PER
+
+    def halved(self) -> Price:
+        """Return half the price: that of the same tokens in a job of a provider's batch API."""
+        cached = None if self.cached_input is None else self.cached_input / 2
+        return replace(self, input=self.input / 2, output=self.output / 2, cached_input=cached)
 
     def as_list(self) -> list[float | str | None]:
         """Return the price as plain data, which `from_list` reads."""
@@ -124,13 +134,22 @@ def is_version(model: str, of: str) -> bool:
 
 
 def price_for(model: str | None, prices: Mapping[str, Price]) -> Price | None:
-    """Find a model's price."""
+    """Find a model's price.
+
+    A model in a batch job, such as ``"gpt-5-mini:batch"``, costs half as much as the model, unless
+    the table has a price of its own for it: OpenAI, Azure, Anthropic and Mistral all sell it so.
+    """
     if model is None:
         return None
-    price = prices.get(model)
-    if price is None and (snapshot := SNAPSHOT.fullmatch(model)):
-        price = prices.get(snapshot["model"])
-    return price
+    base = model.removesuffix(IN_A_JOB)
+    snapshot = SNAPSHOT.fullmatch(base)
+    names = (base,) if snapshot is None else (base, snapshot["model"])
+    if base != model:
+        own = next((prices[f"{n}{IN_A_JOB}"] for n in names if f"{n}{IN_A_JOB}" in prices), None)
+        if own is not None:
+            return own
+    price = next((prices[name] for name in names if name in prices), None)
+    return price.halved() if price is not None and base != model else price
 
 
 def cost(usage: Usage, model: str | None, prices: Mapping[str, Price]) -> float:

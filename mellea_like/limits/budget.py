@@ -571,17 +571,26 @@ class Budgets:
 def within_budgets(
     backend: Backend, budgets: Sequence[Budget], kind: Callable[..., Budgets] = Budgets
 ) -> Backend:
-    """Return a backend that keeps to budgets, as one limit: one around it, or itself.
+    """Return a backend that keeps to budgets, as one limit.
 
     Those that the backend keeps to by itself are left out: they would be charged twice, and at the
     last request wait for themselves.
+
+    Args:
+        backend: the backend.
+        budgets: the budgets.
+        kind: makes the limit of the budgets.
+
+    Returns:
+        A backend around it, or the backend itself if no budget is left.
     """
     outside = kind(*budgets)
     inside: set[Budget] = set()
     around = [backend]
     while around:
         inner: Any = around.pop()
-        for limit in inner.limits if isinstance(inner, LimitedBackend) else ():
+        # A backend that keeps to budgets in a way of its own says so likewise.
+        for limit in getattr(inner, "limits", ()):
             if isinstance(limit, Budget):
                 inside.update(limit.chain)
             elif isinstance(limit, Budgets):

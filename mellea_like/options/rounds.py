@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.conversation import Instruction, Message
 from mellea_like.core.recorded import RecordedAction
 from mellea_like.kernel.ports import Ask, Option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, MutableMapping, Sequence
 
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Next
@@ -28,6 +28,8 @@ class Rounds(Option):
     Args:
         earlier: the slices of earlier rounds, in the order they were recorded.
         heard: is given each new slice in the step that records it; None for no one.
+        marks: the marks of the earlier draws, by iteration, to which a selection adds those of new
+            ones; None if they aren't kept.
     """
 
     paused = False
@@ -37,10 +39,14 @@ class Rounds(Option):
     _kept: Ask | None = None
 
     def __init__(
-        self, earlier: Sequence[Slice] = (), heard: Callable[[Slice], None] | None = None
+        self,
+        earlier: Sequence[Slice] = (),
+        heard: Callable[[Slice], None] | None = None,
+        marks: MutableMapping[int, Any] | None = None,
     ) -> None:
         self.before = earlier[-1].ended_at if earlier else 0.0
         self.heard = heard
+        self.marks = marks
         self._earlier = {slice_.iteration: slice_ for slice_ in earlier}
 
     @property

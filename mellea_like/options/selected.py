@@ -17,7 +17,7 @@ from mellea_like.requirements.staged_validation import errored
 from mellea_like.selections.base import SelectionFacts, SelectionState, unjudged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, MutableMapping, Sequence
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.requirement import Requirement
@@ -37,15 +37,21 @@ class Selected(Option):
         selection: the configuration.
         state: its state in this call.
         budgets: those of the call, in which a scorer's requests have to fit, too.
+        marks: the marks of earlier draws, by iteration, which are kept; None to keep none.
     """
 
     def __init__(
-        self, selection: BaseSelection, state: SelectionState, budgets: Sequence[Budget]
+        self,
+        selection: BaseSelection,
+        state: SelectionState,
+        budgets: Sequence[Budget],
+        marks: MutableMapping[int, Any] | None = None,
     ) -> None:
         self.state = state
         self._name = type(selection).__name__
         self._mark = selection.mark
-        self._marks: dict[int, Any] = {}
+        self._marks: MutableMapping[int, Any] = {} if marks is None else marks
+        self._keeps = marks is not None
         self._budgets = tuple(budgets)
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
@@ -89,7 +95,7 @@ class Selected(Option):
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Let the selection hear a draw; it may decide the call."""
-        mark = self._marks.pop(slice_.iteration, None)
+        mark = (self._marks.get if self._keeps else self._marks.pop)(slice_.iteration, None)
         if mark is None and self._mark is not None and slice_.passed:
             mark = self._mark_again(slice_)
         return Ruling(over=True) if self.state.hear(slice_, mark) else None

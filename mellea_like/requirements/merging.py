@@ -80,8 +80,9 @@ def check_judge(requirement: Requirement, default: Backend) -> None:
         return
     judge = default if requirement.judge is None else as_backend(requirement.judge, "judge")
     if not can_judge(judge):
+        unfit = getattr(judge, "unfit", f"{type(judge).__name__} can't judge")
         msg = (
-            f"requirement {requirement.description!r} needs a judge, and {type(judge).__name__}"
-            " can't judge: give judge=... a backend that can, or the requirement a validator"
+            f"requirement {requirement.description!r} needs a judge, and {unfit}: give judge=... a"
+            " backend that can, or the requirement a validator"
         )
         raise RequirementError(msg, requirement=requirement.name)

@@ -27,7 +27,7 @@ from mellea_like.sampling.prepare import (
 from mellea_like.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
     from typing import Unpack
 
     from typing_extensions import TypeForm
@@ -354,6 +354,7 @@ class BaseSamplingStrategy:
         requirements: Sequence[Requirement | str] = (),
         *,
         earlier: Sequence[Slice] = (),
+        marks: MutableMapping[int, Any] | None = None,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
         **arguments: Any,
     ) -> CallInRounds[Any]:
@@ -366,7 +367,9 @@ class BaseSamplingStrategy:
             action: see `sample`.
             requirements: see `sample`.
             earlier: the slices that the call has recorded before, in their order. It is for calls
-                of one lane, without a schedule and stages.
+                of one lane, without a schedule and budgets of stages.
+            marks: for a selection that keeps scores: what it made of the earlier slices that
+                passed, by iteration; the call adds what it makes of new ones.
             on_slice: see `sample`.
             **arguments: see `sample`.
 
@@ -383,7 +386,7 @@ class BaseSamplingStrategy:
 
         inputs = prepare_call(self.__settings, action, requirements, **arguments)
         _check_on_slice(on_slice)
-        return CallInRounds(self, inputs, on_slice, earlier)
+        return CallInRounds(self, inputs, on_slice, earlier, marks)
 
     @overload
     def stream(

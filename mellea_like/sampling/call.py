@@ -14,7 +14,7 @@ from mellea_like.core.generation import Usage
 from mellea_like.core.prices import cost, price_for
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
+from mellea_like.errors import HookError, LimitExceeded, RequirementError, SamplingFailed
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.plugins import snapshot
 from mellea_like.hooks.types import HookType
@@ -40,6 +40,8 @@ __all__ = ["RunningCall"]
 
 _PAUSED = Ending(None, StopReason.EXHAUSTED, None)
 _JUDGED = (Outcome.PASSED, Outcome.FAILED)
+_WITH_RECORD = (HookError, LimitExceeded, RequirementError, SamplingFailed)
+"""Errors that have room for the record of a call."""
 
 
 class RunningCall:
@@ -173,7 +175,8 @@ class RunningCall:
                 return await self._run()
             finally:
                 slices = self._call.slices
-                asked = next((s.messages for s in slices if s.messages), ())
+                first = next((s for s in slices if s.messages), None)
+                asked = first.messages[: len(first.messages) - len(first.rounds)] if first else ()
                 telemetry.decided(
                     span, self._ending, slices, self.usage, asked=asked, money=self._money()
                 )
@@ -229,7 +232,7 @@ class RunningCall:
 
     def _noted(self, error: BaseException, ending: Ending) -> BaseException:
         """Give an error the call's record; one that comes from a call inside has one already."""
-        if isinstance(error, HookError | LimitExceeded | SamplingFailed) and error.result is None:
+        if isinstance(error, _WITH_RECORD) and error.result is None:
             error.result = self._result(ending)
         if self._inside is not None and is_of_backend(error):
             error.retried = self._settings.retry is not None  # type: ignore[attr-defined]

@@ -40,16 +40,16 @@ EXCLUSIONS = (
     Exclusion("rounds", "lanes", "a round makes one draw for each item"),
     Exclusion("rounds", "scored", "scores of earlier rounds aren't kept"),
     Exclusion("rounds", "schedule", "a round says when draws start"),
-    Exclusion("rounds", "stages", "a stage may end within a call, so it can't be left there"),
+    Exclusion("rounds", "stage_budget", "what a stage has spent isn't kept"),
 )
 """All pairs that exclude each other.
 
 The features: an ``ordered`` selection, one that waits for ``several`` draws, one that has several
 winners (``collect``), one that keeps scores or comparisons (``scored``); a ``schedule``, one that
 depends on timing (``timed``), one that pools attempts (``pooled``); ``give_up``; more than one of
-``lanes``; an escalation's ``stages``, its rule ``cheaper``, and what it doesn't take: a ``backend``
-and a ``loop_budget``; a ``stream``, an ``agent``, a request's number of ``choices``, and ``rounds``
-over many items.
+``lanes``; an escalation's ``stages``, its rule ``cheaper``, one of them with a budget
+(``stage_budget``), and what it doesn't take: a ``backend`` and a ``loop_budget``; a ``stream``, an
+``agent``, a request's number of ``choices``, and ``rounds`` over many items.
 """
 
 
@@ -112,4 +112,6 @@ def features_of(settings: Any) -> dict[str, str]:
         found["lanes"] = f"concurrency_budget={settings.concurrency_budget}"
     if settings.stages:
         found["stages"] = "Escalate"
+        if any(stage.budget is not None for stage in settings.stages):
+            found["stage_budget"] = "a stage's budget"
     return found

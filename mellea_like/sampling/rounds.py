@@ -9,10 +9,11 @@ from mellea_like.options.rounds import Rounds
 from mellea_like.sampling.call import RunningCall
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
+    from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.prepare import CallInputs
 
@@ -39,12 +40,19 @@ class CallInRounds(Generic[T]):
         inputs: CallInputs,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None,
         earlier: Sequence[Slice],
+        marks: MutableMapping[int, Any] | None = None,
     ) -> None:
         self._strategy = strategy
         self._inputs = inputs
         self._on_slice = on_slice
         self._slices = tuple(earlier)
+        self._marks = marks
         self._call: RunningCall | None = None
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """The budgets that its requests have to fit into, and those around them."""
+        return tuple(dict.fromkeys(one for budget in self._inputs.budgets for one in budget.chain))
 
     @property
     def tools(self) -> dict[str, Any] | None:
@@ -89,7 +97,7 @@ class CallInRounds(Generic[T]):
             whole_number("draws", draws)
         call = self._call
         if call is None:
-            rounds = Rounds(self._slices, heard)
+            rounds = Rounds(self._slices, heard, self._marks)
             rounds.left = draws
             call = RunningCall(self._strategy, self._inputs, self._on_slice, rounds=rounds)
         else:

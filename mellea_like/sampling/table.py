@@ -89,7 +89,8 @@ class Setup:
         settings, inputs = self.settings, self.inputs
         turns = self.loop_budget * settings.concurrency_budget
         self.selection = begin_selection(selection, inputs, settings, turns)
-        self.selected = Selected(selection, self.selection, inputs.budgets)
+        marks = None if self.rounds is None else self.rounds.marks
+        self.selected = Selected(selection, self.selection, inputs.budgets, marks)
 
     def _repairs(self) -> Repairs:
         settings, inputs, name = self.settings, self.inputs, type(self.strategy).__name__

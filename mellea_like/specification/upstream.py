@@ -40,6 +40,7 @@ __all__ = [
     "OpenAIUpstream",
     "ProviderUpstream",
     "PythonUpstream",
+    "Upstream",
     "UpstreamSpec",
     "beside",
     "open_upstream",
@@ -89,7 +90,7 @@ def read_price(given: object, info: ValidationInfo | None = None) -> object:
         raise ValueError(msg) from None
 
 
-class _Upstream(Section):
+class Upstream(Section):
     """The fields of all upstreams.
 
     Args:
@@ -130,7 +131,7 @@ class _Upstream(Section):
         return limits
 
 
-class OpenAIUpstream(_Upstream):
+class OpenAIUpstream(Upstream):
     """A server that speaks OpenAI's chat protocol.
 
     Args:
@@ -187,7 +188,7 @@ class OpenAIUpstream(_Upstream):
         return self
 
 
-class LlamaUpstream(_Upstream):
+class LlamaUpstream(Upstream):
     """A llama.cpp server that is started for one GGUF file.
 
     Args:
@@ -214,7 +215,7 @@ class LlamaUpstream(_Upstream):
         return beside(info, given)
 
 
-class MarkovUpstream(_Upstream):
+class MarkovUpstream(Upstream):
     """The small Markov chain text generator in this process, which can't judge; for trying out.
 
     Args:
@@ -231,7 +232,7 @@ class MarkovUpstream(_Upstream):
         return tuple(beside(info, path) for path in given)
 
 
-class ProviderUpstream(_Upstream):
+class ProviderUpstream(Upstream):
     """A model of a provider that Pydantic AI knows: Anthropic, Google, Bedrock, Mistral and others.
 
     Args:
@@ -258,7 +259,7 @@ class ProviderUpstream(_Upstream):
             raise ValueError(msg) from None
 
 
-class PythonUpstream(_Upstream):
+class PythonUpstream(Upstream):
     """Any backend that is written in Python.
 
     Args:

@@ -73,14 +73,14 @@ class CallTelemetry:
             names.ITERATION: iteration,
             names.SUBSAMPLE: subsample,
             names.DEPTH: depth,
+            names.SPAN_KIND: "CHAIN",
         }
         return SpanScope(self._tracer, f"iteration {iteration}", attributes, self._capture)
 
     def validation(self) -> SpanScope:
         """Return the span around the validation of a slice."""
-        return SpanScope(
-            self._tracer, "validation", {names.SAMPLING_ID: self._sampling_id}, self._capture
-        )
+        attributes = {names.SAMPLING_ID: self._sampling_id, names.SPAN_KIND: "EVALUATOR"}
+        return SpanScope(self._tracer, "validation", attributes, self._capture)
 
     def chat(self, backend: Backend, request: Request) -> SpanScope:
         """Return the span around one request to a backend."""
@@ -148,6 +148,8 @@ class CallTelemetry:
             found: dict[str, AttributeValue] = {names.OUTCOME: slice_.outcome.value}
             if slice_.failures:
                 found[names.FAILED_REQUIREMENTS] = [failed.name for failed, _ in slice_.failures]
+            if self._capture and slice_.generation is not None:
+                found[names.OUTPUT_VALUE] = reply_message(slice_.generation).text
             span.set(found)
             if slice_.passed:
                 # An attribute can't be added to a span that has ended.

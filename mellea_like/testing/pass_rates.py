@@ -10,11 +10,10 @@ async def test_extracts_the_total(draw):
 The body runs several times, until the answer is certain: the rate at which it passes is at least
 0.9, or it is below. The rule is `mellea_like.sequential.PassRateTest`, which accounts for bodies
 that are still running. It counts passes of the body, whatever that calls: a plain function (which
-runs in threads) or an async one, on asyncio or trio (the parameter of ``anyio_backend``, if the
-test has it).
+runs in threads) or an async one, in the event loop of whatever plugin runs the project's async
+tests (pytest-asyncio, anyio's, pytest-trio), or else on asyncio.
 
-Fixtures are set up once for all runs of a body, except for `draw`. Async fixtures belong to another
-event loop, so don't use them in async bodies.
+Fixtures are set up once for all runs of a body, except for `draw`.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 try:
     import pytest
@@ -34,17 +34,17 @@ except ImportError as exc:
     raise ImportError(msg) from exc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator
 
-    from mellea_like.sequential import PassRateTest
+    from mellea_like.testing.trial import Purse, Trial
 
 __all__ = ["Draw", "draw"]
 
 T = TypeVar("T")
 
 PROPERTY = "pass_rate"
-LONGEST = 500
-"""Characters of a failing reply that are shown."""
+SHOWN = 120
+"""Characters of a failing reply in the summary."""
 
 
 @dataclass
@@ -76,28 +76,6 @@ class Draw:
         return backend if self._cache is None else cast("T", self._cache(backend))
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """The arguments of a mark."""
-
-    at_least: float
-    confidence: float = 0.95
-    most: int = 100
-    concurrency: int = 8
-    errors: Literal["fail", "raise"] = "fail"
-
-    def __post_init__(self) -> None:
-        from mellea_like.core.argument_checks import real_number, whole_number  # noqa: PLC0415
-
-        real_number("pass_rate: at_least", self.at_least, over=0, under=1)
-        real_number("pass_rate: confidence", self.confidence, over=0, under=1)
-        whole_number("pass_rate: most", self.most)
-        whole_number("pass_rate: concurrency", self.concurrency)
-        if self.errors not in ("fail", "raise"):
-            msg = f"pass_rate: errors is 'fail' or 'raise', not {self.errors!r}"
-            raise ValueError(msg)
-
-
 @pytest.fixture
 def draw(request: pytest.FixtureRequest) -> Draw:
     """The run of the body that is under way; another one in each run."""
@@ -114,7 +92,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         metavar="MONEY",
         default=None,
-        help="start no further run of tests marked pass_rate when their costs reach this; it is"
+        help="start no further run of tests marked pass_rate that this may not pay for; it is"
         " shared out evenly to the processes of pytest-xdist",
     )
     group.addoption(
@@ -140,7 +118,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark, and read the price."""
+    """Declare the mark, and read the budget and the price."""
+    budget = config.getoption("--draws-budget")
+    if budget is not None and not 0 < budget < math.inf:
+        msg = f"--draws-budget takes an amount of money over 0, such as 2.00, not {budget}"
+        raise pytest.UsageError(msg)
     price = config.getoption("--draws-price")
     if price is not None:
         from mellea_like.specification.upstream import read_price  # noqa: PLC0415
@@ -157,245 +139,104 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+_TRIAL: pytest.StashKey[Trial] = pytest.StashKey()
+_PURSE: pytest.StashKey[Purse] = pytest.StashKey()
+_PRICE: pytest.StashKey[Any] = pytest.StashKey()
+_CACHES: pytest.StashKey[dict[int, Any]] = pytest.StashKey()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Run the body of a marked test as often as it takes, in place of running it once."""
-    mark = pyfuncitem.get_closest_marker(PROPERTY)
-    if mark is None:
-        return (yield)
-    rule = _rule_of(mark)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Put what runs the body as often as it takes in the place of a marked test's body."""
+    mark = item.get_closest_marker(PROPERTY)
+    if mark is None or not isinstance(item, pytest.Function):
+        yield
+        return
+    from mellea_like.testing.trial import Trial, rule_of  # noqa: PLC0415 (marked tests only)
+
+    rule = rule_of(mark)
     if isinstance(rule, str):
         pytest.fail(rule, pytrace=False)
-    body: Callable[..., Any] = pyfuncitem.obj
-
-    def tried(**fixtures: Any) -> None:
-        # A plain function, so that no other plugin takes it for an async test.
-        config = pyfuncitem.config
-        cache = _cache_of(config, pyfuncitem.nodeid)
-        price = config.stash.get(_PRICE, None)
-        trial = _Trial(body, fixtures, rule, _purse_of(config), price, cache)
-        try:
-            trial.run()
-        finally:
-            if trial.test.draws:
-                record = {"test": pyfuncitem.nodeid, **trial.record()}
-                pyfuncitem.user_properties.append((PROPERTY, json.dumps(record)))
-        if trial.verdict != "passed":
-            pytest.fail(trial.sentence(), pytrace=False)
-
-    pyfuncitem.obj = tried
+    config = item.config
+    body: Callable[..., Any] = item.obj
+    price = config.stash.get(_PRICE, None)
+    trial = Trial(body, rule, _purse_of(config), partial(_draw, config, item.nodeid), price)
+    item.stash[_TRIAL] = trial
+    item.obj = trial.stand_in()
     try:
-        return (yield)
+        yield
     finally:
-        pyfuncitem.obj = body
+        item.obj = body
+        del item.stash[_TRIAL]
+        # A test that is run again has the one of the last time.
+        item.user_properties[:] = [one for one in item.user_properties if one[0] != PROPERTY]
+        if trial.ran and not trial.skipped:
+            record = {"test": item.nodeid, **trial.record()}
+            item.user_properties.append((PROPERTY, json.dumps(record)))
+    if trial.returned is not None:
+        text = f"{item.nodeid} returned {type(trial.returned).__name__}: did you mean assert?"
+        warnings.warn(pytest.PytestReturnNotNoneWarning(text), stacklevel=1)
+    trial.conclude()
 
 
-def _rule_of(mark: pytest.Mark) -> _Rule | str:
-    """Read a mark; return a sentence if its arguments are wrong."""
-    try:
-        return _Rule(*mark.args, **mark.kwargs)
-    except (TypeError, ValueError) as exc:
-        return str(exc).replace("_Rule.__init__()", "pass_rate")
+@pytest.hookimpl
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an async body that no other plugin has taken, on asyncio."""
+    if _TRIAL not in pyfuncitem.stash or not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    import anyio  # noqa: PLC0415
+
+    async def run() -> None:
+        names = inspect.signature(pyfuncitem.obj).parameters
+        await pyfuncitem.obj(**{n: v for n, v in pyfuncitem.funcargs.items() if n in names})
+
+    anyio.run(run)
+    return True
 
 
-@dataclass
-class _Purse:
-    """The budget of a process's marked tests, and their cost so far."""
-
-    most: float
-    spent: float = 0.0
-
-
-_PURSE = pytest.StashKey[_Purse]()
-_PRICE = pytest.StashKey[Any]()
-_CACHES = pytest.StashKey[dict[int, Any]]()
-
-
-def _cache_of(config: pytest.Config, test: str) -> Callable[[int, Any], Any] | None:
-    """Return the function that gives a run of a test its cached backend; None without a cache."""
+def _draw(config: pytest.Config, test: str, number: int) -> Draw:
+    """Make the draw of a run of a test."""
     path = config.getoption("--cached")
     if path is None:
-        return None
+        return Draw(number)
     caches = config.stash.setdefault(_CACHES, dict[int, Any]())
 
-    def cached(number: int, backend: Any) -> Any:
+    def cached(backend: Any) -> Any:
         from mellea_like.backends import CachedBackend  # noqa: PLC0415
 
         if id(backend) not in caches:
             caches[id(backend)] = CachedBackend(backend, path)
         return caches[id(backend)].apart(f"{test} {number}")
 
-    return cached
+    return Draw(number, _cache=cached)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Close the file of replies."""
+    caches: dict[int, Any] = config.stash.get(_CACHES, dict[int, Any]())
+    if not caches:
+        return
     import anyio  # noqa: PLC0415
 
-    caches: dict[int, Any] = config.stash.get(_CACHES, dict[int, Any]())
     for cache in caches.values():
         anyio.run(cache.close_file)
 
 
-def _purse_of(config: pytest.Config) -> _Purse:
+def _purse_of(config: pytest.Config) -> Purse:
     """Return the process's share of the budget."""
+    from mellea_like.testing.trial import Purse  # noqa: PLC0415
+
     if _PURSE not in config.stash:
         budget = config.getoption("--draws-budget")
         workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
-        config.stash[_PURSE] = _Purse(math.inf if budget is None else budget / workers)
+        config.stash[_PURSE] = Purse(math.inf if budget is None else budget / workers)
     return config.stash[_PURSE]
-
-
-@dataclass
-class _Trial:
-    """A marked test at work."""
-
-    body: Callable[..., Any]
-    fixtures: Mapping[str, Any]
-    rule: _Rule
-    purse: _Purse
-    price: Any = None
-    cache: Callable[[int, Any], Any] | None = None
-    failures: dict[int, tuple[str, object]] = field(default_factory=dict[int, tuple[str, object]])
-    """Why runs failed, and their replies, by their numbers."""
-    raised: BaseException | None = None
-
-    def __post_init__(self) -> None:
-        from mellea_like.core.generation import Meter  # noqa: PLC0415
-        from mellea_like.sequential import PassRateTest  # noqa: PLC0415
-
-        self.test: PassRateTest = PassRateTest(self.rule.at_least, self.rule.confidence)
-        self.meter = Meter()
-        self.cost = self.tokens_cost = 0.0
-
-    @property
-    def verdict(self) -> Literal["passed", "failed", "undecided"]:
-        """The verdict on the test."""
-        return self.test.verdict or "undecided"
-
-    def run(self) -> None:
-        """Run the body until the answer is certain."""
-        import anyio  # noqa: PLC0415
-
-        chosen: Any = self.fixtures.get("anyio_backend", "asyncio")
-        options: dict[str, Any] = {}
-        if not isinstance(chosen, str):
-            chosen, options = chosen
-        anyio.run(self._run_all, backend=chosen, backend_options=options)
-        if self.raised is not None:
-            raise self.raised
-
-    async def _run_all(self) -> None:
-        import anyio  # noqa: PLC0415
-
-        async with anyio.create_task_group() as tasks:
-
-            async def work() -> None:
-                while self.test.verdict is None and (number := self._next()) is not None:
-                    try:
-                        passed = await self._passes(number)
-                    except BaseException as exc:
-                        if isinstance(exc, anyio.get_cancelled_exc_class()):
-                            raise
-                        self.raised = self.raised or exc  # Raised outside of the task group.
-                        tasks.cancel_scope.cancel()
-                        return
-                    self.test.end(number, passed)
-                if self.test.verdict is not None:
-                    tasks.cancel_scope.cancel()
-
-            for _ in range(min(self.rule.concurrency, self.rule.most)):
-                tasks.start_soon(work)
-
-    def _next(self) -> int | None:
-        if self.test.started == self.rule.most or self.purse.spent >= self.purse.most:
-            return None
-        return self.test.start()
-
-    async def _passes(self, number: int) -> bool:
-        """Run the body once."""
-        from mellea_like.core.backend import SPENDS_ON  # noqa: PLC0415
-        from mellea_like.runtime.threads import run_in_thread  # noqa: PLC0415
-
-        cache = self.cache
-        mine = Draw(number, _cache=None if cache is None else partial(cache, number))
-        given = {**self.fixtures}
-        if "draw" in given:
-            given["draw"] = mine
-        SPENDS_ON.set(self.meter)
-        try:
-            if inspect.iscoroutinefunction(self.body):
-                await self.body(**given)
-            else:
-                await run_in_thread(partial(self.body, **given))
-        except (AssertionError, pytest.fail.Exception) as exc:
-            self.failures[number] = str(exc) or type(exc).__name__, mine.reply
-            return False
-        except Exception as exc:
-            if self.rule.errors == "raise":
-                raise
-            self.failures[number] = f"{type(exc).__name__}: {exc}", mine.reply
-            return False
-        finally:
-            self._spend(mine.cost)
-        return True
-
-    def _spend(self, cost: float) -> None:
-        """Count the cost that a run names, and that of all tokens since the last one ended."""
-        if self.price is not None:
-            tokens = self.price.cost(self.meter.usage)
-            cost += tokens - self.tokens_cost
-            self.tokens_cost = tokens
-        self.cost += cost
-        self.purse.spent += cost
-
-    def record(self) -> dict[str, Any]:
-        """Return the outcome as plain data."""
-        test, usage = self.test, self.meter.usage
-        low, high = test.interval
-        number = min(self.failures, default=None)
-        why, reply = ("", None) if number is None else self.failures[number]
-        return {
-            "verdict": self.verdict,
-            "at_least": self.rule.at_least,
-            "confidence": self.rule.confidence,
-            "rate": test.passes / test.draws if test.draws else None,
-            "low": low,
-            "high": high,
-            "draws": test.draws,
-            "passes": test.passes,
-            "requests": usage.requests,
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-            "cost": self.cost,
-            "first_failure": why[:LONGEST],
-            "first_failing_reply": None if reply is None else str(reply)[:LONGEST],
-        }
-
-    def sentence(self) -> str:
-        """Explain why the test did not pass."""
-        found = self.record()
-        low, high = found["low"], found["high"]
-        rate = f"{found['passes']} of {found['draws']} draws passed"
-        wanted = f"at least {self.rule.at_least:.4g} is wanted"
-        said = f"{rate} (the rate is plausibly {low:.3f} to {high:.3f}), and {wanted}"
-        if self.verdict == "undecided":
-            more = self.test.more
-            takes = "no number of draws would tell" if more is None else f"some {more:,} more"
-            how = f"raise most={self.rule.most}"
-            if self.purse.spent >= self.purse.most:
-                how = f"the draws' budget of {self.purse.most:g} is spent"
-            said = f"undecided: {said}; it would take {takes}: {how}"
-        if found["first_failure"]:
-            said += f"\nthe first failure: {found['first_failure']}"
-        if found["first_failing_reply"] is not None:
-            said += f"\nits reply: {found['first_failing_reply']}"
-        return said
 
 
 def _records(reporter: Any) -> list[dict[str, Any]]:
     """Return the outcomes of all marked tests, also those of other processes."""
-    reports = [report for some in reporter.stats.values() for report in some]
+    again = "rerun"  # Of pytest-rerunfailures: only the last run of a test counts.
+    reports = [one for kind, some in reporter.stats.items() if kind != again for one in some]
     found = [
         json.loads(value)
         for report in reports
@@ -411,9 +252,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     records = _records(terminalreporter)
     path = config.getoption("--pass-rates")
     if path is not None:
-        Path(path).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        except OSError as exc:
+            terminalreporter.write_line(f"--pass-rates could not be written: {exc}", red=True)
     if not records:
         return
+    from mellea_like.core.display import one_line  # noqa: PLC0415
+
     terminalreporter.section("pass rates")
     for one in records:
         rate = "no draw" if one["rate"] is None else f"{one['rate']:.3f}"
@@ -422,4 +269,17 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         cost += f", {one['cost']:.4g} spent" if one["cost"] else ""
         terminalreporter.write_line(
             f"{one['verdict']:9} {rate} ({between}), {one['draws']} draws{cost}: {one['test']}"
+        )
+        if one["first_failing_reply"] is not None:
+            reply = one_line(one["first_failing_reply"], SHOWN)
+            terminalreporter.write_line(f"{'':9} the first failing reply: {reply}")
+        elif one["first_failure"]:
+            why = one_line(one["first_failure"], SHOWN)
+            terminalreporter.write_line(f"{'':9} the first failure: {why}")
+    free = sum(not one["cost"] for one in records if one["draws"])
+    if free and config.getoption("--draws-budget") and not config.getoption("--cached"):
+        terminalreporter.write_line(
+            f"--draws-budget did not bound {free} of these tests, which named no cost: set"
+            " draw.cost, or give --draws-price",
+            yellow=True,
         )

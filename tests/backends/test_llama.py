@@ -169,7 +169,7 @@ async def test_the_server_keeps_to_the_schema_and_in_json_mode_to_json(running):
     # Where nothing but the server makes random words into JSON.
     for mode, read in [("auto", Scene), ("json_object", dict[str, Any])]:
         backend = OpenAIBackend(
-            "m", base_url=running.base_url, api_key=running._api_key(), output=mode
+            "m", base_url=running.base_url, api_key=running._where.api_key, output=mode
         )
         request = ask(format=Scene, options=Options(seed=4, max_tokens=1000))
         reply = await backend.generate(request)
@@ -204,7 +204,7 @@ def slow(tmp_path_factory):
 
 
 def busy_slots(backend: LlamaCppBackend) -> int:
-    key = backend._api_key()  # only the backend itself may ask
+    key = backend._where.api_key  # only the backend itself may ask
     url = backend.base_url.removesuffix("/v1") + "/slots"
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"})
     with urllib.request.urlopen(request, timeout=10) as answer:

@@ -272,7 +272,9 @@ def test_wrong_arguments_are_refused():
 
 
 def test_a_key_given_as_an_argument_hides_behind_stars():
-    assert "'***'" in str(vars(OpenAIBackend("m", api_key="sk-" + "x" * 20)))
+    shown = str(vars(OpenAIBackend("m", api_key="sk-" + "x" * 20)))
+    assert "'***'" in shown
+    assert "xxx" not in shown
 
 
 # --- clients, connections and event loops --------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -120,6 +121,31 @@ async def test_every_item_gets_a_draw_before_any_gets_another(tmp_path, kept, or
         await into(again := [], breadth(backend, 10, journal=path, in_order=ordered))
         assert all(item.replayed for item in again)
         assert len(backend.draws) == sum(TURNS)
+
+
+@pytest.mark.usefixtures("calls")
+async def test_stages_go_on_where_they_were_in_each_round(tmp_path):
+    small = Fates([1, 0, 0, 0], errors={(3, 1): AuthenticationFailed("no such key")})
+    big = Fates([1, 3, 4, 3])
+    stages = [Stage(small, turns=2), Stage(big, turns=2)]
+    for requests in (5, 9, 30):
+        run = sample_many(
+            Escalate(stages, requirements=[good], retry=None),
+            prompts(4),
+            concurrency=1,
+            order="breadth",
+            journal=tmp_path / "run.db",
+            budget=Budget(requests=requests),
+        )
+        seen: list[Any] = []
+        with suppress(LimitExceeded):
+            await into(seen, run)
+    drawn = {item.id: [s.iteration for s in item.result.slices] for item in seen}
+    assert drawn == {0: [1], 1: [1, 2, 3], 2: [1, 2, 3, 4], 3: [1, 3]}
+    assert all(item.success for item in seen)
+    assert Counter(small.draws + big.draws) == {
+        (item, iteration): 1 for item, of_item in drawn.items() for iteration in of_item
+    }
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "as they come"])
@@ -392,7 +418,7 @@ async def test_what_passed_in_an_earlier_round_is_the_items_own(
         ({"strategy": {"selection": BestOf(len)}}, "BestOf.*: scores of earlier rounds"),
         ({"strategy": {"selection": Vote(weight=len)}}, "Vote.*: scores of earlier rounds"),
         ({"strategy": {"schedule": Staggered(1)}}, "Staggered.*: a round says when draws start"),
-        ({"stages": 2}, "Escalate: a stage may end within a call"),
+        ({"stages": 2}, "a stage's budget: what a stage has spent isn't kept"),
         ({"journal": "best"}, "give it text='all'"),
         ({"items": iter("ab")}, "can be gone through once only: give a list"),
         ({"order": "width"}, "order is 'depth' or 'breadth', not 'width'"),
@@ -403,7 +429,7 @@ async def test_what_can_t_be_drawn_in_rounds_is_refused_with_the_reason(tmp_path
     journal = Journal(tmp_path / "run.db", text="best") if "journal" in changed else None
     drawing = strategy(Fates([1]), **changed.get("strategy", {}))
     if "stages" in changed:
-        drawing = Escalate([Stage(Fates([1]), turns=2)])
+        drawing = Escalate([Stage(Fates([1]), turns=2, budget=Budget(requests=9))])
     with pytest.raises((TypeError, ValueError), match=why):
         sample_many(
             drawing,

@@ -458,7 +458,7 @@ def test_the_garbage_collector_runs_less_often_meanwhile(batch):
 def test_a_server_that_never_answers_is_waited_for_a_little_and_then_named(
     batch, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("mellea_like.cli.batch.results.GIVE_UP_AFTER", 0.1)
+    monkeypatch.setattr("mellea_like.cli.outages.GIVE_UP_AFTER", 0.1)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
@@ -478,8 +478,8 @@ def test_a_server_that_never_answers_is_waited_for_a_little_and_then_named(
 
 
 def test_a_server_that_has_answered_is_waited_for(batch, monkeypatch):
-    monkeypatch.setattr("mellea_like.cli.batch.results.GIVE_UP_AFTER", 0.0)
-    monkeypatch.setattr("mellea_like.cli.batch.results.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("mellea_like.cli.outages.GIVE_UP_AFTER", 0.0)
+    monkeypatch.setattr("mellea_like.cli.outages.LOOK_EVERY", 0.01)
     monkeypatch.setattr("mellea_like.limits.backoff_gate.FIRST_PAUSE", 0.1)
 
     def loading(number, body):

@@ -190,3 +190,95 @@ def test_a_line_that_is_no_json_is_named():
     done = run("check", "-", "--check=words<3", stdin='{"reply": "a"}\n{"reply": \n')
     assert done.returncode == 3
     assert "line 2" in done.stderr
+
+
+def test_checks_are_filled_in_for_each_row(command, replies, tmp_path):
+    rows = [
+        {"reply": "It is 4.", "answer": 4},
+        {"reply": "It is 6.", "answer": "5"},
+        {"reply": "It is 7."},
+    ]
+    replies.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = (
+        *("check", str(replies), "--check", "words<=3", "--check", "contains:{{ answer }}"),
+        *("--journal", str(tmp_path / "run.db")),
+    )
+    code, out, err = command(*arguments)
+    assert (code, err) == (1, "")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[1:] == [
+        "contains:{{ answer }} 1 1",
+        "words<=3 2",
+        "1 of 3 rows passed, 1 failed, 1 errored.",
+        'row 2: contains:{{ answer }}: it does not contain "5"',
+        "row 3: a check can't be made: 'answer' is undefined; the row's fields: reply",
+    ]
+    assert command(*arguments)[:2] == (code, out)
+    other = [one.replace("contains:", "excludes:") for one in arguments]
+    code, _, err = command(*other)
+    assert (code, "checks" in err) == (3, True)  # Another run than the journal's.
+    code, _, err = command("check", str(replies), "--check", "contains:{{ answer")
+    assert code == 2
+    assert "--check isn't a Jinja template" in err
+
+
+def test_a_budget_bounds_what_judges_cost(command, replies):
+    replies.write_text("".join(json.dumps(ROWS[0]) + "\n" for _ in range(5)))
+    with OpenAIServer(*[verdict(True)] * 5) as server:
+        code, out, err = command(
+            *("check", str(replies), "--require", "says when", "--judge", "m", "--parallel=1"),
+            *("--judge-base-url", server.url, "--budget", "requests=2", "--price", "1000,1000,EUR"),
+        )
+        assert len(server.requests) == 2
+    assert code == 1
+    assert "2 of 2 rows passed; 2 requests" in out
+    assert " EUR." in out
+    assert err.startswith("mellea-like: stopped before the end: ")
+    assert "2 of 2 requests are made" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--check", "words>=1", "--budget", "requests=2"), "are for judges: add --require"),
+        (("--budget", "cost=2"), "needs the price of tokens and the models: add --price"),
+        (("--budget", "output-tokens=9"), "add --judge-option max-tokens=N"),
+        (("--price", "cheap"), "--price takes two amounts"),
+        (("--budget", "time=2"), "write a kind and an amount above 0"),
+    ],
+)
+def test_a_budget_that_bounds_nothing_is_refused(command, replies, arguments, problem):
+    judged = () if "--check" in arguments else ("--require", "says when", "--judge", "m")
+    url = ("--judge-base-url", "http://127.0.0.1:1/v1") if judged else ()
+    code, _, err = command("check", str(replies), *judged, *url, *arguments)
+    assert code == 2
+    assert problem in err
+
+
+def test_a_row_that_is_undecided_keeps_its_other_verdicts(command, replies, tmp_path):
+    out = tmp_path / "verdicts.jsonl"
+    replies.write_text(json.dumps(ROWS[0]))
+    with OpenAIServer(Answer.error(400, "not today")) as server:
+        code, table, _ = command(
+            *("check", str(replies), "--check", "contains:tide", "--require", "says when", "--all"),
+            *("--judge", "m", "--judge-base-url", server.url, "-o", str(out)),
+        )
+    assert code == 1
+    lines = [" ".join(line.split()) for line in table.splitlines()]
+    assert lines[1:3] == ["contains:tide 1", "says when 1"]
+    row = json.loads(out.read_text())
+    assert row["status"] == "errored"
+    assert [one["status"] for one in row["verdicts"]] == ["passed", "errored"]
+    assert "not today" in row["error"]
+
+
+def test_a_judge_that_is_down_ends_the_run(command, replies, tmp_path, monkeypatch):
+    monkeypatch.setattr("mellea_like.cli.outages.GIVE_UP_AFTER", 0.1)
+    out = tmp_path / "verdicts.jsonl"
+    code, table, err = command(
+        *("check", str(replies), "--require", "says when", "--judge", "m", "-o", str(out)),
+        *("--judge-base-url", "http://127.0.0.1:9/v1"),
+    )
+    assert (code, table) == (3, "")
+    assert "Waiting for http://127.0.0.1:9/v1" in err
+    assert err.splitlines()[-1].startswith("mellea-like: can't reach http://127.0.0.1:9/v1")

@@ -161,3 +161,16 @@ def test_a_row_without_a_verdict_is_told(file):
     assert lines[0] == "small: 3 rows decided, 1 undecided"
     assert lines[1].startswith("the first undecided: ")
     assert "Hm." in lines[1]
+
+
+def test_a_budget_bounds_what_the_judges_cost(file, judge):
+    path = file(ROWS)
+    done = measure(judge, path, "--require", "It apologises.", "--budget", "requests=2")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "stopped before the end" in done.stderr
+    assert len(judge.requests) == 2
+    done = measure(judge, path, "--require", "It apologises.", "--price", "1000,1000")
+    assert done.stdout.splitlines()[-1].endswith(" USD")
+    done = measure(judge, path, "--score", "Is it polite?", "--budget", "cost=1", "--price", "1,1")
+    assert done.returncode == 2
+    assert "with --score, --budget takes requests and input-tokens" in done.stderr

@@ -6,6 +6,7 @@ import math
 import random
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,33 +115,58 @@ def test_the_interval_contains_the_rate_that_was_seen(outcomes):
     assert 0 <= low <= (test.passes / test.draws if test.draws else 0.5) <= high <= 1
 
 
-def test_the_interval_contains_the_truth_at_all_times_together():
-    chance, missed = random.Random(5), 0
+def test_each_end_of_the_interval_is_right_at_all_times_together():
+    chance, too_high, too_low = random.Random(5), 0, 0
     for _ in range(RUNS):
-        passes = 0
-        out = False
+        ends = []
         test = PassRateTest(0.001)  # So that it stays open.
-        for _ in range(60):
-            passed = chance.random() < 0.3
-            passes += passed
-            test.draws += 1
-            test.passes += passed
-            low, high = test.interval
-            out |= not low <= 0.3 <= high
-        missed += out
-    assert missed / RUNS <= ALLOWED
+        for draws in range(1, 61):
+            test.draws = draws
+            test.passes += chance.random() < 0.3
+            if draws in {1, 2, 3, 5, 8, 13, 21, 34, 60}:
+                ends.append(test.interval)
+        too_high += any(low > 0.3 for low, _ in ends)
+        too_low += any(high < 0.3 for _, high in ends)
+    assert too_high / RUNS <= ALLOWED
+    assert too_low / RUNS <= ALLOWED
 
 
-def test_how_many_more_draws_it_would_take():
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=40),
+    st.sampled_from([1e-9, 0.05, 0.5, 0.9, 0.999, 1 - 1e-12]),
+    st.sampled_from([0.5, 0.95, 0.999]),
+)
+def test_the_verdict_is_where_the_interval_is(outcomes, at_least, confidence):
+    test = PassRateTest(at_least, confidence)
+    for passed in outcomes:
+        if test.verdict is None:
+            test.add(passed)
+    low, high = test.interval
+    where = "passed" if low >= at_least else "failed" if high < at_least else None
+    assert where == test.verdict
+
+
+@pytest.mark.parametrize(("passes", "failures"), [(20, 0), (1, 0), (19, 1), (4, 1)])
+def test_how_many_more_draws_it_would_take(passes, failures):
     test = PassRateTest(0.9)
-    assert test.more is not None
-    for _ in range(20):
-        test.add(passed=True)
+    assert test.more is None
+    for passed in [True] * passes + [False] * failures:
+        test.add(passed)
     foreseen = test.draws + (test.more or 0)
-    while test.verdict is None:
-        test.add(passed=True)
+    while test.verdict is None:  # As often as so far.
+        test.add(test.passes * (passes + failures) < passes * (test.draws + 1))
     assert test.more == 0
-    assert foreseen == pytest.approx(test.draws, rel=0.5)
+    assert foreseen == pytest.approx(test.draws, rel=0.25)
+
+
+def test_draws_at_the_threshold_or_next_to_one_foretell_nothing():
+    test = PassRateTest(0.5)
+    test.add(passed=True)
+    test.add(passed=False)
+    assert test.more is None
+    test = PassRateTest(1 - 1e-12)
+    test.add(passed=True)
+    assert test.more is None
 
 
 def test_two_variants_are_told_apart_by_the_examples_on_which_they_differ():
@@ -227,3 +253,41 @@ async def test_an_error_of_a_variant_is_raised_as_it_is():
         await compare(waits, broken, range(5))
     with pytest.raises(ValueError, match="concurrency"):
         await compare(waits, broken, range(5), concurrency=0)
+
+
+@pytest.mark.anyio
+async def test_what_the_examples_raise_is_raised_as_it_is():
+    async def passes(example):
+        return True
+
+    def examples():
+        yield 1
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await compare(passes, passes, examples())
+
+
+@pytest.mark.anyio
+async def test_a_variant_has_to_say_whether_it_passed_and_may_not_cancel():
+    async def passes(example):
+        return True
+
+    async def forgets(example):
+        pass
+
+    async def cancels(example):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await anyio.lowlevel.checkpoint()
+            except anyio.get_cancelled_exc_class() as exc:
+                cancelled.append(exc)
+                raise
+        raise cancelled[0]
+
+    cancelled = []
+    with pytest.raises(TypeError, match="returned None: return whether"):
+        await compare(passes, forgets, range(5))
+    with pytest.raises(RuntimeError, match="a cancellation that no one asked for"):
+        await compare(passes, cancels, range(5))

@@ -248,3 +248,24 @@ def test_the_interval_of_kappa_has_the_true_one_as_often_as_it_says(rows, accura
         found = decisions_of(pairs, 0.95).kappa
         inside += found is None or found.low <= true <= found.high
     assert inside / 300 >= 0.92  # 0.95, less two standard errors.
+
+
+async def test_scores_that_are_no_numbers_are_undecided():
+    given = iter([9.0, math.nan, "8", 2.0, 8.0, 3.0])
+
+    async def score(candidate):
+        return next(given), "so"
+
+    rows = [Labelled(f"reply {i}", label) for i, label in enumerate([True, True, True, False])]
+    rows += [Labelled("good", True), Labelled("bad", False)]
+    report = await score_agreement(rows, score, concurrency=1)
+    assert report.scores == (9.0, None, None, 2.0, 8.0, 3.0)
+    assert (report.undecided, report.threshold, report.ranking) == (2, 5.5, 1.0)
+    assert "the score is" in report.why_undecided
+
+
+def test_labels_that_are_no_labels_are_refused():
+    with pytest.raises(TypeError, match="a label is True or False, not 'no'"):
+        Labelled("good", "no")
+    with pytest.raises(ValueError, match="better is 'first', 'second', 'neither' or None, not 'a'"):
+        LabelledPair("good", "bad", "a")

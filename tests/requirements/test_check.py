@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 
 import anyio
@@ -311,5 +312,58 @@ async def test_many_texts_from_an_async_source_and_wrong_arguments():
     assert statuses == ["passed", "failed", "failed", "errored"]
     with pytest.raises(TypeError, match="reply is a plain function"):
         check_many([], numbered, concurrency=1, reply="out")
-    with pytest.raises(RequirementError, match="needs a judge"):
+    with pytest.raises(RequirementError, match="needs a judge, and there is none: give judge="):
         check_many([], "is polite", concurrency=1)
+
+
+async def test_each_item_may_have_its_own_requirements(tmp_path):
+    rows = [{"reply": "It is 4.", "answer": "4"}, {"reply": "It is 6.", "answer": "5"}, {}]
+
+    def right(row):
+        return checks.contains(row["answer"])
+
+    async def run(**more):
+        many = check_many(
+            rows,
+            right,
+            concurrency=2,
+            reply=lambda row: row.get("reply", ""),
+            in_order=True,
+            **more,
+        )
+        async with many as results:
+            return [(item.status, item.result) async for item in results]
+
+    found = await run(journal=tmp_path / "run.db", settings={"right": 1})
+    assert [status for status, _ in found] == ["passed", "failed", "errored"]
+    assert found[2][1] is None
+    with pytest.raises(JournalError, match="right"):
+        await run(journal=tmp_path / "run.db", settings={"right": 2})
+    with pytest.raises(TypeError, match="requirements is a plain function of one item"):
+        check_many([], lambda row, more: [], concurrency=1)
+
+
+async def test_an_item_that_is_undecided_has_its_record(tmp_path):
+    def breaks(candidate):
+        raise ZeroDivisionError
+
+    wanted = [short, Requirement("can't be decided", breaks)]
+
+    async def run():
+        many = check_many(
+            ["a b"], wanted, concurrency=1, validate_all=True, journal=tmp_path / "run.db"
+        )
+        async with many as results:
+            return [item async for item in results]
+
+    for replayed in (False, True):
+        [item] = await run()
+        assert (item.status, item.replayed) == ("errored", replayed)
+        result = CheckResult(item.result.slices[0])
+        assert [verdict.status.value for verdict in result.verdicts] == ["passed", "errored"]
+        assert (result.status, result.score) == ("errored", None)
+        again = pickle.loads(pickle.dumps(item))
+        assert len(again.result.slices[0].verdicts) == 2
+    with pytest.raises(RequirementError) as caught:
+        await strategy_for_checks().sample(GivenReply("a b"), wanted)
+    assert len(caught.value.result.slices) == 1

@@ -192,3 +192,17 @@ def test_it_needs_no_event_loop_and_pickles_with_its_name():
     for function in (scored.sync, again.sync, pickle.loads(pickle.dumps(scored.sync))):
         assert function.__name__ == scored.__name__ == "short"
         assert function(completions=["Noon.", ""], prompts=["When?", "When?"]) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"x", ["a", "b"], [["a"]]])
+async def test_what_is_no_completion_is_named(wrong):
+    with pytest.raises(TypeError, match="a completion is a text, or a conversation as messages"):
+        await reward(short)(["Noon.", wrong])
+
+
+async def test_a_row_must_have_requirements():
+    def forgets(row):
+        pass
+
+    with pytest.raises(TypeError, match="returned None for a row: return its requirements"):
+        await reward(forgets)(["Noon."])

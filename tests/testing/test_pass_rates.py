@@ -35,7 +35,9 @@ def test_a_body_that_always_passes_runs_until_that_is_certain(run, pytester):
         """.replace("\n        ", "\n")
     )
     done.assert_outcomes(passed=2)
-    done.stdout.fnmatch_lines(["*pass rates*", "passed    1.000 (*), * draws: *test_it"])
+    done.stdout.fnmatch_lines(
+        ["*pass rates*", "passed    1.000 (0.90* to 1.000), * draws: *test_it"]
+    )
 
 
 def test_a_rate_that_is_too_low_fails_with_the_first_failure(run):
@@ -67,7 +69,7 @@ def test_it():
     )
     done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(
-        ["undecided: 10 of 10 draws passed *; it would take some * more: raise most=10"]
+        ["undecided: 10 of 10 draws passed *; at this rate it would take some 33 more: raise *=10"]
     )
 
 
@@ -115,15 +117,210 @@ def test_it(draw):
     done.stdout.fnmatch_lines(["*errors is 'fail' or 'raise', not 'ignore'"])
 
 
-def test_a_skip_skips_the_test(run):
+def test_skips_and_expected_failures_are_those_of_the_test(run):
     done = run(
         """
+import unittest
+
 @pytest.mark.pass_rate(at_least=0.5)
-def test_it():
+def test_skips():
     pytest.skip("no model here")
+
+@pytest.mark.pass_rate(at_least=0.5)
+def test_skips_as_unittest_does():
+    raise unittest.SkipTest("no model here")
+
+@pytest.mark.pass_rate(at_least=0.5)
+def test_expects_to_fail(draw):
+    if draw.number == 2:
+        pytest.xfail("known")
+
+@pytest.mark.xfail
+@pytest.mark.pass_rate(at_least=0.9)
+def test_is_marked():
+    assert False
 """
     )
-    done.assert_outcomes(skipped=1)
+    done.assert_outcomes(skipped=2, xfailed=2)
+    assert "::test_skips" not in done.stdout.str()
+
+
+def test_nothing_passes_that_has_not_run(run):
+    """Coroutines are awaited; what can't be run as often as it takes fails."""
+    done = run(
+        """
+import unittest
+
+def surrounded(function):
+    def plain(**given):
+        return function(**given)
+    return plain
+
+@pytest.mark.pass_rate(at_least=0.5)
+@surrounded
+async def test_async_behind_a_decorator():
+    assert False, "it has run"
+
+@pytest.mark.pass_rate(at_least=0.5)
+async def test_generator():
+    yield
+
+@pytest.mark.pass_rate(at_least=0.5)
+def test_returns():
+    return False
+
+class TestCase(unittest.IsolatedAsyncioTestCase):
+    @pytest.mark.pass_rate(at_least=0.5)
+    async def test_async_method(self):
+        pass
+
+class TestPlain(unittest.TestCase):
+    @pytest.mark.pass_rate(at_least=0.5)
+    def test_method(self):
+        pass
+"""
+    )
+    done.assert_outcomes(failed=3, passed=2, warnings=1)
+    done.stdout.fnmatch_lines(
+        [
+            "the first failure: it has run*",
+            "pass_rate: the body is a generator, which runs nothing: remove its yield",
+            "pass_rate: the body was run by something else, as are the async methods of a*",
+            "*test_returns returned bool: did you mean assert?",
+            "passed * 7 draws: *TestPlain::test_method",
+        ],
+        consecutive=False,
+    )
+
+
+def test_threads_end_before_their_fixtures(run):
+    done = run(
+        """
+import threading
+
+enough = threading.Event()
+seen = []
+
+@pytest.fixture
+def connection():
+    state = {"open": True}
+    yield state
+    state["open"] = False
+
+@pytest.mark.pass_rate(at_least=0.5, concurrency=8)
+def test_it(connection, draw):
+    if draw.number == 7:  # The first seven pass, and are enough.
+        enough.wait(0.3)
+    seen.append((draw.number, connection["open"]))
+
+def test_all_ended():
+    assert (7, True) in seen
+    assert all(was_open for _, was_open in seen)
+"""
+    )
+    done.assert_outcomes(passed=2)
+
+
+def test_async_bodies_share_the_loop_of_their_fixtures(run):
+    done = run(
+        """
+import anyio, anyio.lowlevel
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+@pytest.fixture
+async def loop(anyio_backend):
+    async with anyio.create_task_group() as tasks:
+        yield anyio.lowlevel.current_token()
+        tasks.cancel_scope.cancel()
+
+@pytest.mark.anyio
+@pytest.mark.pass_rate(at_least=0.5)
+async def test_it(loop):
+    assert anyio.lowlevel.current_token() == loop
+
+@pytest.mark.anyio
+@pytest.mark.pass_rate(at_least=0.5, errors="raise")
+async def test_assertions_in_a_group_are_failures(loop):
+    async with anyio.create_task_group():
+        assert False, "in a group"
+"""
+    )
+    done.assert_outcomes(passed=2, failed=2)
+    done.stdout.fnmatch_lines(["the first failure: in a group*"])
+
+
+def test_a_plugin_that_makes_async_tests_plain_runs_all_draws_in_its_loop(run, pytester):
+    """As pytest-asyncio does: it puts a plain function in place of the item's."""
+    pytester.makeconftest(
+        """
+import asyncio, inspect, pytest
+
+class Item(pytest.Function):
+    def runtest(self):
+        function = self.obj
+        if inspect.iscoroutinefunction(function):
+            with asyncio.Runner() as runner:
+                self.obj = lambda **given: runner.run(function(**given))
+                super().runtest()
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector, name, obj):
+    if inspect.iscoroutinefunction(obj):
+        return Item.from_parent(collector, name=name)
+"""
+    )
+    done = run(
+        """
+import asyncio
+loops, at_once, most = set(), 0, 0
+
+@pytest.mark.pass_rate(at_least=0.5, concurrency=4)
+async def test_it(draw):
+    global at_once, most
+    loops.add(asyncio.get_running_loop())
+    at_once += 1
+    most = max(most, at_once)
+    await asyncio.sleep(0.01)
+    at_once -= 1
+
+def test_loops():
+    assert (len(loops), most) == (1, 4)
+"""
+    )
+    done.assert_outcomes(passed=2)
+
+
+def test_a_reply_can_not_steer_the_terminal_and_only_counted_draws_are_shown(run, pytester):
+    done = run(
+        r"""
+class Odd:
+    def __str__(self):
+        raise ValueError
+
+@pytest.mark.pass_rate(at_least=0.5, concurrency=1)
+def test_hostile(draw):
+    draw.reply = Odd() if draw.number else "\x1b[2Jgone\ud800" + "x" * 600
+    assert False, "\x1b[31mred\x07"
+
+@pytest.mark.pass_rate(at_least=0.5, concurrency=40)
+async def test_passes_at_first(draw):
+    draw.reply = draw.number
+    assert draw.number < 20
+""",
+        "--pass-rates",
+        "new/folder/rates.json",
+    )
+    done.assert_outcomes(failed=1, passed=1)
+    done.stdout.fnmatch_lines(
+        ["the first failure: red\\x07", "          the first failing reply:*"]
+    )
+    assert "\x1b" not in done.stdout.str()
+    hostile, passes = json.loads((pytester.path / "new/folder/rates.json").read_text())
+    assert hostile["first_failing_reply"].startswith("\\x1b[2Jgone\\ud800xxx")
+    assert (passes["first_failing_reply"], passes["first_failure"]) == (None, "")
 
 
 @pytest.mark.parametrize(
@@ -204,6 +401,55 @@ def test_it(draw, which):
     done.stdout.fnmatch_lines(["undecided: 8 of 8 draws passed *: the draws' budget of 2 is spent"])
     done.stdout.fnmatch_lines(["undecided 1.000 (*), 8 draws, 2 spent: *1[]]"])
     run(body, "--draws-budget", "200").assert_outcomes(passed=2)
+
+
+def test_draws_side_by_side_keep_to_the_budget(run):
+    done = run(
+        """
+import anyio
+
+@pytest.mark.pass_rate(at_least=0.9, concurrency=8)
+async def test_it(draw):
+    await anyio.sleep(0.001 * draw.number)
+    draw.cost = 0.3
+
+@pytest.mark.pass_rate(at_least=0.5)
+def test_without_a_cost():
+    pass
+""",
+        "--draws-budget",
+        "2.00",
+    )
+    done.assert_outcomes(failed=1, passed=1)
+    done.stdout.fnmatch_lines(
+        [
+            "undecided 1.000 (*), 6 draws, 1.8 spent: *test_it",
+            "passed *: *test_without_a_cost",
+            "--draws-budget did not bound 1 of these tests, which named no cost: *",
+        ]
+    )
+    wrong = run("", "--draws-budget", "nan")
+    wrong.stderr.fnmatch_lines(["ERROR: --draws-budget takes an amount of money over 0*not nan"])
+
+
+@pytest.mark.parametrize(
+    ("cost", "problem"),
+    [
+        ("'3 dollars'", "a number, not '3 dollars'"),
+        ("-3", "at least 0*, not -3"),
+        ("1e999", "*inf"),
+    ],
+)
+def test_a_cost_that_is_none_fails_with_a_sentence(run, cost, problem):
+    done = run(
+        f"""
+@pytest.mark.pass_rate(at_least=0.5)
+def test_it(draw):
+    draw.cost = {cost}
+"""
+    )
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines([f"pass_rate: draw.cost is {problem}"])
 
 
 CACHED = """

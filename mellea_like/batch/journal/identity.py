@@ -33,6 +33,7 @@ from mellea_like.core.conversation import (
 )
 from mellea_like.core.format import json_schema
 from mellea_like.core.given import GivenReply
+from mellea_like.core.prices import IN_A_JOB
 from mellea_like.core.requirement import Requirement
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def identity_of(
     format: Any = None,
     options: Options | Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
+    *,
+    backend: Backend | None = None,
 ) -> dict[str, Json]:
     """Describe what a run does, to compare it with another run.
 
@@ -85,7 +88,8 @@ def identity_of(
     """
     settings = strategy.settings
     asked = Options.of(options, settings.options)
-    model: dict[str, Json] = {} if settings.backend is None else _model(settings.backend)
+    generator = settings.backend if backend is None else backend
+    model: dict[str, Json] = {} if generator is None else _model(generator)
     if asked.model is not None:
         model["model"] = asked.model
     if settings.judge is not None:
@@ -253,7 +257,8 @@ def _model(backend: Backend) -> dict[str, Json]:
     model = getattr(inner, "model", None)
     return {
         "provider": str(provider) if provider is not None else _name(type(inner)),
-        "model": None if model is None else str(model),
+        # A run may go on through another of a provider's APIs.
+        "model": None if model is None else str(model).removesuffix(IN_A_JOB),
     }
 
 

@@ -296,4 +296,8 @@ class _Batch:
         # Rows that are done but not yet written are in no file, though maybe in the journal.
         progress = replace(self._view.progress, done=self._handed_on)
         rest = so_far(progress, journal=journal, resumable=resumable)
+        if progress.jobs:
+            from mellea_like.cli.batch.jobs import under_way  # noqa: PLC0415 (few runs have jobs)
+
+            rest += under_way(progress.jobs, self._options.journal)
         return rest if self.begun else "."

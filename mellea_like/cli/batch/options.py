@@ -22,6 +22,7 @@ STANDARD = "-"
 ROWS = "What to ask"
 RESULTS = "Where results go"
 RUN = "How to run"
+JOBS = "Jobs at half the price"
 
 HELP = """Ask a model about every row of a file: many at a time, and each until its reply is good.
 
@@ -50,6 +51,7 @@ EPILOG = (
     " 143 terminated (SIGTERM)."
 )
 
+BatchAPIName = Literal["openai", "azure", "anthropic", "mistral"]
 OnBadLine = Literal["stop", "skip"]
 Keep = Literal["all", "passed", "failed"]
 
@@ -58,7 +60,7 @@ Keep = Literal["all", "passed", "failed"]
 class BatchOptions(DrawOptions):
     """The options of ``mellea-like batch``."""
 
-    panels: ClassVar = (ROWS, RESULTS, RUN, *PANELS)
+    panels: ClassVar = (ROWS, RESULTS, RUN, JOBS, *PANELS)
 
     source: str = argument("INPUT", "The rows: a file, or - for JSONL on standard input.")
     checks: list[str] = option(
@@ -174,6 +176,53 @@ class BatchOptions(DrawOptions):
         " of every row before any second one, so that a small budget finds more rows that pass.",
         RUN,
     )
+    batch_api: BatchAPIName | None = option(
+        None,
+        "--batch-api NAME",
+        "Have the provider's batch API answer, at half the price and within a day: openai, azure,"
+        " anthropic or mistral. Each round of draws is one job or several. Needs --journal, and"
+        " --model. The key is in the provider's environment variable.",
+        JOBS,
+    )
+    direct_below: int = option(
+        0,
+        "--direct-below N",
+        "Ask the ordinary API for the last requests if they are fewer than this.",
+        JOBS,
+        min=0,
+    )
+    canary: bool = option(
+        False,
+        "--canary",
+        "Ask the ordinary API about one row before anything is submitted.",
+        JOBS,
+    )
+    job_requests: int | None = option(
+        None,
+        "--job-requests N",
+        "The most requests in a job. Default: the provider's limit.",
+        JOBS,
+        min=1,
+    )
+    jobs_at_once: int = option(8, "--jobs-at-once N", "The most jobs at a time.", JOBS, min=1)
+    enqueued_tokens: int | None = option(
+        None,
+        "--enqueued-tokens N",
+        "The most tokens of prompts in all jobs at a time, as the provider limits them.",
+        JOBS,
+        min=1,
+    )
+    job_hours: float | None = option(
+        48.0,
+        "--job-hours H",
+        "Cancel a job that hasn't ended after this time, and ask again for what it hasn't"
+        " answered.",
+        JOBS,
+        min=0.001,
+    )
+    poll: float = option(
+        30.0, "--poll SECONDS", "How often to look whether a job has ended.", JOBS, min=0.05
+    )
     unique: str | None = option(
         None,
         "--unique HOW",
@@ -222,11 +271,35 @@ class BatchOptions(DrawOptions):
         if self.reasoning == "inline" and self.json_schema is not None:
             msg = "--reasoning inline would break the JSON of --schema: use field"
             raise Problem(msg, Exit.USAGE)
+        if self.batch_api is not None:
+            self._check_jobs()
         if self.order == "breadth":
             self._check_rounds()
         if self.processes > 1:
             self._check_processes()
         _ = self.similarity
+
+    def _check_jobs(self) -> None:
+        """Refuse options that don't go with jobs; their order is breadth."""
+        if self.model is None:
+            msg = f"--batch-api {self.batch_api} needs the name of a model: --model NAME"
+            raise Problem(msg, Exit.USAGE)
+        if self.journal is None:
+            msg = "--batch-api needs --journal FILE: paid jobs must not be forgotten"
+            raise Problem(msg, Exit.USAGE)
+        for wrong, option_name in (
+            (self.backend is not None, "--backend"),
+            (self.gguf is not None, "--gguf"),
+            (self.corpus, "--corpus"),
+            (self.cache is not None, "--cache"),
+            (self.requests_per_minute is not None, "--rpm"),
+            (self.tokens_per_minute is not None, "--tpm"),
+            (self.timeout is not None, "--timeout"),
+        ):
+            if wrong:
+                msg = f"--batch-api doesn't go with {option_name}"
+                raise Problem(msg, Exit.USAGE)
+        object.__setattr__(self, "order", "breadth")
 
     def _check_processes(self) -> None:
         """Refuse options for which a process would have to know the rows of others."""
@@ -251,6 +324,8 @@ class BatchOptions(DrawOptions):
     def _check_rounds(self) -> None:
         """Refuse options for which a row's draws can't be spread over rounds."""
         features = dict.fromkeys(self.spec.selection.features, "--select")
+        if self.batch_api is not None:
+            features.pop("scored", None)  # Scores are kept with the jobs.
         if self.concurrency > 1:
             features["lanes"] = "--lanes"
         if why := why_not_together(features | {"rounds": "--order breadth"}):

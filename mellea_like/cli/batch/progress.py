@@ -33,6 +33,10 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
     parts = [Text(done, "bold")]
     if progress.waiting:
         parts.append(Text(f"{progress.waiting:,} wait"))
+    if progress.jobs:
+        answered = sum(job.succeeded + job.failed for job in progress.jobs)
+        asked = sum(job.total for job in progress.jobs)
+        parts.append(Text(f"{plural(len(progress.jobs), 'job')}: {answered:,}/{asked:,} answered"))
     if not progress.done:
         return parts
     if progress.errored:

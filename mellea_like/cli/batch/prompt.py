@@ -58,7 +58,7 @@ class PromptTemplate:
 
     def fill(self, row: Row, place: str = "line") -> Asked | Conversation:
         """Make the prompt for a row, with the row's own requirements."""
-        must_hold = tuple(self._check(template, row, place) for template in self._checks)
+        must_hold = self.requirements_of(row, place)
         if self._template is None:
             messages = self._messages(row, place)
             return Conversation(tuple(messages), must_hold) if must_hold else messages
@@ -68,6 +68,10 @@ class PromptTemplate:
         if self.system is None and not must_hold:
             return prompt
         return Instruction(prompt, self.system, must_hold)
+
+    def requirements_of(self, row: Row, place: str = "line") -> tuple[Requirement, ...]:
+        """Make the row's own requirements."""
+        return tuple(self._check(template, row, place) for template in self._checks)
 
     def _check(self, template: RowTemplate, row: Row, place: str) -> Requirement:
         text = _filled(template, "a check", row, place)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import anyio
-
 from mellea_like.batch.api import sample_many
 from mellea_like.batch.journal.differences import Difference
 from mellea_like.batch.journal.journal import Journal
 from mellea_like.cli.batch.options import BatchOptions
 from mellea_like.cli.batch.records import RowRecords
-from mellea_like.cli.exit_codes import Problem
 from mellea_like.cli.option_fields import option_names
+from mellea_like.cli.outages import watched_servers
 from mellea_like.errors import JournalError
-from mellea_like.runtime.task_scope import task_scope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.prompt import PromptTemplate
     from mellea_like.cli.batch.records import RowResult
     from mellea_like.cli.batch.source import RowSource
-    from mellea_like.limits.backoff_gate import BackoffGate
 
 OPTIONS = {
     "loop_budget": "--attempts",
@@ -41,12 +37,6 @@ OPTIONS = {
     "input": "INPUT",
 }
 """Options for parts of a run that have other names in the library."""
-
-LOOK_EVERY = 0.25
-"""Seconds between checks whether the servers can be reached."""
-
-GIVE_UP_AFTER = 4.0
-"""Seconds of an outage after which a server that has never answered isn't waited for."""
 
 
 class View(Protocol):
@@ -82,30 +72,27 @@ async def row_results(
     view: View,
 ) -> AsyncGenerator[Results]:
     """Sample all rows of a source, with backends that are open."""
-    outages: list[str] = []
-    async with task_scope() as tasks:
-        with anyio.CancelScope() as scope:
-            tasks.start_soon(_watch_servers, backends, view, scope, outages)
-            async with sample_many(
-                backends.make_strategy(),
-                source.rows(often=options.order == "breadth"),
-                concurrency=options.parallel,
-                action=cast("Callable[[Row], str]", template.fill),
-                requirements=options.make_requirements(),
-                format=backends.reply_type,
-                options=options.request_options,
-                budget=backends.make_budget("this run"),
-                in_order=options.in_order,
-                order=options.order,
-                journal=_journal(options, backends),
-                unique=options.similarity,
-                keep_errors=False,  # A backend's error isn't about the row.
-                on_progress=view.update,
-                settings=settings,
-            ) as results:
-                yield _RowResults(results, RowRecords(options))
-    if scope.cancelled_caught:
-        raise Problem(outages[0])
+    async with (
+        watched_servers(lambda: backends.gates, view.tell),
+        sample_many(
+            backends.make_strategy(),
+            source.rows(often=options.order == "breadth"),
+            concurrency=options.parallel,
+            action=cast("Callable[[Row], str]", template.fill),
+            requirements=options.make_requirements(),
+            format=backends.reply_type,
+            options=options.request_options,
+            budget=backends.make_budget("this run"),
+            in_order=options.in_order,
+            order=options.order,
+            journal=_journal(options, backends),
+            unique=options.similarity,
+            keep_errors=False,  # A backend's error isn't about the row.
+            on_progress=view.update,
+            settings=settings,
+        ) as results,
+    ):
+        yield _RowResults(results, RowRecords(options))
 
 
 class _RowResults:
@@ -122,28 +109,6 @@ class _RowResults:
 
     async def __anext__(self) -> RowResult:
         return self._records.of(await anext(self._run))
-
-
-async def _watch_servers(
-    backends: Backends, view: View, run: anyio.CancelScope, outages: list[str]
-) -> None:
-    """Report each outage once; end the run if a server has never answered."""
-    began: dict[BackoffGate, float] = {}
-    while True:
-        for gate in backends.gates:
-            outage = gate.outage
-            if outage is None:
-                began.pop(gate, None)
-                continue
-            if gate not in began:
-                began[gate] = anyio.current_time()
-                place = outage.removeprefix("can't reach ")
-                view.tell(f"Waiting for {place}" if place != outage else f"Waiting: {outage}")
-            if not gate.reached and anyio.current_time() - began[gate] >= GIVE_UP_AFTER:
-                outages.append(outage)
-                run.cancel("the server has never answered")
-                return
-        await anyio.sleep(LOOK_EVERY)
 
 
 def _journal(options: BatchOptions, backends: Backends) -> Journal | None:

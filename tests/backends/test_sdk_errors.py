@@ -18,7 +18,7 @@ import pytest
 from http_server import Answer, OpenAIServer, serving
 
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.backends.openai_errors import ServerError, Translator, retry_after
+from mellea_like.backends.sdk_errors import ServerError, Translator, retry_after
 from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.errors import (

@@ -1,4 +1,7 @@
-"""Errors of servers with OpenAI's protocols, as this library's errors.
+"""Errors of the official SDKs and their servers, as this library's errors.
+
+The SDKs of OpenAI and Anthropic have the same exceptions, which are told by their names here: so
+none of them has to be installed.
 
 The errors become:
 
@@ -20,8 +23,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, cast
 
-import openai
-
 from mellea_like.backends.openai_events import ServerError
 from mellea_like.backends.server_errors import failed_in_transport, kind_of_status
 from mellea_like.core.display import excerpt
@@ -39,7 +40,7 @@ from mellea_like.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Translator", "retry_after"]
+__all__ = ["Translator", "never_sent", "retry_after"]
 
 MAX_RETRY_AFTER = 86_400.0
 """A server that asks for more than a day is taken to ask for a day."""
@@ -51,6 +52,12 @@ SPENT = ("insufficient_quota", "billing_hard_limit_reached")
 
 LONGEST_WORD = 200
 """Characters of a code or a field's name; a longer one is none."""
+
+SDK_ERRORS = ("OpenAIError", "AnthropicError")
+"""The names of the SDKs' base classes; those that are no ``APIError`` say that nothing was sent."""
+
+UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "InvalidURL")
+"""The names that HTTP libraries give to having no connection."""
 
 SHORTEST_SECRET = 4
 """Shorter "secrets" are none, and would be found everywhere."""
@@ -132,12 +139,10 @@ class Translator:
                 return exc
             case ServerError():
                 return self._of_event(exc)
-            case openai.APIStatusError():
-                wait = retry_after(exc.response.headers, datetime.now(UTC))
-                codes = (exc.code, exc.type, *_inner_codes(exc.body))
-                error = self._by_status(exc.status_code, _message(exc), codes, wait)
-                return _named(error, exc.code, exc.param, exc.type)
-            case openai.OpenAIError() if not isinstance(exc, openai.APIError):
+            case _ if _is_a(exc, "APIStatusError"):
+                answered: Any = exc
+                return self.refusal(answered.status_code, answered.response.headers, answered.body)
+            case _ if _is_a(exc, *SDK_ERRORS) and not _is_a(exc, "APIError"):
                 if "Token" in type(exc).__name__ or "redential" in str(exc):
                     return AuthenticationFailed(f"no credentials for {self._url} ({said})")
                 return InvalidRequest(f"the SDK refuses the request to {self._url} ({said})")
@@ -149,6 +154,24 @@ class Translator:
         if unconnected or _is_transport(exc):
             return self._of_connection(causes)
         return self.malformed(said)
+
+    def refusal(self, status: int, headers: Mapping[str, str], body: object) -> BackendError:
+        """Say that the server answered with an error.
+
+        Args:
+            status: the HTTP status.
+            headers: the headers, which may say how long to wait.
+            body: the answer, read as JSON if it is, or the error in it.
+
+        Returns:
+            The error.
+        """
+        wait = retry_after(headers, datetime.now(UTC))
+        fields, inner = _fields(body), _fields(_fields(body).get("error"))
+        codes = (fields.get("code"), fields.get("type"), inner.get("code"), inner.get("type"))
+        error = self._by_status(status, _message(fields, inner, body), codes, wait)
+        told = fields if fields.get("message") else inner or fields
+        return _named(error, told.get("code"), told.get("param"), told.get("type"))
 
     def malformed(self, what: str, body: str = "", *, began: bool = True) -> MalformedResponse:
         """Say that an answer can't be read; where no reply began, what may help."""
@@ -218,9 +241,9 @@ class Translator:
         return BackendUnavailable(f"can't reach {self._url}: {why}")
 
 
-def _message(exc: openai.APIStatusError) -> str:
-    fields = _fields(exc.body)
-    message = fields.get("message") or fields.get("detail") or fields.get("error") or exc.body
+def _message(fields: dict[str, Any], inner: dict[str, Any], body: object) -> str:
+    message = fields.get("message") or fields.get("detail")
+    message = message or inner.get("message") or fields.get("error") or body
     problems = _fields(fields.get("mellea_like")).get("problems")  # Of this library's gateway.
     if isinstance(problems, list) and problems:
         why = "; ".join(map(str, cast("list[object]", problems)))
@@ -234,11 +257,6 @@ def _named(error: BackendError, code: object, param: object, kind: object) -> Ba
         if isinstance(said, str) and said and len(said) <= LONGEST_WORD:
             setattr(error, name, said)
     return error
-
-
-def _inner_codes(body: object) -> tuple[Any, Any]:
-    inner = _fields(_fields(body).get("error"))
-    return inner.get("code"), inner.get("type")
 
 
 def _fields(body: object) -> dict[str, Any]:
@@ -263,10 +281,17 @@ def _causes(exc: BaseException) -> Iterator[BaseException]:
 
 def _is_timeout(exc: Exception) -> bool:
     """A timeout of Python's, the SDK's, or the HTTP library's (not all of whose names we have)."""
-    return isinstance(exc, TimeoutError | openai.APITimeoutError) or any(
-        kind.__name__ == "TimeoutException" for kind in type(exc).__mro__
-    )
+    return isinstance(exc, TimeoutError) or _is_a(exc, "APITimeoutError", "TimeoutException")
 
 
 def _is_transport(exc: Exception) -> bool:
-    return isinstance(exc, openai.APIConnectionError) or failed_in_transport(exc)
+    return _is_a(exc, "APIConnectionError") or failed_in_transport(exc)
+
+
+def _is_a(exc: BaseException, *names: str) -> bool:
+    return any(kind.__name__ in names for kind in type(exc).__mro__)
+
+
+def never_sent(exc: BaseException) -> bool:
+    """Tell whether a request failed before any of it could leave."""
+    return any(_is_a(cause, *UNSENT) for cause in _causes(exc))

@@ -1,0 +1,353 @@
+"""Anthropic's Message Batches, through the official SDK."""
+
+from __future__ import annotations
+
+import os
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from mellea_like.backends.batch_api import JobLimits, JobOutcome, JobResult, JobState
+
+try:
+    import anthropic
+    from anthropic.types.messages import MessageBatch
+except ImportError as exc:  # pragma: no cover
+    msg = "AnthropicBatches needs the official SDK: pip install 'mellea-like[anthropic]'"
+    raise ImportError(msg) from exc
+
+from mellea_like.backends.anthropic_messages import MessageReply, count_message, messages_body
+from mellea_like.backends.batch_files import JoinedLines, mapped, plain
+from mellea_like.backends.sdk_batches import SDKBatches
+from mellea_like.backends.sdk_errors import Translator
+from mellea_like.backends.server_address import (
+    Secret,
+    split_url,
+    usable_key,
+    without_credentials,
+)
+from mellea_like.backends.server_errors import kind_of_status
+from mellea_like.errors import AuthenticationFailed, InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from mellea_like.backends.batch_api import Intention
+    from mellea_like.backends.output_mode import Mode, OutputTool
+    from mellea_like.core.backend import Options, Request
+    from mellea_like.core.generation import Generation, RequestMeter
+
+__all__ = ["AnthropicBatches"]
+
+OFFICIAL_URL = "https://api.anthropic.com"
+
+BEFORE, AFTER = b'{"requests":[', b"]}"
+"""The envelope of a job's requests."""
+
+LIMITS = JobLimits(requests=100_000, bytes=256_000_000 - len(BEFORE + AFTER))
+"""https://platform.claude.com/docs/en/build-with-claude/batch-processing#batch-limitations"""
+
+KEPT = ": Anthropic keeps them for 29 days after a job's creation"
+
+WITH_SAMPLING = "2023-06-01"
+"""The last version of the API with temperatures: a client may ask for it in its headers."""
+
+PAGE = 100
+
+STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""https://platform.claude.com/docs/en/api/errors"""
+
+UNRUN: dict[str, Literal["expired", "cancelled"]] = {"expired": "expired", "canceled": "cancelled"}
+
+
+class AnthropicBatches(SDKBatches):
+    """A model behind Anthropic's Message Batches: answers within a day, at half the price.
+
+    Anthropic looks at a job's requests when they run, so what it is known to refuse is refused
+    before: `body` raises. Its jobs carry no key. A job of which only the intention is known is
+    found by its requests' custom ids once it has ended; results are kept for 29 days. Works on
+    asyncio and trio, and in one event loop after another. Nothing is retried here.
+
+    Args:
+        model: the model's name. A request's options may name another one.
+        base_url: where the server is; by default ``ANTHROPIC_BASE_URL``, else Anthropic's own.
+        api_key: the key; by default ``ANTHROPIC_API_KEY``. Both variables are read when first
+            needed.
+        client: a ready `anthropic.AsyncAnthropic` instead of the two above. It is used as it is but
+            for retries, belongs to one event loop, and stays open.
+        options: defaults for what a request's options leave open. Anthropic needs ``max_tokens``
+            and has no ``seed``. It has no ``temperature`` and no ``top_p`` either, unless a
+            ``client`` asks for the API's version 2023-06-01. ``extra`` may have ``thinking`` or
+            ``output_config``, for example.
+        can_judge: whether its verdicts on requirements are wanted.
+        output: how a reply of a ``format`` is asked for: ``"json_schema"`` (the API's structured
+            outputs), ``"tool"`` or ``"prompt"``; see `OpenAIBackend`.
+        timeout: the longest silence of the server, in seconds; None for no limit.
+
+    Attributes:
+        name: ``"anthropic"``.
+        model: as given.
+        limits: 100,000 requests and 256 MB a job.
+        defaults: ``options``, as given.
+        can_judge: as given.
+
+    Raises:
+        TypeError: ``client`` isn't an `anthropic.AsyncAnthropic`, or the model has no name.
+        ValueError: ``base_url`` isn't an HTTP URL, ``client`` comes with a key or a URL, or there
+            is no such ``output``.
+    """
+
+    name = "anthropic"
+    limits = LIMITS
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        client: anthropic.AsyncAnthropic | None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        can_judge: bool = True,
+        output: Mode = "json_schema",
+        timeout: float | None = 600.0,
+    ) -> None:
+        if client is not None:
+            if not isinstance(client, anthropic.AsyncAnthropic):
+                msg = f"client takes an anthropic.AsyncAnthropic, not {type(client).__name__}"
+                raise TypeError(msg)
+            if base_url is not None or api_key is not None:
+                msg = "a ready client has its URL and its key: leave base_url and api_key out"
+                raise ValueError(msg)
+        if base_url is not None:
+            split_url(base_url, "base_url")
+        self._base_url = base_url
+        self._key = None if api_key is None else Secret(api_key)
+        self._given = client
+        super().__init__(
+            model,
+            options=options,
+            can_judge=can_judge,
+            output=output,
+            timeout=timeout,
+            make_client=self._make_client,
+            close=client is None,
+        )
+
+        given = "" if client is None else client.default_headers.get("anthropic-version", "")
+        self._sampling = given == WITH_SAMPLING
+        self._refuses_temperature = not self._sampling
+
+    @property
+    def where(self) -> str:
+        """The server's URL, without credentials."""
+        shown = without_credentials(urlsplit(self._url))
+        return urlunsplit(urlsplit(shown)._replace(query="")).rstrip("/")
+
+    @property
+    def _url(self) -> str:
+        if self._given is not None:
+            return str(self._given.base_url)
+        return self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or OFFICIAL_URL
+
+    # --- requests and replies ---------------------------------------------------------------------
+
+    def body(self, request: Request) -> dict[str, Any]:
+        """Write a request as a job has it; see `BatchAPI.body`."""
+        options = self._options(request)
+        body = messages_body(
+            request,
+            options,
+            options.model or self.model,
+            output=self._demand(request, options),
+            sampling=self._sampling,
+            narrowed=_narrowed,
+        )
+        return plain(body)
+
+    def _entry(self, custom_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {"custom_id": custom_id, "params": body}
+
+    def _read(
+        self, reply: dict[str, Any], meter: RequestMeter, tool: OutputTool | None
+    ) -> Generation:
+        reader = MessageReply(meter, self.model, tool)
+        reader.take_whole(reply)
+        return reader.generation()
+
+    def _count(self, reply: Mapping[str, Any], meter: RequestMeter) -> None:
+        count_message(reply, meter)
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    async def known(self) -> Sequence[str]:
+        """Return the ids of the newest jobs, since jobs carry no key; see `BatchAPI.known`."""
+        async with self._clients.hold() as held:
+            page = await self._ask(held.client, held.client.messages.batches.list(limit=PAGE))
+            return [batch.id for batch in page.data]
+
+    async def find(self, intention: Intention) -> JobState | Literal["perhaps"] | None:
+        """Look for a job by its requests' custom ids; see `BatchAPI.find`."""
+        perhaps = False
+        async with (
+            self._clients.hold() as held,
+            aclosing(self._since(held.client, intention.since)) as jobs,
+        ):
+            async for state in jobs:
+                if state.id in intention.before or state.total != intention.count:
+                    continue
+                if not state.ended:
+                    perhaps = True
+                elif state.outputs and await self._has(held.client, state, intention.prefix):
+                    return state
+        return "perhaps" if perhaps else None
+
+    async def _since(
+        self, client: anthropic.AsyncAnthropic, since: float
+    ) -> AsyncGenerator[JobState]:
+        """Go through the jobs that were created since, the newest first."""
+        page = await self._ask(client, client.messages.batches.list(limit=PAGE))
+        while page.data:
+            for batch in page.data:
+                if batch.created_at.timestamp() >= since:
+                    yield _state(batch)
+            if page.data[-1].created_at.timestamp() < since or not page.has_next_page():
+                break
+            page = await self._ask(client, page.get_next_page())
+
+    async def _has(self, client: anthropic.AsyncAnthropic, state: JobState, prefix: str) -> bool:
+        """Tell whether the requests of a job that has ended are those with a prefix."""
+        async with aclosing(self._results(client, state, whole=False)) as results:
+            async for result in results:
+                return result.custom_id.startswith(prefix)
+        return False
+
+    async def _upload(self, client: Any, intention: Intention, lines: Path) -> str:  # noqa: ARG002
+        return str(lines)  # The requests are part of what creates the job.
+
+    async def _discard(self, client: Any, uploaded: str) -> None:
+        pass  # The caller's file is the caller's.
+
+    async def _submit(
+        self,
+        client: anthropic.AsyncAnthropic,
+        intention: Intention,  # noqa: ARG002 (there is no place for its key)
+        uploaded: str,
+    ) -> JobState:
+        async with mapped(Path(uploaded)) as content:
+            joined = JoinedLines(content, BEFORE, AFTER)
+            length = str(joined.length)
+            # As `client.messages.batches.create`, but without all requests in memory.
+            batch = await client.post(
+                "/v1/messages/batches",
+                cast_to=MessageBatch,
+                content=joined,
+                options={"headers": {"Content-Type": "application/json", "Content-Length": length}},
+            )
+        return _state(batch)
+
+    async def _retrieve(self, client: anthropic.AsyncAnthropic, job: str) -> JobState:
+        return _state(await client.messages.batches.retrieve(job))
+
+    async def _cancel(self, client: anthropic.AsyncAnthropic, job: str) -> JobState:
+        return _state(await client.messages.batches.cancel(job))
+
+    async def _results(
+        self, client: anthropic.AsyncAnthropic, state: JobState, *, whole: bool = True
+    ) -> AsyncGenerator[JobResult]:
+        body = self._content(client, state.id)
+        least = state.total if whole else 0
+        async with aclosing(self._download(client, body, least, KEPT)) as lines:
+            async for line in lines:
+                if isinstance(custom_id := line.get("custom_id"), str):
+                    yield JobResult(custom_id, _outcome(line.get("result")))
+
+    @asynccontextmanager
+    async def _content(self, client: anthropic.AsyncAnthropic, job: str) -> AsyncGenerator[Any]:
+        gone = False
+        try:
+            async with client.messages.batches.with_streaming_response.results(job) as response:
+                yield response.http_response
+        except anthropic.AnthropicError as exc:
+            # The SDK raises its base class if the job has no results, or none any more.
+            if isinstance(exc, anthropic.APIError):
+                raise
+            gone = True
+        if gone:
+            msg = f"{self.where}: the job {job} has no results{KEPT}, and has none before it ends"
+            raise InvalidRequest(msg)
+
+    # --- the client -------------------------------------------------------------------------------
+
+    def _make_client(self) -> anthropic.AsyncAnthropic:
+        if self._given is not None:
+            return self._given.with_options(max_retries=0)
+        try:
+            split_url(self._url, "ANTHROPIC_BASE_URL")
+        except ValueError as exc:
+            raise InvalidRequest(str(exc)) from None
+        key = self._key.value if self._key else os.environ.get("ANTHROPIC_API_KEY", "")
+        if not (key := key.strip()):
+            msg = f"no API key for {self.where}: set ANTHROPIC_API_KEY or pass api_key="
+            raise AuthenticationFailed(msg)
+        return anthropic.AsyncAnthropic(
+            api_key=usable_key(key), base_url=self._url, timeout=self._timeout, max_retries=0
+        )
+
+    def _translator(self, client: anthropic.AsyncAnthropic) -> Translator:
+        secrets = filter(None, (client.api_key, client.auth_token))
+        return Translator(self.where, None, self._timeout, secrets)
+
+
+def _narrowed(schema: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return anthropic.transform_schema(schema)
+    except ValueError as exc:
+        msg = f"Anthropic takes no such type by its schema ({exc}): use output='tool'"
+        raise InvalidRequest(msg) from None
+
+
+def _state(batch: MessageBatch) -> JobState:
+    counts = batch.request_counts
+    unrun = counts.processing + counts.canceled + counts.expired
+    return JobState(
+        batch.id,
+        batch.processing_status,
+        batch.processing_status == "ended",
+        total=counts.succeeded + counts.errored + unrun,
+        succeeded=counts.succeeded,
+        failed=counts.errored,
+        created=batch.created_at.timestamp(),
+        expires=batch.expires_at.timestamp(),
+        outputs=(batch.results_url,) if batch.results_url else (),
+    )
+
+
+def _outcome(given: Any) -> JobOutcome:
+    """Read the result of a line."""
+    result = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    kind = str(result.get("type"))
+    if kind in UNRUN:
+        return JobOutcome(unrun=UNRUN[kind])
+    message = result.get("message")
+    if kind == "succeeded" and isinstance(message, dict):
+        return JobOutcome(reply=cast("dict[str, Any]", message))
+    error: Any = result.get("error") or {}
+    error = error.get("error") or error
+    status = STATUSES.get(str(error.get("type")), 500)
+    found, retryable = kind_of_status(status)
+    retryable = found.default_retryable if retryable is None else retryable
+    said = str(error.get("message") or error.get("type") or "no reason given")
+    return JobOutcome(error=said, status=status, retryable=retryable)

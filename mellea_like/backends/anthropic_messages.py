@@ -1,0 +1,370 @@
+"""Anthropic's Messages API as plain data: what is sent, what is refused before, how it is read.
+
+A job's requests are looked at only when they run. So what the API would refuse then is refused
+here, as far as its documentation says (https://platform.claude.com/docs/en/api/messages).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from mellea_like.backends.openai_reply import Gathered, as_text
+from mellea_like.core.conversation import joined_text
+from mellea_like.core.parts import Audio, File, Image, Text
+from mellea_like.core.tools import resendable
+from mellea_like.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mellea_like.backends.output_mode import Demand, OutputTool
+    from mellea_like.core.backend import Options, Request
+    from mellea_like.core.conversation import Message
+    from mellea_like.core.generation import RequestMeter
+    from mellea_like.core.parts import Part
+    from mellea_like.core.tools import ToolCall
+
+__all__ = ["MessageReply", "count_message", "messages_body"]
+
+IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+
+MOST_IMAGE_BYTES = 10 * 2**20
+MOST_IMAGES = 600
+"""https://platform.claude.com/docs/en/build-with-claude/vision#general-limits"""
+
+SAMPLING = ("temperature", "top_p", "top_k")
+"""Refused, whatever they are, since the API's version 2026-10-21, which the SDK asks for from 2.0
+on (https://platform.claude.com/docs/en/api/versioning)."""
+
+LACKING = {"seed": "seeds", "speed": "fast mode in batches"}
+
+LEAST_THINKING = 1024
+"""https://platform.claude.com/docs/en/build-with-claude/extended-thinking"""
+
+CALL_ID = re.compile(r"[A-Za-z0-9_-]+")
+
+CHOICES = {"auto": "auto", "required": "any", "none": "none"}
+
+FINISH_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "refusal",
+}
+
+
+def _refuse(what: str) -> NoReturn:
+    msg = f"Anthropic refuses this request when its job runs: {what}"
+    raise InvalidRequest(msg)
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+def messages_body(
+    request: Request,
+    options: Options,
+    model: str,
+    *,
+    output: Demand | None = None,
+    sampling: bool = False,
+    narrowed: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> dict[str, Any]:
+    """Write the fields of a request for a message.
+
+    Names of messages and earlier reasoning have no place in it.
+
+    Args:
+        request: the request.
+        options: its options, complete.
+        model: the model.
+        output: how its output is asked for.
+        sampling: whether the version of the API has temperature, ``top_p`` and ``top_k``.
+        narrowed: makes a JSON Schema of what the API takes of one.
+
+    Returns:
+        The fields.
+
+    Raises:
+        InvalidRequest: the API would refuse it.
+    """
+    conversation = _Conversation(request.messages if output is None else output.messages)
+    body: dict[str, Any] = {"model": model, "messages": conversation.turns}
+    if system := "\n\n".join(filter(str.strip, conversation.system)):
+        body["system"] = system
+    given = {name: getattr(options, name) for name in ("max_tokens", "temperature", "top_p")}
+    given["stop_sequences"] = list(options.stop) or None
+    given["seed"] = options.seed
+    body |= {name: value for name, value in given.items() if value is not None}
+    if request.tools:
+        body["tools"] = [_tool(tool.as_dict()["function"]) for tool in request.tools]
+    if (choice := request.tool_choice) is not None:
+        kind = CHOICES.get(choice)
+        body["tool_choice"] = {"type": kind} if kind else {"type": "tool", "name": choice}
+    extra = dict(options.extra)
+    if output is not None:
+        _demand(body, output, narrowed, extra)
+    body |= extra
+    _check(body, sampling=sampling)
+    return body
+
+
+def _demand(
+    body: dict[str, Any],
+    output: Demand,
+    narrowed: Callable[[dict[str, Any]], dict[str, Any]],
+    extra: dict[str, Any],
+) -> None:
+    """Add the fields that ask for output of a type."""
+    match output.mode:
+        case "json_schema":
+            form = {"type": "json_schema", "schema": narrowed(output.schema)}
+            body["output_config"] = {**(extra.pop("output_config", None) or {}), "format": form}
+        case "tool" if (tool := output.tool) is not None:
+            written = {"name": tool.name, "description": tool.description}
+            body["tools"] = [
+                *body.get("tools", ()),
+                {**written, "input_schema": dict(tool.parameters)},
+            ]
+            forced = {"type": "tool", "name": tool.name}
+            body["tool_choice"] = forced if tool.forced else {"type": "any"}
+        case "json_object":
+            _refuse("it has no output='json_object'; use 'json_schema', 'tool' or 'prompt'")
+        case _:
+            pass
+
+
+def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = function["parameters"]
+    if parameters.get("type") != "object":
+        _refuse(f"the parameters of the tool {function['name']} aren't an object's")
+    named = {key: function[key] for key in ("name", "description", "strict") if key in function}
+    return {**named, "input_schema": parameters}
+
+
+class _Conversation:
+    """A conversation as it is written: what the system says first, and the turns after it."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.system: list[str] = []
+        self.turns: list[dict[str, Any]] = []
+        self._open_calls: set[str] = set()
+        """Calls of tools that have no answers yet, by their ids."""
+        for number, message in enumerate(messages, 1):
+            self._take(message, f"message {number} ({message.role})")
+        self._refuse_open_calls()
+        self._refuse_ends()
+
+    def _take(self, message: Message, where: str) -> None:
+        """Write a message."""
+        if message.role == "system" and not self.turns:
+            self.system.append(message.text)
+        elif message.role == "tool":
+            self._answer(message, where)
+        else:
+            self._refuse_open_calls()
+            blocks = _blocks(message.content, where, model=message.role == "assistant")
+            blocks += (self._call(call, where) for call in message.tool_calls)
+            if not blocks:
+                _refuse(f"{where} is empty")
+            self._add(message.role, blocks)
+
+    def _refuse_ends(self) -> None:
+        if not self.turns or self.turns[0]["role"] != "user":
+            _refuse("the first message isn't the user's")
+        last = self.turns[-1]
+        text: str = last["content"][-1].get("text", "")
+        if last["role"] == "assistant" and text != text.rstrip():
+            _refuse("the last message, which the reply continues, ends with white space")
+
+    def _answer(self, message: Message, where: str) -> None:
+        call = message.tool_call_id or ""
+        if call not in self._open_calls:
+            _refuse(f"{where} answers the call {call!r}, which the turn before doesn't make")
+        self._open_calls.discard(call)
+        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call}
+        if content := _blocks(message.content, where):
+            block["content"] = content
+        self._add("user", [block])
+
+    def _call(self, call: ToolCall, where: str) -> dict[str, Any]:
+        if not CALL_ID.fullmatch(call.id):
+            _refuse(f"{where} has a call with the id {call.id!r}")
+        self._open_calls.add(call.id)
+        arguments = json.loads(resendable(call).arguments)
+        return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+
+    def _refuse_open_calls(self) -> None:
+        if self._open_calls:
+            _refuse(
+                f"calls have no answers in the next turn: {', '.join(sorted(self._open_calls))}"
+            )
+
+    def _add(self, role: str, blocks: list[dict[str, Any]]) -> None:
+        """Add to the turn, or begin another: two turns of one role are put together there."""
+        if self.turns and self.turns[-1]["role"] == role:
+            self.turns[-1]["content"] += blocks
+        else:
+            self.turns.append({"role": role, "content": blocks})
+
+
+def _blocks(
+    content: str | Sequence[Part], where: str, *, model: bool = False
+) -> list[dict[str, Any]]:
+    """Write the parts of a message. Blank texts are refused, so they are left out."""
+    if model and not isinstance(content, str):
+        content = joined_text(content)
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content.strip() else []
+    return [
+        _block(part, where)
+        for part in content
+        if not (isinstance(part, Text) and not part.text.strip())
+    ]
+
+
+def _block(part: Part, where: str) -> dict[str, Any]:
+    match part:
+        case Text():
+            return {**part.extra, "type": "text", "text": part.text}
+        case Image():
+            return {**part.extra, "type": "image", "source": _picture(part, where)}
+        case File():
+            return {**part.extra, "type": "document", "source": _document(part, where)}
+        case Audio():
+            _refuse(f"{where} has a sound, and it takes none")
+
+
+def _picture(image: Image, where: str) -> dict[str, Any]:
+    if image.data is None:
+        return {"type": "url", "url": image.url}
+    kind = image.media_type or ""
+    if kind not in IMAGES:
+        _refuse(f"{where} has an image of the type {kind}")
+    return _source(image.data, kind)
+
+
+def _document(file: File, where: str) -> dict[str, Any]:
+    if file.data is None:
+        return {"type": "file", "file_id": file.file_id}
+    kind = file.media_type or ""
+    if kind == "application/pdf":
+        return _source(file.data, kind)
+    if kind.startswith("text/"):
+        text = file.data.decode(errors="replace")
+        return {"type": "text", "media_type": "text/plain", "data": text}
+    _refuse(f"{where} has a file of the type {kind}; it takes PDF and texts")
+
+
+def _source(data: bytes, media_type: str) -> dict[str, Any]:
+    encoded = base64.b64encode(data).decode("ascii")
+    return {"type": "base64", "media_type": media_type, "data": encoded}
+
+
+def _check(body: Mapping[str, Any], *, sampling: bool) -> None:
+    """Refuse what would be refused when the job runs."""
+    for name in () if sampling else SAMPLING:
+        if name in body:
+            _refuse(f"its API has had no {name} since 2026-10-21; leave the option out")
+    most = body.get("max_tokens")
+    if type(most) is not int or most < 1:
+        _refuse(f"max_tokens is a positive int, not {most!r}; set the option max_tokens")
+    temperature = body.get("temperature")
+    if temperature is not None and not 0 <= temperature <= 1:
+        _refuse(f"temperature is 0 to 1, not {temperature}")
+    for text in body.get("stop_sequences") or ():
+        if not str(text).strip():
+            _refuse(f"stop texts have more than white space, unlike {text!r}")
+    for name, what in LACKING.items():
+        if name in body:
+            _refuse(f"it has no {what}; leave {name} out of the options")
+    _check_thinking(body, most)
+    blocks = [block for turn in body["messages"] for block in turn["content"]]
+    _check_images([block for block in blocks if block["type"] == "image"])
+
+
+def _check_images(images: Sequence[Mapping[str, Any]]) -> None:
+    if len(images) > MOST_IMAGES:
+        _refuse(f"it has {len(images)} images, and {MOST_IMAGES} are allowed")
+    for image in images:
+        if len(image["source"].get("data", "")) > MOST_IMAGE_BYTES:
+            _refuse(f"it has an image of more than {MOST_IMAGE_BYTES / 2**20:.0f} MB in base64")
+
+
+def _check_thinking(body: Mapping[str, Any], most: int) -> None:
+    thinking = body.get("thinking")
+    if not isinstance(thinking, dict):
+        return
+    told = cast("dict[str, Any]", thinking)
+    if told.get("type") == "enabled":
+        budget = told.get("budget_tokens")
+        if type(budget) is not int or not LEAST_THINKING <= budget < most:
+            _refuse(
+                f"thinking's budget_tokens is at least {LEAST_THINKING} and less than max_tokens,"
+                f" {most}, not {budget!r}"
+            )
+    if told.get("type") in ("enabled", "adaptive"):
+        choice: Any = body.get("tool_choice") or {}
+        if body.get("temperature") not in (None, 1):
+            _refuse("thinking takes no temperature but 1")
+        if choice.get("type") in ("any", "tool"):
+            _refuse("thinking can't be combined with a tool that has to be called")
+
+
+# --- what comes -----------------------------------------------------------------------------------
+
+
+class MessageReply(Gathered):
+    """A message that wasn't streamed."""
+
+    def __init__(
+        self, meter: RequestMeter, model: str | None = None, output: OutputTool | None = None
+    ) -> None:
+        super().__init__(meter, model, output=output)
+
+    def read(self, data: bytes) -> str:
+        """Refuse a stream's event, as a job has none."""
+        raise NotImplementedError
+
+    def take_whole(self, message: Mapping[str, Any]) -> None:
+        """Take the message."""
+        self._model = as_text(message.get("model")) or self._model
+        for index, block in enumerate(message["content"]):
+            match block["type"]:
+                case "text":
+                    self._said(as_text(block["text"]))
+                case "thinking":
+                    self._said("", "", as_text(block["thinking"]))
+                case "tool_use":
+                    arguments = json.dumps(block["input"], ensure_ascii=False)
+                    self._called(index, as_text(block["id"]), as_text(block["name"]), arguments)
+                case _:
+                    pass  # Such as thoughts that can't be read.
+        reason = message["stop_reason"]
+        self._finish(FINISH_REASONS.get(reason, reason))
+        self.began = self.done = True
+        count_message(message, self._meter)
+
+
+def count_message(message: Mapping[str, Any], meter: RequestMeter) -> None:
+    """Settle a meter at what a message says that it cost; tokens of the cache are input, too."""
+    usage = message.get("usage")
+    counts = cast("dict[str, Any]", usage) if isinstance(usage, dict) else {}
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    sent = [counts.get(name) or 0 for name in names]
+    received = counts.get("output_tokens")
+    if type(received) is not int or not all(type(n) is int and n >= 0 for n in sent):
+        return
+    details: Any = counts.get("output_tokens_details") or {}
+    thought: Any = details.get("thinking_tokens") or 0
+    meter.settle(
+        input_tokens=sum(sent),
+        output_tokens=received,
+        cached_input_tokens=sent[2],
+        reasoning_tokens=min(thought, received) if type(thought) is int else 0,
+    )

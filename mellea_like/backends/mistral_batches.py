@@ -1,0 +1,349 @@
+"""Mistral's batch jobs, with the official SDK's types and client.
+
+The SDK's asynchronous methods call `asyncio.to_thread`, so they don't run on trio. So the requests
+are sent by the SDK's HTTP client, and written and read by its types.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobResult, JobState
+
+try:
+    import httpx2
+    from mistralai.client import Mistral
+    from mistralai.client.models import (
+        BatchJob,
+        CreateBatchJobRequest,
+        CreateFileResponse,
+        ListBatchJobsResponse,
+    )
+except ImportError as exc:  # pragma: no cover
+    msg = "MistralBatches needs the official SDK: pip install 'mellea-like[mistral]'"
+    raise ImportError(msg) from exc
+
+from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
+from mellea_like.backends.mistral_chat import mistral_body, readable
+from mellea_like.backends.openai_reply import Reply, read_usage
+from mellea_like.backends.sdk_batches import SDKBatches, outcome_of_response
+from mellea_like.backends.sdk_errors import Translator
+from mellea_like.backends.server_address import (
+    Secret,
+    split_url,
+    usable_key,
+    without_credentials,
+)
+from mellea_like.core.argument_checks import whole_number
+from mellea_like.errors import AuthenticationFailed, InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from pathlib import Path
+
+    from mellea_like.backends.batch_api import Intention
+    from mellea_like.backends.output_mode import Mode, OutputTool
+    from mellea_like.core.backend import Options, Request
+    from mellea_like.core.generation import Generation, RequestMeter
+
+__all__ = ["MistralBatches"]
+
+OFFICIAL_URL = "https://api.mistral.ai"
+
+ENDPOINT: Final = "/v1/chat/completions"
+JOBS = "/v1/batch/jobs"
+
+KEY = "mellea_like_job"
+"""The name of a job's key in its metadata."""
+
+LIMITS = JobLimits(requests=1_000_000, bytes=512_000_000)
+"""https://docs.mistral.ai/capabilities/batch: a million requests, in files of at most 512 MB"""
+
+MOST_HOURS = 168
+
+ENDED = ("SUCCESS", "FAILED", "TIMEOUT_EXCEEDED", "CANCELLED")
+
+FULL = re.compile(r"pending requests|quota|too many|limit", re.IGNORECASE)
+"""Messages of a job that failed because too much is queued."""
+
+PAGE = 100
+
+
+class MistralBatches(SDKBatches):
+    """A model behind Mistral's batch jobs: answers within a day, at half the price.
+
+    A job's key is in its ``metadata``, under ``"mellea_like_job"``. Works on asyncio and trio, and
+    in one event loop after another. Nothing is retried here.
+
+    Args:
+        model: the model's name.
+        base_url: where the server is, without ``/v1``; by default Mistral's own.
+        api_key: the key; by default ``MISTRAL_API_KEY``, which is read when first needed.
+        client: a ready `mistralai.client.Mistral` instead of the two above, of which the URL, the
+            key and the ``async_client`` are used. It belongs to one event loop, and stays open.
+        options: defaults for what a request's options leave open.
+        can_judge: whether its verdicts on requirements are wanted.
+        output: how a reply of a ``format`` is asked for, as in `OpenAIBackend`, but not ``"auto"``.
+        timeout: the longest silence of the server, in seconds; None for no limit.
+        timeout_hours: after how many hours a job expires, 1 to 168.
+
+    Attributes:
+        name: ``"mistral"``.
+        model: as given.
+        limits: a million requests and 512 MB a job.
+        defaults: ``options``, as given.
+        can_judge: as given.
+
+    Raises:
+        TypeError: ``client`` isn't a `mistralai.client.Mistral`, or the model has no name.
+        ValueError: ``base_url`` isn't an HTTP URL, ``client`` comes with a key or a URL, there is
+            no such ``output``, or ``timeout_hours`` is out of range.
+    """
+
+    name = "mistral"
+    limits = LIMITS
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        client: Mistral | None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        can_judge: bool = True,
+        output: Mode = "json_schema",
+        timeout: float | None = 600.0,
+        timeout_hours: int = 24,
+    ) -> None:
+        if client is not None:
+            if not isinstance(client, Mistral):
+                msg = f"client takes a mistralai.client.Mistral, not {type(client).__name__}"
+                raise TypeError(msg)
+            if base_url is not None or api_key is not None:
+                msg = "a ready client has its URL and its key: leave base_url and api_key out"
+                raise ValueError(msg)
+        if base_url is not None:
+            split_url(base_url, "base_url")
+        whole_number("timeout_hours", timeout_hours, most=MOST_HOURS)
+        self._base_url = base_url
+        self._key = None if api_key is None else Secret(api_key)
+        self._given = client
+        self._hours = timeout_hours
+        super().__init__(
+            model,
+            options=options,
+            can_judge=can_judge,
+            output=output,
+            timeout=timeout,
+            make_client=self._make_client,
+            close=client is None,
+        )
+
+    @property
+    def where(self) -> str:
+        """The server's URL, without credentials."""
+        shown = without_credentials(urlsplit(self._url))
+        return urlunsplit(urlsplit(shown)._replace(query=""))
+
+    @property
+    def _url(self) -> str:
+        url = self._base_url or OFFICIAL_URL
+        if self._given is not None:
+            url = self._given.sdk_configuration.get_server_details()[0]
+        return url.rstrip("/")
+
+    # --- requests and replies ---------------------------------------------------------------------
+
+    def body(self, request: Request) -> dict[str, Any]:
+        """Write a request as a line's body, without the model, which is the job's."""
+        options = self._options(request)
+        self._one_model(options)
+        return plain(mistral_body(request, options, output=self._demand(request, options)))
+
+    def _entry(self, custom_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {"custom_id": custom_id, "body": body}
+
+    def _read(
+        self, reply: dict[str, Any], meter: RequestMeter, tool: OutputTool | None
+    ) -> Generation:
+        reader = Reply(meter, self.model, output=tool)
+        reader.take_whole(readable(reply))
+        return reader.generation()
+
+    def _count(self, reply: Mapping[str, Any], meter: RequestMeter) -> None:
+        read_usage(meter, reply.get("usage"), final=True)
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    async def known(self) -> Sequence[str]:
+        """Return nothing: jobs carry a key."""
+        return ()
+
+    async def find(self, intention: Intention) -> JobState | None:
+        """Look for a job by its key; see `BatchAPI.find`."""
+        async with self._clients.hold() as held:
+            return await self._ask(held.client, self._find(held.client, intention))
+
+    async def _find(self, client: _Client, intention: Intention) -> JobState | None:
+        since = datetime.fromtimestamp(intention.since, UTC).isoformat()
+        asked = {"page_size": PAGE, "created_after": since, "order_by": "-created"}
+        number = 0
+        while True:
+            answer = await client.send("GET", JOBS, params={"page": number, **asked})
+            page = ListBatchJobsResponse.model_validate_json(answer.content)
+            for job in page.data or ():
+                if (job.metadata or {}).get(KEY) == intention.key:
+                    return self._state(job)
+            if len(page.data or ()) < PAGE:
+                return None
+            number += 1
+
+    async def _upload(self, client: _Client, intention: Intention, lines: Path) -> str:
+        async with mapped(lines) as content:
+            answer = await client.send(
+                "POST",
+                "/v1/files",
+                data={"purpose": "batch"},
+                files={"file": (f"{intention.key}.jsonl", content, JSON_LINES)},
+            )
+        return CreateFileResponse.model_validate_json(answer.content).id
+
+    async def _discard(self, client: _Client, uploaded: str) -> None:
+        await client.send("DELETE", f"/v1/files/{uploaded}")
+
+    async def _submit(self, client: _Client, intention: Intention, uploaded: str) -> JobState:
+        asked = CreateBatchJobRequest(
+            endpoint=ENDPOINT,
+            input_files=[uploaded],
+            model=self.model,
+            metadata={KEY: intention.key},
+            timeout_hours=self._hours,
+        )
+        answer = await client.send("POST", JOBS, json=asked.model_dump(mode="json"))
+        return self._state(BatchJob.model_validate_json(answer.content))
+
+    async def _retrieve(self, client: _Client, job: str) -> JobState:
+        answer = await client.send("GET", f"{JOBS}/{job}")
+        return self._state(BatchJob.model_validate_json(answer.content))
+
+    async def _cancel(self, client: _Client, job: str) -> JobState:
+        answer = await client.send("POST", f"{JOBS}/{job}/cancel")
+        return self._state(BatchJob.model_validate_json(answer.content))
+
+    def _state(self, job: BatchJob) -> JobState:
+        errors = tuple(JobError("", error.message) for error in job.errors)
+        failed = job.status == "FAILED"
+        return JobState(
+            job.id,
+            str(job.status),
+            job.status in ENDED,
+            total=job.total_requests,
+            succeeded=job.succeeded_requests,
+            failed=job.failed_requests,
+            created=float(job.created_at),
+            expires=job.created_at + self._hours * 3600.0,
+            full=failed and any(FULL.search(error.message) for error in errors),
+            errors=errors,
+            outputs=(job.output_file or "", job.error_file or ""),
+        )
+
+    async def _results(self, client: _Client, state: JobState) -> AsyncGenerator[JobResult]:
+        for file, least in zip(state.outputs, (state.succeeded, state.failed), strict=True):
+            if file:
+                body = client.open(f"/v1/files/{file}/content")
+                async with aclosing(self._download(client, body, least)) as lines:
+                    async for line in lines:
+                        if isinstance(custom_id := line.get("custom_id"), str):
+                            yield JobResult(custom_id, _outcome(line))
+
+    # --- the client -------------------------------------------------------------------------------
+
+    def _make_client(self) -> _Client:
+        if self._given is not None:
+            return _of_sdk(self._given, self._url, self._timeout)
+        key = self._key.value if self._key else os.environ.get("MISTRAL_API_KEY", "")
+        if not (key := key.strip()):
+            msg = f"no API key for {self.where}: set MISTRAL_API_KEY or pass api_key="
+            raise AuthenticationFailed(msg)
+        http = httpx2.AsyncClient(timeout=self._timeout, follow_redirects=True)
+        return _Client(http, self._url, usable_key(key))
+
+    def _translator(self, client: _Client) -> Translator:
+        return Translator(self.where, None, self._timeout, (client.key,))
+
+
+class _Client:
+    """Sends requests with the SDK's HTTP client, or one like it."""
+
+    def __init__(self, http: httpx2.AsyncClient, url: str, key: str) -> None:
+        self._http = http
+        self._url = url
+        self.key = key
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def send(self, method: str, path: str, **content: Any) -> httpx2.Response:
+        """Send a request; return the answer, whose body is read."""
+        response = await self._http.request(
+            method, self._url + path, headers=self._headers, **content
+        )
+        self._check(response)
+        return response
+
+    @asynccontextmanager
+    async def open(self, path: str) -> AsyncGenerator[httpx2.Response]:
+        """Ask for a file; give the answer, whose body is to be read."""
+        async with self._http.stream("GET", self._url + path, headers=self._headers) as response:
+            if not response.is_success:
+                await response.aread()
+            self._check(response)
+            yield response
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"}
+
+    def _check(self, response: httpx2.Response) -> None:
+        if response.is_success:
+            return
+        try:
+            body = response.json()
+        except ValueError:
+            body = response.text
+        translator = Translator(self._url, None, None, (self.key,))
+        raise translator.refusal(response.status_code, response.headers, body)
+
+
+def _of_sdk(sdk: Mistral, url: str, timeout: float | None) -> _Client:
+    """Use the URL, the key and the HTTP client of the SDK's."""
+    given = sdk.sdk_configuration
+    security = given.security() if callable(given.security) else given.security
+    if security is None or not security.api_key:
+        msg = f"the client for {url} has no API key"
+        raise AuthenticationFailed(msg)
+    http = given.async_client
+    if not isinstance(http, httpx2.AsyncClient):
+        msg = f"the SDK's client needs an httpx2.AsyncClient, not {type(http).__name__}"
+        raise InvalidRequest(msg)
+    del timeout  # A ready client has its own.
+    return _Client(http, url, security.api_key)
+
+
+def _outcome(line: Mapping[str, Any]) -> JobOutcome:
+    """Read a line of a file of outputs or errors."""
+    response, error = line.get("response"), line.get("error")
+    if isinstance(response, dict):
+        answer = cast("dict[str, Any]", response)
+        body = answer.get("body")
+        return outcome_of_response(int(answer.get("status_code") or 0), body)
+    told = cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": error}
+    said: object = told.get("message") or told.get("detail") or told
+    return JobOutcome(error=str(said))

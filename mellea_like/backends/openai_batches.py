@@ -1,0 +1,307 @@
+"""OpenAI's Batch API, and Azure's: files of requests, through the official SDK."""
+
+from __future__ import annotations
+
+import re
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import anyio
+
+from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobResult, JobState
+
+try:
+    import openai
+except ImportError as exc:  # pragma: no cover
+    msg = "OpenAIBatches needs the official SDK: pip install 'mellea-like[openai]'"
+    raise ImportError(msg) from exc
+
+from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
+from mellea_like.backends.openai_chat import request_body
+from mellea_like.backends.openai_reply import CHAT_USAGE, Reply, read_usage
+from mellea_like.backends.openai_responses import USAGE, Response, responses_body
+from mellea_like.backends.openai_server import OpenAIServer
+from mellea_like.backends.sdk_batches import SDKBatches, outcome_of_response
+from mellea_like.backends.server_address import split_url
+from mellea_like.errors import BackendTimeout, InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from pathlib import Path
+
+    from openai.types import Batch, FileObject
+
+    from mellea_like.backends.batch_api import Intention
+    from mellea_like.backends.output_mode import Mode, OutputTool
+    from mellea_like.backends.sdk_errors import Translator
+    from mellea_like.core.backend import Options, Request
+    from mellea_like.core.generation import Generation, RequestMeter
+
+__all__ = ["OpenAIBatches"]
+
+PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
+
+KEY = "mellea_like_job"
+"""The name of a job's key in its metadata."""
+
+OPENAI = JobLimits(requests=50_000, bytes=200_000_000)
+"""https://platform.openai.com/docs/guides/batch"""
+
+AZURE = JobLimits(requests=100_000, bytes=200_000_000)
+"""https://learn.microsoft.com/azure/ai-services/openai/how-to/batch"""
+
+ENDED = ("completed", "failed", "expired", "cancelled")
+
+FULL = re.compile(r"token_limit_exceeded|enqueued", re.IGNORECASE)
+"""Codes and messages of a job that was refused because too much is queued."""
+
+UNRUN: dict[str, Literal["expired", "cancelled"]] = {
+    "batch_expired": "expired",
+    "batch_cancelled": "cancelled",
+}
+
+PASSING = ("server_error", "rate_limit_exceeded", "timeout")
+"""Codes of errors that the same request may not meet again."""
+
+FILE_SECONDS = 2.0
+"""How often Azure is asked whether it has read a file."""
+
+
+class OpenAIBatches(SDKBatches):
+    """A model behind the Batch API of OpenAI or Azure: answers within a day, at half the price.
+
+    A job's key is in its ``metadata``, under ``"mellea_like_job"``. Works on asyncio and trio, and
+    in one event loop after another. Nothing is retried here.
+
+    Args:
+        model: the model's name; at Azure, that of a deployment for batches.
+        base_url: where the server is; by default ``OPENAI_BASE_URL``, else OpenAI's own.
+        api_key: the key; by default ``OPENAI_API_KEY``. Both variables are read when first needed.
+        client: a ready `openai.AsyncOpenAI` instead of the two above, such as an
+            `openai.AsyncAzureOpenAI`. It is used as it is but for retries, belongs to one event
+            loop, and stays open.
+        options: defaults for what a request's options leave open.
+        can_judge: whether its verdicts on requirements are wanted.
+        output: how a reply of a ``format`` is asked for, as in `OpenAIBackend`; a job can't try one
+            way after the other, so it isn't ``"auto"``.
+        api: ``"chat"`` for chat completions, ``"responses"`` for the Responses API, which has
+            neither seeds, stop texts nor sounds; all three are refused.
+        timeout: the longest silence of the server, in seconds; None for no limit.
+
+    Attributes:
+        name: ``"openai"``, or ``"azure"`` at Azure, whose jobs don't expire.
+        model: as given.
+        limits: 50,000 requests and 200 MB a job, at Azure 100,000 requests.
+        defaults: ``options``, as given.
+        can_judge: as given.
+
+    Raises:
+        TypeError: ``client`` isn't an `openai.AsyncOpenAI`, or the model has no name.
+        ValueError: ``base_url`` isn't an HTTP URL, ``client`` comes with a key or a URL, or there
+            is no such ``output`` or ``api``.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        client: openai.AsyncOpenAI | None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        can_judge: bool = True,
+        output: Mode = "json_schema",
+        api: Literal["chat", "responses"] = "chat",
+        timeout: float | None = 600.0,
+    ) -> None:
+        if api not in PATHS:
+            msg = f"api is one of {', '.join(PATHS)}, not {api!r}"
+            raise ValueError(msg)
+        self._server = OpenAIServer(base_url, api_key, client)
+        super().__init__(
+            model,
+            options=options,
+            can_judge=can_judge,
+            output=output,
+            timeout=timeout,
+            make_client=self._make_client,
+            close=client is None,
+        )
+        self._api: Literal["chat", "responses"] = api
+        azure = self._server.is_azure
+        self.name = "azure" if azure else "openai"
+        self.limits = AZURE if azure else OPENAI
+        self._path = PATHS[api].removeprefix("/v1") if azure else PATHS[api]
+
+    @property
+    def where(self) -> str:
+        """The server's URL, without credentials."""
+        return self._server.shown_url.rstrip("/")
+
+    # --- requests and replies ---------------------------------------------------------------------
+
+    def body(self, request: Request) -> dict[str, Any]:
+        """Write a request as a line's body; see `BatchAPI.body`."""
+        options = self._options(request)
+        self._one_model(options)
+        output = self._demand(request, options)
+        official = self._server.is_official
+        if self._api == "responses":
+            if options.seed is not None:
+                msg = "the Responses API has no seeds: leave the option seed out, or use api='chat'"
+                raise InvalidRequest(msg)
+            body = responses_body(request, options, self.model, official=official, output=output)
+        else:
+            body = request_body(request, options, self.model, official=official, output=output)
+        for name in ("stream", "stream_options"):
+            body.pop(name, None)
+        return plain(body)
+
+    def _entry(self, custom_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {"custom_id": custom_id, "method": "POST", "url": self._path, "body": body}
+
+    def _read(
+        self, reply: dict[str, Any], meter: RequestMeter, tool: OutputTool | None
+    ) -> Generation:
+        kind = Response if self._api == "responses" else Reply
+        reader = kind(meter, self.model, output=tool)
+        reader.take_whole(reply)
+        return reader.generation()
+
+    def _count(self, reply: Mapping[str, Any], meter: RequestMeter) -> None:
+        names = USAGE if self._api == "responses" else CHAT_USAGE
+        read_usage(meter, reply.get("usage"), final=True, names=names)
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    async def known(self) -> Sequence[str]:
+        """Return nothing: jobs carry a key."""
+        return ()
+
+    async def find(self, intention: Intention) -> JobState | None:
+        """Look for a job by its key; see `BatchAPI.find`."""
+        async with self._clients.hold() as held:
+            return await self._ask(held.client, self._find(held.client, intention))
+
+    async def _find(self, client: openai.AsyncOpenAI, intention: Intention) -> JobState | None:
+        page = await client.batches.list(limit=100)
+        while page.data:
+            for batch in page.data:
+                if (batch.metadata or {}).get(KEY) == intention.key:
+                    return self._state(batch)
+            if max(batch.created_at for batch in page.data) < intention.since:
+                break  # The newest come first.
+            if not page.has_next_page():
+                break
+            page = await page.get_next_page()
+        return None
+
+    async def _upload(self, client: openai.AsyncOpenAI, intention: Intention, lines: Path) -> str:
+        async with mapped(lines) as content:
+            named: Any = (f"{intention.key}.jsonl", content, JSON_LINES)
+            file = await client.files.create(file=named, purpose="batch")
+        return await self._read_by_azure(client, file)
+
+    async def _read_by_azure(self, client: openai.AsyncOpenAI, file: FileObject) -> str:
+        """Wait until Azure, which reads a file first, has done so."""
+        with anyio.move_on_after(self._timeout):
+            while cast("str", file.status) in ("pending", "running"):
+                await anyio.sleep(FILE_SECONDS)
+                file = await client.files.retrieve(file.id)
+            if file.status == "error":
+                msg = f"{self.where} can't read the file of requests: {file.status_details}"
+                raise InvalidRequest(msg)
+            return file.id
+        msg = f"{self.where} did not read the file of requests within {self._timeout:g} s"
+        raise BackendTimeout(msg)
+
+    async def _submit(
+        self, client: openai.AsyncOpenAI, intention: Intention, uploaded: str
+    ) -> JobState:
+        endpoint: Any = self._path
+        batch = await client.batches.create(
+            input_file_id=uploaded,
+            endpoint=endpoint,
+            completion_window="24h",
+            metadata={KEY: intention.key},
+        )
+        return self._state(batch)
+
+    async def _retrieve(self, client: openai.AsyncOpenAI, job: str) -> JobState:
+        return self._state(await client.batches.retrieve(job))
+
+    async def _cancel(self, client: openai.AsyncOpenAI, job: str) -> JobState:
+        return self._state(await client.batches.cancel(job))
+
+    def _state(self, batch: Batch) -> JobState:
+        counts = batch.request_counts
+        told = (batch.errors and batch.errors.data) or ()
+        errors = tuple(JobError(e.code or "", e.message or "", e.line) for e in told)
+        full = any(FULL.search(f"{error.code} {error.message}") for error in errors)
+        expires = None if self._server.is_azure else batch.expires_at
+        return JobState(
+            batch.id,
+            batch.status,
+            batch.status in ENDED,
+            total=counts.total if counts else 0,
+            succeeded=counts.completed if counts else 0,
+            failed=counts.failed if counts else 0,
+            created=float(batch.created_at),
+            expires=None if expires is None else float(expires),
+            full=batch.status == "failed" and full,
+            errors=errors,
+            # Some servers say that there is no file with an empty id.
+            outputs=(batch.output_file_id or "", batch.error_file_id or ""),
+        )
+
+    async def _discard(self, client: openai.AsyncOpenAI, uploaded: str) -> None:
+        await client.files.delete(uploaded)
+
+    async def _results(
+        self, client: openai.AsyncOpenAI, state: JobState
+    ) -> AsyncGenerator[JobResult]:
+        # A job may have no file of outputs, none of errors, or neither, whatever its status.
+        for file, least in zip(state.outputs, (state.succeeded, state.failed), strict=True):
+            if file:
+                body = self._content(client, file)
+                async with aclosing(self._download(client, body, least)) as lines:
+                    async for line in lines:
+                        if isinstance(custom_id := line.get("custom_id"), str):
+                            yield JobResult(custom_id, _outcome(line))
+
+    @asynccontextmanager
+    async def _content(self, client: openai.AsyncOpenAI, file: str) -> AsyncGenerator[Any]:
+        async with client.files.with_streaming_response.content(file) as response:
+            yield response.http_response
+
+    # --- the client -------------------------------------------------------------------------------
+
+    def _make_client(self) -> openai.AsyncOpenAI:
+        if self._server.given is not None:
+            return self._server.given.with_options(max_retries=0)
+        try:
+            split_url(self._server.url, "OPENAI_BASE_URL")
+        except ValueError as exc:
+            raise InvalidRequest(str(exc)) from None
+        return openai.AsyncOpenAI(
+            api_key=self._server.api_key,
+            base_url=self._server.url,
+            timeout=self._timeout,
+            max_retries=0,
+        )
+
+    def _translator(self, client: openai.AsyncOpenAI) -> Translator:
+        return self._server.translator(client, None, self._timeout)
+
+
+def _outcome(line: Mapping[str, Any]) -> JobOutcome:
+    """Read a line of a file of outputs or errors."""
+    response, error = line.get("response"), line.get("error")
+    if isinstance(response, dict):
+        answer = cast("dict[str, Any]", response)
+        return outcome_of_response(int(answer.get("status_code") or 0), answer.get("body"))
+    told = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
+    code, message = str(told.get("code") or ""), str(told.get("message") or "")
+    if code in UNRUN:
+        return JobOutcome(error=message, unrun=UNRUN[code])
+    return JobOutcome(error=message or code or "no reason given", retryable=code in PASSING)

@@ -1,0 +1,334 @@
+"""The common part of the batch APIs: requests by an SDK, lost answers, downloads, replies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from mellea_like.backends.batch_api import JobOutcome, JobResult, JobState
+from mellea_like.backends.batch_files import BrokenLineError, json_lines, write_line
+from mellea_like.backends.closing import close
+from mellea_like.backends.loop_clients import LoopClients
+from mellea_like.backends.openai_events import ReplyTooLongError, ServerError
+from mellea_like.backends.output_mode import OutputModes
+from mellea_like.backends.sdk_errors import Translator, never_sent
+from mellea_like.backends.server_errors import kind_of_status, refuses_temperature
+from mellea_like.core.argument_checks import real_number
+from mellea_like.core.backend import Options, insisted
+from mellea_like.core.generation import RequestMeter, Usage
+from mellea_like.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    MalformedResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from mellea_like.backends.batch_api import Intention, JobLimits
+    from mellea_like.backends.output_mode import Demand, Mode, OutputTool
+    from mellea_like.core.backend import Request
+    from mellea_like.core.generation import Generation
+
+__all__ = ["SDKBatches", "gone", "outcome_of_response"]
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT = 408
+
+CLEAN_SECONDS = 10.0
+"""How long deleting a file that nobody needs may take."""
+
+BUGS = (TypeError, AttributeError, LookupError, RuntimeError)
+"""Errors of requests that can't even be written: nothing has left then."""
+
+
+class SDKBatches(ABC):
+    """One model behind one provider's batch API; see `BatchAPI`, which this implements."""
+
+    name: str
+    limits: JobLimits
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        options: Options | Mapping[str, Any] | None,
+        can_judge: bool,
+        output: Mode,
+        timeout: float | None,
+        make_client: Callable[[], Any],
+        close: bool,
+    ) -> None:
+        kind = type(self).__name__
+        if not isinstance(model, str) or not model:
+            msg = f"{kind} takes the model's name, not {model!r}"
+            raise TypeError(msg)
+        self._modes = OutputModes(output)
+        if self._modes.output == "auto":
+            msg = f"{kind} can't try output modes: output is one of them, not 'auto'"
+            raise ValueError(msg)
+        if timeout is not None:
+            real_number("timeout", timeout, over=0, unit="seconds")
+        self.model = model
+        self.defaults = Options.of(options)
+        self.can_judge = can_judge
+        self._timeout = timeout
+        self._refuses_temperature = False
+        self._clients: LoopClients[Any] = LoopClients(make_client, close=close)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.model!r} at {self.where}>"
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """The server's URL, without credentials."""
+
+    @abstractmethod
+    def body(self, request: Request) -> dict[str, Any]:
+        """Write a request; see `BatchAPI.body`."""
+
+    # --- requests and replies ---------------------------------------------------------------------
+
+    def line(self, custom_id: str, body: Mapping[str, Any]) -> str:
+        """Write one request of a job; see `BatchAPI.line`."""
+        return write_line(self._entry(custom_id, body))
+
+    def reply(self, request: Request, outcome: JobOutcome, meter: RequestMeter) -> Generation:
+        """Read the reply to a request; see `BatchAPI.reply`."""
+        if outcome.reply is None:
+            meter.settle(input_tokens=0, output_tokens=0)
+            raise self._failure(request, outcome)
+        demand = self._demand(request, request.options.over(self.defaults))
+        translator = Translator(self.where, self.model, self._timeout, ())
+        error: BackendError
+        try:
+            return self._read(outcome.reply, meter, None if demand is None else demand.tool)
+        except (ServerError, ReplyTooLongError) as exc:
+            error = translator.of(exc)
+        except (ValueError, TypeError, AttributeError, LookupError) as exc:
+            error = translator.malformed(
+                f"a reply that can't be read ({translator.clean(str(exc))})"
+            )
+        self._count(outcome.reply, meter)
+        raise error
+
+    def usage(self, outcome: JobOutcome) -> Usage:
+        """Return what a request cost; see `BatchAPI.usage`."""
+        if outcome.unrun:
+            return Usage()
+        meter = RequestMeter()
+        if outcome.reply is None:
+            meter.settle(input_tokens=0, output_tokens=0)
+        else:
+            self._count(outcome.reply, meter)
+        return meter.usage
+
+    def _options(self, request: Request) -> Options:
+        """Return a request's options, without a temperature that the model refuses."""
+        options = insisted(request.options) if self._refuses_temperature else request.options
+        options = options.over(self.defaults)
+        for name in ("stream", "background"):
+            if options.extra.get(name):
+                msg = f"a batch's requests have no {name}: leave it out of options.extra"
+                raise InvalidRequest(msg)
+        return options
+
+    def _one_model(self, options: Options) -> None:
+        if options.model not in (None, self.model):
+            msg = (
+                f"all requests of a job ask one model: this one asks {options.model!r}, and the"
+                f" batch API {self.model!r}"
+            )
+            raise InvalidRequest(msg)
+
+    def _demand(self, request: Request, options: Options) -> Demand | None:
+        if request.format is None:
+            return None
+        return self._modes.begin(request, options.model or self.model, options).demand
+
+    def _failure(self, request: Request, outcome: JobOutcome) -> BackendError:
+        """Return the error of a request without a reply."""
+        if outcome.unrun:
+            what = "expired" if outcome.unrun == "expired" else "was cancelled"
+            return BackendUnavailable(f"{self.where}: the job {what} before this request's turn")
+        status, retryable = outcome.status, outcome.retryable
+        if status is None:
+            unknown = BackendUnavailable if retryable else InvalidRequest
+            return unknown(f"{self.where} failed: {outcome.error}", retryable=retryable)
+        kind, _ = kind_of_status(status)
+        said = f"{self.where} answered {status}: {outcome.error}"
+        error = kind(said, status=status, retryable=retryable)
+        if refuses_temperature(error) and insisted(request.options) is not request.options:
+            # The temperature is this library's own: the next job does without.
+            self._refuses_temperature = error.retryable = True
+        return error
+
+    @abstractmethod
+    def _entry(self, custom_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Put a body into its envelope."""
+
+    @abstractmethod
+    def _read(
+        self, reply: dict[str, Any], meter: RequestMeter, tool: OutputTool | None
+    ) -> Generation:
+        """Read a reply, and settle the meter."""
+
+    @abstractmethod
+    def _count(self, reply: Mapping[str, Any], meter: RequestMeter) -> None:
+        """Settle the meter at what a reply says that it cost."""
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    async def upload(self, intention: Intention, lines: Path) -> str:
+        """Send the requests of a job; see `BatchAPI.upload`."""
+        async with self._clients.hold() as held:
+            return await self._ask(held.client, self._upload(held.client, intention, lines))
+
+    async def create(self, intention: Intention, uploaded: str) -> JobState | None:
+        """Submit a job; see `BatchAPI.create`."""
+        async with self._clients.hold() as held:
+            client = held.client
+            try:
+                return await self._submit(client, intention, uploaded)
+            except Exception as exc:
+                if may_have_arrived(exc):
+                    return None
+                if isinstance(exc, BUGS):
+                    raise
+                error = self._translator(client).of(exc)
+            with anyio.move_on_after(CLEAN_SECONDS), suppress(Exception):
+                await self._discard(client, uploaded)
+            # Outside the handler, so that the SDK's exception does not hang on as the context.
+            raise error
+
+    async def look(self, job: str) -> JobState:
+        """Return the present state of a job; see `BatchAPI.look`."""
+        async with self._clients.hold() as held:
+            return await self._ask(held.client, self._retrieve(held.client, job))
+
+    async def cancel(self, job: str) -> JobState:
+        """Ask for a job to be cancelled; see `BatchAPI.cancel`."""
+        async with self._clients.hold() as held:
+            return await self._ask(held.client, self._cancel(held.client, job))
+
+    @asynccontextmanager
+    async def results(self, state: JobState) -> AsyncGenerator[AsyncIterator[JobResult]]:
+        """Go through the results of a job that has ended; see `BatchAPI.results`."""
+        async with (
+            self._clients.hold() as held,
+            aclosing(self._results(held.client, state)) as results,
+        ):
+            yield results
+
+    async def aclose(self) -> None:
+        """Close the running event loop's connections."""
+        await self._clients.aclose()
+
+    async def _ask(self, client: Any, answer: Awaitable[T]) -> T:
+        """Await an SDK's answer; what goes wrong becomes this library's error."""
+        try:
+            return await answer
+        except BUGS:
+            raise
+        except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
+            error = self._translator(client).of(exc)
+        raise error
+
+    async def _download(
+        self,
+        client: Any,
+        body: AbstractAsyncContextManager[Any],
+        least: int = 0,
+        kept: str = "",
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """Go through the lines of a download, which has so many at least."""
+        count = 0
+        try:
+            async with body as response:
+                chunks = response.aiter_bytes()
+                try:
+                    async with aclosing(json_lines(chunks)) as lines:
+                        async for line in lines:
+                            count += 1
+                            yield line
+                finally:
+                    await close(response, chunks)
+            if count >= least:
+                return
+            error: BackendError = self._cut(f"{count:,} results of {least:,}")
+        except BrokenLineError as exc:
+            error = self._cut(self._translator(client).clean(str(exc)))
+        except BUGS:
+            raise
+        except Exception as exc:  # noqa: BLE001 (nothing but HTTP happens in there)
+            error = gone(self._translator(client).of(exc), kept)
+        raise error
+
+    def _cut(self, what: str) -> MalformedResponse:
+        return MalformedResponse(f"{self.where} cut a download short: it sent {what}")
+
+    @abstractmethod
+    async def _upload(self, client: Any, intention: Intention, lines: Path) -> str:
+        """Upload the file of a job, if its requests aren't part of its creation."""
+
+    @abstractmethod
+    async def _discard(self, client: Any, uploaded: str) -> None:
+        """Delete the file of a job that was refused."""
+
+    @abstractmethod
+    def _translator(self, client: Any) -> Translator:
+        """Make what translates errors."""
+
+    @abstractmethod
+    async def _submit(self, client: Any, intention: Intention, uploaded: str) -> JobState:
+        """Send the one request that creates a job."""
+
+    @abstractmethod
+    async def _retrieve(self, client: Any, job: str) -> JobState:
+        """Ask for a job."""
+
+    @abstractmethod
+    async def _cancel(self, client: Any, job: str) -> JobState:
+        """Ask for a job's end."""
+
+    @abstractmethod
+    def _results(self, client: Any, state: JobState) -> AsyncGenerator[JobResult]:
+        """Go through the results."""
+
+
+def may_have_arrived(exc: Exception) -> bool:
+    """Tell whether a request may have been carried out although there is no answer to it."""
+    status = getattr(exc, "status_code", getattr(exc, "status", None))
+    if isinstance(status, int):
+        return status >= 500 or status in (200, 201, REQUEST_TIMEOUT)  # noqa: PLR2004
+    if isinstance(exc, (BackendError, *BUGS)) or never_sent(exc):
+        return False
+    # An SDK's own refusal, such as for a missing key, is no error of the API.
+    names = {kind.__name__ for kind in type(exc).__mro__}
+    return "APIError" in names or not names & {"OpenAIError", "AnthropicError"}
+
+
+def gone(error: BackendError, kept: str) -> BackendError:
+    """Say that results were deleted, if that is what an error means."""
+    if error.status not in (404, 410):
+        return error
+    msg = f"the job's results are gone{kept}: its requests have to be made again ({error})"
+    return InvalidRequest(msg, status=error.status)
+
+
+def outcome_of_response(status: int, body: Any) -> JobOutcome:
+    """Read an answer of HTTP that a line of results holds."""
+    if 200 <= status < 300 and isinstance(body, dict):  # noqa: PLR2004
+        return JobOutcome(reply=body)
+    translator = Translator("", None, None, ())
+    # Some lines have the status 0: the provider has lost them.
+    error = translator.refusal(status or 500, {}, body)
+    return JobOutcome(error=error.said, status=status or None, retryable=error.retryable)

@@ -1,0 +1,293 @@
+"""`BatchJobs`: a backend whose requests wait for a job of a provider's batch API."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from mellea_like.batch.jobs.store import Ask
+from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.backend import is_backend
+from mellea_like.core.prices import IN_A_JOB
+from mellea_like.core.slice import Outcome
+from mellea_like.core.token_estimate import estimate_input_tokens
+from mellea_like.errors import BackendError, InvalidRequest
+from mellea_like.limits import Budgets, within_budgets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mellea_like.backends import BatchAPI
+    from mellea_like.batch.item import Job
+    from mellea_like.batch.jobs.store import Answer
+    from mellea_like.core.backend import Backend, Options, Request
+    from mellea_like.core.generation import Generation
+    from mellea_like.core.slice import Slice
+    from mellea_like.limits import Budget
+
+__all__ = ["PARKING", "BatchJobs", "Book", "Parking"]
+
+QUIET = 20
+"""How many times the event loop goes round until a call whose requests wait is left: its other
+tasks may have something to ask, too."""
+
+DAY = 24 * 3600.0
+
+
+class BatchJobs:
+    """A model behind a provider's batch API: half the price, and an answer within a day.
+
+    It answers the requests of ``sample_many(..., order="breadth", journal=...)``, round after
+    round: requests wait, are submitted as jobs, and once a job has ended, its replies are checked.
+    The run may be stopped or killed at any time. When it is resumed, it finds its jobs, and
+    submits nothing a second time.
+
+    Args:
+        api: the model and its provider, such as `mellea_like.backends.OpenAIBatches`.
+        direct: the same model through the ordinary API, for rounds that are too small for a job
+            (``direct_below``) and for a first request that tries everything out (``canary``).
+        direct_below: if the last requests that are left are fewer than this, ``direct`` answers
+            them. 0 for never.
+        canary: whether ``direct`` answers the first request of the run before anything is
+            submitted. If it is refused, the run ends.
+        requests_per_job: the most requests in a job; None for the provider's limit.
+        bytes_per_job: the most bytes of a job's requests; None for the provider's limit.
+        jobs_at_once: the most jobs at a time; further ones are submitted as others end.
+        enqueued_tokens: the most tokens of prompts in all jobs at a time, as providers limit them
+            for each model; None for no limit.
+        poll: how many seconds pass until a job is looked at again.
+        deadline: the seconds after which a job that hasn't ended is cancelled; what it hasn't
+            answered goes into another one. It must be longer than the provider's own limit, if
+            that has one. None for never.
+        tries: how many jobs a request may go into until it is given up.
+        settled: the seconds after which the provider is sure to list a job that was created. If
+            the answer to a creation was lost and no such job is listed by then, there is none.
+
+    Attributes:
+        model: the model's name in records and prices, with ``:batch`` at its end. It costs half of
+            the model's price, unless a price table names it.
+        provider: the provider's name, for telemetry.
+        can_judge: whether its verdicts on requirements are wanted.
+        defaults: the options that fill in what a request's options leave open.
+
+    Raises:
+        TypeError: ``direct`` isn't a backend, or a number isn't one.
+        ValueError: a number is out of its range, or ``direct`` is missing.
+    """
+
+    def __init__(
+        self,
+        api: BatchAPI,
+        *,
+        direct: Backend | None = None,
+        direct_below: int = 0,
+        canary: bool = False,
+        requests_per_job: int | None = None,
+        bytes_per_job: int | None = None,
+        jobs_at_once: int = 8,
+        enqueued_tokens: int | None = None,
+        poll: float = 30.0,
+        deadline: float | None = 2 * DAY,
+        tries: int = 5,
+        settled: float = 30.0,
+    ) -> None:
+        if direct is not None and not is_backend(direct):
+            msg = f"direct is a backend, such as OpenAIBackend(model), not {direct!r}"
+            raise TypeError(msg)
+        if direct is None and (direct_below or canary):
+            which = "canary" if canary else "direct_below"
+            msg = f"{which} needs direct=..., a backend that answers at once"
+            raise ValueError(msg)
+        whole_number("direct_below", direct_below, least=0)
+        for name, number in (
+            ("requests_per_job", requests_per_job),
+            ("bytes_per_job", bytes_per_job),
+            ("jobs_at_once", jobs_at_once),
+            ("enqueued_tokens", enqueued_tokens),
+            ("tries", tries),
+        ):
+            if number is not None:
+                whole_number(name, number)
+        real_number("poll", poll, over=0, unit="seconds")
+        real_number("settled", settled, least=0, unit="seconds")
+        if deadline is not None:
+            real_number("deadline", deadline, over=0, unit="seconds")
+        self.api = api
+        self.direct = direct
+        self.direct_below = direct_below
+        self.canary = canary
+        self.requests_per_job = min(requests_per_job or math.inf, api.limits.requests)
+        self.bytes_per_job = min(bytes_per_job or math.inf, api.limits.bytes)
+        self.jobs_at_once = jobs_at_once
+        self.enqueued_tokens = enqueued_tokens
+        self.poll = poll
+        self.deadline = deadline
+        self.tries = tries
+        self.settled = settled
+        self.model = f"{api.model}{IN_A_JOB}"
+        self.provider = api.name
+        self.can_judge = api.can_judge
+        self.defaults: Options = api.defaults
+
+    @property
+    def place(self) -> str:
+        """The provider, the server and the model: whose jobs a run's are."""
+        return f"{self.api.name} {self.api.model} {self.api.where}"
+
+    @property
+    def limits(self) -> Sequence[Budgets]:
+        """The budgets that it keeps to by itself: a whole round is reserved before it is sent."""
+        parking = PARKING.get()
+        return () if parking is None or not parking.budgets else (Budgets(*parking.budgets),)
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request, if its job has ended; else wait for a job.
+
+        Raises:
+            InvalidRequest: it is used outside of ``sample_many(..., order="breadth")``, or the
+                provider's batch format has no place for something that is asked for.
+        """
+        parking = PARKING.get()
+        if parking is None:
+            msg = (
+                "BatchJobs answers the requests of sample_many(..., order='breadth',"
+                " journal=...): for a single call, use the model's ordinary backend"
+            )
+            raise InvalidRequest(msg)
+        return await parking.generate(self, request)
+
+    async def aclose(self) -> None:
+        """Close the running event loop's connections."""
+        await self.api.aclose()
+        close = getattr(self.direct, "aclose", None)
+        if close is not None:
+            await close()
+
+    def __repr__(self) -> str:
+        return f"<BatchJobs {self.place}>"
+
+
+class Book(Protocol):
+    """The requests of a run: whoever parks one writes it down there."""
+
+    async def ask(self, backend: BatchJobs, ask: Ask) -> None:
+        """Note a request that waits for a job."""
+        ...
+
+
+class Parking:
+    """The call of one item, which is left when its requests wait for jobs.
+
+    Args:
+        book: the requests of the run.
+        job: the item.
+        answers: the answers to its requests so far.
+        budgets: the budgets of the run.
+        direct: the places of the backends whose requests are answered directly this time.
+        charged: the draws whose answers were charged before, although their records are void.
+        sitting: the number of this sitting of the run.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        job: Job,
+        answers: Mapping[str, Answer],
+        *,
+        budgets: Sequence[Budget] = (),
+        direct: frozenset[str] = frozenset(),
+        charged: frozenset[int] = frozenset(),
+        sitting: int = 0,
+    ) -> None:
+        self.scope = anyio.CancelScope()
+        self.slices: list[Slice] = list(job.earlier)
+        self.budgets = budgets
+        self._book = book
+        self._item = job.id
+        self._answers = answers
+        self._direct = direct
+        self._charged = charged
+        self._sitting = sitting
+        self._asked: Counter[str] = Counter()
+        self._parked = 0
+
+    def hearing(self, then: Callable[[Slice], None] | None) -> Callable[[Slice], None]:
+        """Return what hears the item's slices: the draw whose request waits has not happened."""
+
+        def hear(slice_: Slice) -> None:
+            if self.scope.cancel_called and slice_.outcome is Outcome.CANCELLED:
+                return
+            self.slices.append(slice_)
+            if then is not None:
+                then(slice_)
+
+        return hear
+
+    async def generate(self, backend: BatchJobs, request: Request) -> Generation:
+        """Answer a request, or leave the call."""
+        if request.options.model not in (None, backend.api.model, backend.model):
+            msg = (
+                f"{backend!r} asks no other model than its own: make another BatchJobs for"
+                f" {request.options.model!r}"
+            )
+            raise InvalidRequest(msg)
+        request.meter.sent_nothing()
+        body = json.dumps(backend.api.body(request), sort_keys=True, ensure_ascii=False)
+        drawn = len(self.slices)
+        what = hashlib.blake2b(f"{backend.place}\n{body}".encode(), digest_size=12).hexdigest()
+        key = f"{drawn}/{request.meta.purpose}/{what}"
+        self._asked[key] += 1
+        key = f"{key}/{self._asked[key]}"
+        answer = self._answers.get(key)
+        if answer is not None:
+            known = answer.sitting != self._sitting and drawn + 1 in self._charged
+            return _read(backend, request, answer, charged=known)
+        if backend.direct is not None and backend.place in self._direct:
+            return await within_budgets(backend.direct, self.budgets).generate(request)
+        asked = request.options.over(backend.defaults)
+        tokens = estimate_input_tokens(request)
+        purpose = request.meta.purpose
+        await self._book.ask(
+            backend,
+            Ask(self._item, key, backend.place, purpose, body, tokens, asked.max_tokens),
+        )
+        await self._park()
+        raise AssertionError  # It is cancelled while it waits.
+
+    async def _park(self) -> None:
+        """Wait until nothing else in the call has anything to ask; then leave the call."""
+        self._parked += 1
+        mine = self._parked
+        for _ in range(QUIET):
+            await checkpoint()
+            if mine != self._parked:
+                break
+        else:
+            self.scope.cancel("the requests wait for a job")
+        await anyio.sleep_forever()
+
+
+def _read(backend: BatchJobs, request: Request, answer: Answer, *, charged: bool) -> Generation:
+    meter = request.meter.start()
+    try:
+        reply = backend.api.reply(request, answer.outcome, meter)
+    except BackendError:
+        if not meter.settled:
+            meter.settle(input_tokens=0, output_tokens=0)
+        raise
+    if charged:
+        meter.settle(input_tokens=0, output_tokens=0)
+    name = f"{reply.model or backend.api.model}{IN_A_JOB}"
+    return replace(reply, model=name, usage=meter.usage)
+
+
+PARKING: ContextVar[Parking | None] = ContextVar("mellea_like_parking", default=None)
+"""The call of an item that is at work in this task."""

@@ -1,0 +1,226 @@
+"""The jobs of a run, seen from outside: what they are, what they may cost, and cancelling them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+from anyio import to_thread
+
+from mellea_like.backends import JobState
+from mellea_like.batch.jobs import jobs_path
+from mellea_like.batch.jobs.rounds import collect, intention_of
+from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore
+from mellea_like.batch.journal.reader import read_run
+from mellea_like.batch.journal.writer import JournalLock
+from mellea_like.core.generation import Usage
+from mellea_like.core.prices import IN_A_JOB, Price, cost, price_for
+from mellea_like.errors import BackendError, InvalidRequest, JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from mellea_like.backends import BatchAPI
+    from mellea_like.batch.jobs.store import StoredJob
+
+__all__ = ["JobFile", "KnownJob", "cancel_jobs"]
+
+SETTLED = 30.0
+"""Seconds after which a provider lists a job if it has created it."""
+
+TRIES = 10**6
+"""A cancelled job is none that a request was tried in."""
+
+
+class KnownJob(NamedTuple):
+    """A job of a run."""
+
+    place: str
+    provider_id: str | None
+    stage: JobStage
+    status: str
+    requests: int
+    answered: int
+    noted: float
+
+
+@dataclass
+class JobFile:
+    """The file of a run's jobs, read together with its journal."""
+
+    path: Path
+    counts: dict[str, int]
+    jobs: list[KnownJob]
+    waiting: int
+    reserved: Usage
+    reserved_cost: tuple[float, str] | None
+    billed: Usage
+    billed_cost: tuple[float, str] | None
+    places: list[str] = field(default_factory=list[str])
+    """Those with jobs under way."""
+
+    @classmethod
+    def read(cls, path: Path) -> JobFile:
+        """Read them; call it in a thread.
+
+        Raises:
+            JournalError: there is no such run, or it has no jobs.
+        """
+        run = read_run(path, check=False)
+        if not jobs_path(path).exists():
+            msg = f"{path} has no jobs: only runs with a batch API have (--batch-api)"
+            raise JournalError(msg)
+        prices = run["prices"] and {n: Price.from_list(p) for n, p in run["prices"].items()}
+        with closing(JobStore(jobs_path(path), str(run["started"]), look=True)) as store:
+            jobs = store.jobs()
+            at_work = [job for job in jobs if job.stage in UNDER_WAY]
+            reserved = {job.api: Usage() for job in at_work}
+            for job in at_work:
+                for sent, received in store.costs(job):
+                    reserved[job.api] += Usage(1, sent, received or 0)
+            billed = {job.api: Usage() for job in jobs}
+            for job in jobs:
+                billed[job.api] += store.cost(job)
+            return cls(
+                path,
+                run["counts"],
+                [_known(job) for job in jobs if job.stage is not JobStage.VOID],
+                store.count_all_waiting(),
+                sum(reserved.values(), Usage()),
+                _money(reserved, prices),
+                sum(billed.values(), Usage()),
+                _money(billed, prices),
+                list(dict.fromkeys(job.api for job in at_work)),
+            )
+
+    async def refresh(self, place: str, api: BatchAPI) -> None:
+        """Ask a provider for the present states of the jobs there."""
+        for n, job in enumerate(self.jobs):
+            if job.place == place and job.stage is JobStage.AT_WORK and job.provider_id:
+                state = await api.look(job.provider_id)
+                self.jobs[n] = job._replace(
+                    status=state.status, answered=state.succeeded + state.failed
+                )
+
+
+def _known(job: StoredJob) -> KnownJob:
+    state = job.state
+    answered = state.get("succeeded", 0) + state.get("failed", 0)
+    status = state.get("status", "unknown") if job.stage is JobStage.AT_WORK else job.stage.value
+    if job.cancelled and job.stage is JobStage.AT_WORK:
+        status = f"{status}, cancelled"
+    return KnownJob(job.api, job.provider_id, job.stage, status, job.requests, answered, job.noted)
+
+
+def _money(spent: dict[str, Usage], prices: Any) -> tuple[float, str] | None:
+    """Return the cost and its currency; None if a model's price is not known."""
+    models = {place: f"{place.split(' ')[1]}{IN_A_JOB}" for place in spent}
+    found = [price_for(model, prices) for model in models.values()] if prices else [None]
+    if not found or None in found:
+        return None
+    total = sum(cost(usage, models[place], prices) for place, usage in spent.items())
+    return total, found[0].currency if found[0] else "USD"
+
+
+async def cancel_jobs(
+    path: Path,
+    api_at: Callable[[str], BatchAPI],
+    *,
+    poll: float,
+    tell: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Cancel the jobs of a run that isn't running now, and keep the answers that there are.
+
+    The run can be resumed: it uses them, and submits the rest again.
+
+    Args:
+        path: the run's journal.
+        api_at: makes the API of a place, as `BatchJobs.place` names it.
+        poll: seconds until a job is looked at again.
+        tell: is given sentences about what happens.
+
+    Raises:
+        JournalError: there is no such run, it is running, or it has no jobs.
+        BackendError: a provider refuses to be asked.
+    """
+    thread = anyio.CapacityLimiter(1)
+
+    async def do(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return await to_thread.run_sync(partial(function, *arguments, **named), limiter=thread)
+
+    def opened() -> tuple[JournalLock, JobStore]:
+        run = read_run(path, check=False)
+        if not jobs_path(path).exists():
+            msg = f"{path} has no jobs: only runs with a batch API have (--batch-api)"
+            raise JournalError(msg)
+        lock = JournalLock(path)
+        try:
+            return lock, JobStore(jobs_path(path), str(run["started"]))
+        except BaseException:
+            lock.release()
+            raise
+
+    lock, store = await do(opened)
+    apis: dict[str, BatchAPI] = {}
+    try:
+        while jobs := await do(store.jobs, *UNDER_WAY):
+            for job in jobs:
+                if job.api not in apis:
+                    apis[job.api] = api_at(job.api)
+                await _cancel(store, job, apis[job.api], do, tell)
+            if await do(store.jobs, *UNDER_WAY):
+                await anyio.sleep(poll)
+    finally:
+        with anyio.CancelScope(shield=True):
+            for api in apis.values():
+                await api.aclose()
+            await do(store.close)
+            await do(lock.release)
+
+
+async def _cancel(
+    store: JobStore,
+    job: StoredJob,
+    api: BatchAPI,
+    do: Callable[..., Any],
+    tell: Callable[[str], object],
+) -> None:
+    """Bring a job a step nearer to its end."""
+    name = job.provider_id
+    if job.stage is JobStage.NOTED:
+        await do(store.void, job, tried=False)
+        return
+    if job.stage is JobStage.CREATING:
+        found = await api.find(intention_of(store, job))
+        if isinstance(found, JobState):
+            await do(store.created, job, found)
+            job, name = await do(store.job, job.id), found.id
+        elif found is None and time.time() > job.noted + SETTLED:
+            await do(store.void, job, tried=False)
+            return
+        else:
+            tell("A job may have been created just before the run ended; looking for it.")
+            return
+    try:
+        state = await api.look(name or "")
+        if not state.ended and not job.cancelled:
+            state = await api.cancel(name or "")
+            await do(store.cancelled, job)
+            tell(f"Job {name}: its cancellation is asked for.")
+        if not state.ended:
+            return
+        await collect(store, job, api, state, do, tries=TRIES)
+        usage = await do(store.cost, job)
+        tell(f"Job {name} has ended: {usage.requests:,} of {job.requests:,} requests answered.")
+    except InvalidRequest as exc:
+        tell(f"Job {name} is given up: {exc}")
+        await do(store.void, job, tried=True)
+    except BackendError as exc:
+        if not exc.retryable:
+            raise
+        tell(f"Job {name} can't be asked about just now: {exc}")

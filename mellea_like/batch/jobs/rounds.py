@@ -1,0 +1,484 @@
+"""Rounds of jobs: what waits is submitted, jobs are looked at, and results are collected.
+
+A provider is told nothing that the store doesn't know already: a job is noted, then its requests
+are uploaded, then the store notes that it is being created, and only then it is. If the answer is
+lost, by a broken connection or a crash, the provider is asked for the job before another is made.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import anyio
+from anyio import to_thread
+
+from mellea_like.backends import Intention, JobState
+from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore, Known
+from mellea_like.core.backend import Options
+from mellea_like.core.display import plural
+from mellea_like.errors import BackendError, InvalidRequest, LimitExceeded
+from mellea_like.limits import reserve_round
+from mellea_like.runtime.logs import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from mellea_like.backends import BatchAPI, JobResult
+    from mellea_like.batch.jobs.backend import BatchJobs
+    from mellea_like.batch.jobs.store import Ask, StoredJob, Waiting
+    from mellea_like.core.generation import Usage
+    from mellea_like.limits import Budget, ReservedRound
+
+__all__ = ["JobRounds", "collect", "intention_of"]
+
+MANY = 500
+"""How many requests or results are written together."""
+
+BLOCK = 100
+"""How many items are looked up together."""
+
+PACKAGING = 256
+"""Bytes of a line besides the body of its request: its id, a method, a path."""
+
+MARGIN = 300.0
+"""Seconds by which a provider's clock may differ."""
+
+DOWNLOADS = 6
+"""How many times results are fetched until that is given up."""
+
+PAUSE = 2.0
+"""Seconds until a download that was cut is tried again; doubled each time."""
+
+
+class JobRounds:
+    """The jobs of a run, from one round to the next.
+
+    Args:
+        store: makes the file that remembers them, in a thread.
+        budgets: the budgets of the run.
+        changed: called when something has changed.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[], JobStore],
+        budgets: Sequence[Budget],
+        changed: Callable[[], None],
+    ) -> None:
+        self._make_store = store
+        self._budgets = budgets
+        self._changed = changed
+        self._backends: dict[str, BatchJobs] = {}
+        self._buffer: list[Ask] = []
+        self._thread = anyio.CapacityLimiter(1)
+        self._reserved: dict[int, ReservedRound] = {}
+        self._wait_until: dict[str, float] = {}
+        self._tried = set[str]()
+        self._told = set[str]()
+        self._looked_up: dict[int, Known] = {}
+        self._due: Sequence[int] = ()
+        self.direct: frozenset[str] = frozenset()
+        """The places whose requests are answered directly in this pass."""
+        self.problem: LimitExceeded | None = None
+        """Why some requests are not submitted."""
+        self.states: dict[int, JobState] = {}
+        """The jobs under way, as they were last seen."""
+
+    async def open(self) -> None:
+        """Open the file, and learn what an earlier sitting left."""
+        self._store = await to_thread.run_sync(self._make_store, limiter=self._thread)
+        known: list[StoredJob] = await self._do(self._store.jobs)
+        # The time of day doesn't go back, even if the computer's clock does.
+        today = max([time.time(), *(job.noted for job in known)])
+        self._began = today - anyio.current_time()
+        self.sitting = self._store.sitting
+        self._last_item: int = await self._do(self._store.last_item)
+
+    async def close(self) -> None:
+        """Write what is left, and close the file; jobs go on at the provider."""
+        with anyio.CancelScope(shield=True):
+            await self._flush()
+            await self._do(self._store.close)
+        for reserved in self._reserved.values():
+            reserved.settle(None)
+
+    def _now(self) -> float:
+        """Return the time of day, which passes as the event loop's does."""
+        return self._began + anyio.current_time()
+
+    async def _do(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return await to_thread.run_sync(
+            partial(function, *arguments, **named), limiter=self._thread
+        )
+
+    # Requests
+
+    async def ask(self, backend: BatchJobs, ask: Ask) -> None:
+        """Note a request that waits for a job."""
+        self._backends[backend.place] = backend
+        self._buffer.append(ask)
+        if len(self._buffer) >= MANY:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        if self._buffer:
+            asks, self._buffer = self._buffer, []
+            await self._do(self._store.ask, asks)
+
+    async def known(self, item: int) -> Known:
+        """Return the answers to an item's requests so far, and the marks of its draws."""
+        if item > self._last_item:
+            return Known({}, {})  # It is new.
+        known = self._looked_up.pop(item, None)
+        if known is None:
+            # Items come in order, so the next ones are looked up with it.
+            at = bisect_right(self._due, item)
+            items = [item, *self._due[at : at + BLOCK]]
+            self._looked_up |= await self._do(self._store.known, items)
+            known = self._looked_up.pop(item)
+        return known
+
+    async def mark(self, item: int, marks: Mapping[int, Any]) -> None:
+        """Keep the marks of an item's draws."""
+        await self._do(self._store.mark, item, marks)
+
+    # A round
+
+    async def round(self) -> set[int]:
+        """Submit what waits, and wait until some of it is answered.
+
+        Returns:
+            The items that have answers now, or that are answered directly in this pass; none if
+            nothing is under way or waits.
+
+        Raises:
+            LimitExceeded: the budget can't pay for what is left, and nothing is under way.
+            BackendError: a provider refuses a job, or its key.
+        """
+        await self._flush()
+        self._last_item = await self._do(self._store.last_item)
+        self._looked_up.clear()
+        self.direct = frozenset()
+        self.problem = None
+        items = await self._wait()
+        self._due = sorted(items)
+        return items
+
+    async def _wait(self) -> set[int]:
+        """Submit and look until some items have answers, or nothing is left to wait for."""
+        while True:
+            if items := await self._directly():
+                return items
+            await self._submit()
+            jobs = await self._under_way()
+            items = set[int]()
+            for job in jobs:
+                items |= await self._look(job)
+            if items:
+                return items
+            if not await self._under_way() and not await self._waits():
+                if self.problem is not None:
+                    raise self.problem
+                return set()
+            await anyio.sleep(min(backend.poll for backend in self._backends.values()))
+
+    async def _under_way(self) -> list[StoredJob]:
+        jobs: list[StoredJob] = await self._do(self._store.jobs, *UNDER_WAY)
+        return [job for job in jobs if job.api in self._backends]
+
+    async def _waits(self) -> bool:
+        """Tell whether something can be submitted later."""
+        if self.problem is not None:
+            return False
+        for place in self._backends:
+            if await self._do(self._store.count_waiting, place):
+                return True
+        return False
+
+    async def _directly(self) -> set[int]:
+        """Choose what is answered directly: the first item of a run, or a last few requests."""
+        items = set[int]()
+        direct = set[str]()
+        under_way = await self._under_way()
+        for place, backend in self._backends.items():
+            if backend.direct is None:
+                continue
+            waiting: set[int] = await self._do(self._store.items_waiting, place)
+            count = await self._do(self._store.count_waiting, place)
+            if not waiting:
+                continue
+            if count < backend.direct_below and not under_way:
+                items |= waiting
+            elif backend.canary and place not in self._tried:
+                self._tried.add(place)
+                if await self._do(self._store.jobs):
+                    continue  # An earlier sitting has begun with one.
+                items.add(min(waiting))
+            else:
+                continue
+            direct.add(place)
+            await self._do(self._store.leave_out, place, items)
+        self.direct = frozenset(direct)
+        return items
+
+    # Submitting
+
+    async def _submit(self) -> None:
+        for place, backend in self._backends.items():
+            if self._now() < self._wait_until.get(place, 0.0):
+                continue
+            while await self._submit_one(place, backend):
+                pass
+
+    async def _submit_one(self, place: str, backend: BatchJobs) -> bool:
+        """Submit one job; tell whether there may be another one."""
+        under_way = [job for job in await self._under_way() if job.api == place]
+        if len(under_way) >= backend.jobs_at_once:
+            return False
+        room = None
+        if backend.enqueued_tokens is not None:
+            room = backend.enqueued_tokens - sum(job.tokens for job in under_way)
+        requests: list[Waiting] = await self._do(
+            _fitting, self._store, place, backend, room, alone=not under_way
+        )
+        if not requests:
+            return False
+        try:
+            reserved = await reserve_round(
+                self._budgets,
+                backend.model,
+                [(r.input_tokens, Options(max_tokens=r.max_tokens)) for r in requests],
+            )
+        except LimitExceeded as exc:
+            self.problem = exc
+            return False
+        if reserved is None:
+            return False
+        return await self._create(place, backend, requests[: reserved.count], reserved)
+
+    async def _create(
+        self, place: str, backend: BatchJobs, requests: Sequence[Waiting], reserved: ReservedRound
+    ) -> bool:
+        api, store = backend.api, self._store
+        noted: StoredJob | None = None
+        try:
+            before = await api.known()
+            job: StoredJob = await self._do(
+                store.note, uuid4().hex, place, requests, before, self._now()
+            )
+            noted = job
+            intention = intention_of(store, job)
+            path = store.path.with_name(f"{store.path.name}-upload")
+            await self._do(_write, path, store.lines(job, api.line))
+            uploaded = await api.upload(intention, path)
+            await self._do(store.creating, job)
+            state = await api.create(intention, uploaded)
+            await self._do(path.unlink)
+        except BackendError as exc:
+            # There is no such job.
+            reserved.settle(None)
+            if noted is not None:
+                await self._do(store.void, noted, tried=False)
+            if not exc.retryable:
+                raise
+            self._later(place, backend, exc)
+            return False
+        self._reserved[job.id] = reserved
+        if state is not None:
+            await self._do(store.created, job, state)
+            self.states[job.id] = state
+        self._changed()
+        return True
+
+    def _later(self, place: str, backend: BatchJobs, error: BackendError) -> None:
+        """Submit nothing to a provider for a while."""
+        wait = max(error.retry_after or 0.0, backend.poll)
+        self._wait_until[place] = self._now() + wait
+        self._warn_once(f"{backend!r} took no job, and is asked again: {error}")
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            warn("%s", message)
+
+    # Looking
+
+    async def _look(self, job: StoredJob) -> set[int]:
+        """Look at a job; return the items that it has answered, if it has ended."""
+        backend = self._backends[job.api]
+        await self._reserve_again(job, backend)
+        try:
+            if job.stage is not JobStage.AT_WORK:
+                found = await self._find(job, backend)
+                if found is None:
+                    return set()
+                state = found
+            else:
+                state = await backend.api.look(job.provider_id or "")
+                if state != self.states.get(job.id):
+                    await self._do(self._store.seen, job, state)
+            self.states[job.id] = state
+            self._changed()
+            if not state.ended:
+                late = backend.deadline is not None and (self._now() > job.noted + backend.deadline)
+                if late and not job.cancelled:
+                    warn("%r: job %s is late and is cancelled", backend, state.id)
+                    await backend.api.cancel(state.id)
+                    await self._do(self._store.cancelled, job)
+                return set()
+            return await self._ended(job, backend, state)
+        except BackendError as exc:
+            if not exc.retryable:
+                raise
+            self._warn_once(f"{backend!r} can't be asked about its jobs, which go on: {exc}")
+            return set()
+
+    async def _reserve_again(self, job: StoredJob, backend: BatchJobs) -> None:
+        """Reserve what a job of an earlier sitting may cost: that is spent already."""
+        if job.id not in self._reserved:
+            costs: list[tuple[int, int | None]] = await self._do(self._store.costs, job)
+            wanted = [(sent, Options(max_tokens=most)) for sent, most in costs]
+            reserved = None
+            if wanted:
+                reserved = await reserve_round(self._budgets, backend.model, wanted, paid=True)
+            if reserved is not None:
+                self._reserved[job.id] = reserved
+
+    async def _find(self, job: StoredJob, backend: BatchJobs) -> JobState | None:
+        """Find a job whose creation nobody has heard of; void it if it never was created."""
+        found: Any = None
+        if job.stage is JobStage.CREATING:
+            found = await backend.api.find(intention_of(self._store, job))
+        if isinstance(found, JobState):
+            await self._do(self._store.created, job, found)
+            return found
+        waits = found is not None or (
+            job.stage is JobStage.CREATING and self._now() < job.noted + backend.settled
+        )
+        if not waits:
+            await self._do(self._store.void, job, tried=False)
+            self._settle(job)
+        return None
+
+    async def _ended(self, job: StoredJob, backend: BatchJobs, state: JobState) -> set[int]:
+        store = self._store
+        self.states.pop(job.id, None)
+        if state.full:
+            await self._do(store.void, job, tried=False)
+            self._settle(job)
+            self._wait_until[job.api] = self._now() + backend.poll
+            self._warn_once(f"{backend!r}: too much is enqueued; jobs wait until others have ended")
+            return set()
+        if state.errors and not state.outputs:
+            return await self._refused(job, backend, state)
+        await collect(store, job, backend.api, state, self._do, tries=backend.tries)
+        cost: Usage = await self._do(store.cost, job)
+        self._settle(job, cost)
+        items: set[int] = await self._do(store.items_of, job)
+        return items
+
+    async def _refused(self, job: StoredJob, backend: BatchJobs, state: JobState) -> set[int]:
+        """Take note of a job that was refused as a whole, for some of its lines or for itself."""
+        lines = [error for error in state.errors if error.line is not None]
+        for error in lines:
+            await self._do(self._store.refuse, job, error.line, f"{error.code}: {error.message}")
+        items: set[int] = await self._do(self._store.items_of, job)
+        await self._do(self._store.void, job, tried=False)
+        self._settle(job)
+        if not lines:
+            why = "; ".join(f"{error.code}: {error.message}" for error in state.errors)
+            msg = f"{backend!r} refused job {state.id}: {why}"
+            raise InvalidRequest(msg)
+        return items
+
+    def _settle(self, job: StoredJob, cost: Usage | None = None) -> None:
+        reserved = self._reserved.pop(job.id, None)
+        if reserved is not None:
+            reserved.settle(cost)
+
+
+def intention_of(store: JobStore, job: StoredJob) -> Intention:
+    """Return what finds a job at its provider."""
+    prefix = f"{store.prefix}{job.id}-"
+    return Intention(job.key, prefix, job.requests, job.noted - MARGIN, job.before)
+
+
+async def collect(
+    store: JobStore,
+    job: StoredJob,
+    api: BatchAPI,
+    state: JobState,
+    do: Callable[..., Any],
+    *,
+    tries: int,
+) -> None:
+    """Keep the results of a job that has ended, fetching them again if a download is cut.
+
+    Args:
+        store: where they are kept.
+        job: the job.
+        api: whose it is.
+        state: its state, as the provider has it.
+        do: runs a function in the store's thread.
+        tries: how many jobs may leave a request without an answer.
+
+    Raises:
+        BackendError: they can't be had.
+    """
+    pause = PAUSE
+    chunk: list[tuple[JobResult, Usage]] = []
+    for last in (*[False] * (DOWNLOADS - 1), True):
+        try:
+            chunk = []
+            async with api.results(state) as results:
+                async for result in results:
+                    chunk.append((result, api.usage(result.outcome)))
+                    if len(chunk) >= MANY:
+                        await do(store.take, job, chunk)
+                        chunk = []
+            await do(store.take, job, chunk)
+            break
+        except BackendError as exc:
+            await do(store.take, job, chunk)
+            if last or not exc.retryable:
+                raise
+            warn("%r: the results of job %s are fetched again: %s", api, state.id, exc)
+            await anyio.sleep(pause)
+            pause *= 2
+    await do(store.collected, job, state, tries, f"no answer in {plural(tries, 'job')}")
+
+
+def _fitting(
+    store: JobStore, place: str, backend: BatchJobs, room: int | None, *, alone: bool
+) -> list[Waiting]:
+    """Return the first requests that wait and fit into one job."""
+    requests: list[Waiting] = []
+    size = tokens = 0
+    for request in store.waiting(place):
+        own = request.bytes + PACKAGING
+        if own > backend.bytes_per_job:
+            store.fail(
+                request, f"the request has {own:,} bytes; a job may have {backend.bytes_per_job:,}"
+            )
+            continue
+        if len(requests) >= backend.requests_per_job or size + own > backend.bytes_per_job:
+            break
+        if room is not None and tokens + request.input_tokens > room and (requests or not alone):
+            break
+        requests.append(request)
+        size += own
+        tokens += request.input_tokens
+    return requests
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    """Write a file that only its owner may read."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)

@@ -1,0 +1,572 @@
+"""The file that remembers the jobs of a run: what was asked, what was submitted, what came back.
+
+It is an SQLite file beside the run's journal. Nothing here waits for an event loop; callers use a
+thread. Whatever a provider is told has been committed before, so that a run that was killed at any
+moment knows afterwards what it may have submitted.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from contextlib import closing, contextmanager, suppress
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from mellea_like.backends import JobOutcome
+from mellea_like.batch.jobs import jobs_path
+from mellea_like.batch.journal.database import connect, is_there, journal_errors, make_durable
+from mellea_like.batch.journal.reader import read_run
+from mellea_like.core.generation import Usage
+from mellea_like.errors import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from mellea_like.backends import JobResult, JobState
+
+__all__ = [
+    "UNDER_WAY",
+    "Answer",
+    "Ask",
+    "JobStage",
+    "JobStore",
+    "Known",
+    "StoredJob",
+    "Waiting",
+    "jobs_under_way",
+]
+
+APPLICATION_ID = 0x4D4C6A62
+"""``MLjb``."""
+
+VERSION = 1
+
+TABLES = """
+CREATE TABLE run (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE jobs (
+  id INTEGER NOT NULL PRIMARY KEY,
+  key TEXT NOT NULL UNIQUE,
+  api TEXT NOT NULL,
+  stage TEXT NOT NULL,
+  noted REAL NOT NULL,
+  before TEXT NOT NULL,
+  requests INTEGER NOT NULL,
+  tokens INTEGER NOT NULL,
+  provider_id TEXT,
+  state TEXT,
+  cancelled INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE requests (
+  id INTEGER NOT NULL PRIMARY KEY,
+  item INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  api TEXT NOT NULL,
+  purpose TEXT NOT NULL,
+  body TEXT,
+  bytes INTEGER NOT NULL,
+  input_tokens INTEGER NOT NULL,
+  max_tokens INTEGER,
+  sitting INTEGER NOT NULL,
+  tries INTEGER NOT NULL DEFAULT 0,
+  job INTEGER,
+  answer TEXT,
+  answered INTEGER,
+  trouble TEXT NOT NULL DEFAULT '',
+  cost_requests INTEGER NOT NULL DEFAULT 0,
+  cost_input INTEGER NOT NULL DEFAULT 0,
+  cost_output INTEGER NOT NULL DEFAULT 0,
+  cost_cached INTEGER NOT NULL DEFAULT 0,
+  cost_reasoning INTEGER NOT NULL DEFAULT 0,
+  UNIQUE (item, key)
+);
+CREATE TABLE marks (
+  item INTEGER NOT NULL,
+  iteration INTEGER NOT NULL,
+  value TEXT NOT NULL,
+  PRIMARY KEY (item, iteration)
+) WITHOUT ROWID;
+CREATE INDEX waiting ON requests (api, item, id) WHERE job IS NULL AND answer IS NULL;
+CREATE INDEX of_job ON requests (job, item, id) WHERE job IS NOT NULL;
+"""
+
+MANY = 500
+"""How many results are written together."""
+
+
+class JobStage(StrEnum):
+    """How far a job is, as the run knows it."""
+
+    NOTED = "noted"
+    """Its requests are being uploaded."""
+    CREATING = "creating"
+    """The request that creates it was sent, or is about to be."""
+    AT_WORK = "at work"
+    COLLECTED = "collected"
+    """It has ended, and what came of its requests is in the file."""
+    VOID = "void"
+    """It was never created, or its results were deleted."""
+
+
+UNDER_WAY = (JobStage.NOTED, JobStage.CREATING, JobStage.AT_WORK)
+
+
+class Ask(NamedTuple):
+    """A request of an item that no one has answered yet."""
+
+    item: int
+    key: str
+    api: str
+    purpose: str
+    body: str
+    input_tokens: int
+    max_tokens: int | None
+
+
+class Answer(NamedTuple):
+    """The outcome of a request, and the sitting of the run in which it arrived."""
+
+    outcome: JobOutcome
+    sitting: int
+
+
+class Known(NamedTuple):
+    """The answers to an item's requests, by their keys, and the marks of its draws."""
+
+    answers: dict[str, Answer]
+    marks: dict[int, Any]
+
+
+class Waiting(NamedTuple):
+    """A request that waits for a job: its size, and what is known of its cost."""
+
+    id: int
+    bytes: int
+    input_tokens: int
+    max_tokens: int | None
+    purpose: str
+
+
+class StoredJob(NamedTuple):
+    """A job as the file has it."""
+
+    id: int
+    key: str
+    api: str
+    stage: JobStage
+    noted: float
+    before: Sequence[str]
+    requests: int
+    tokens: int
+    provider_id: str | None
+    state: dict[str, Any]
+    cancelled: bool
+
+
+class JobStore:
+    """The jobs of one run.
+
+    Args:
+        path: the file, which is made if it isn't there.
+        journal: a text that differs between runs; the file of another run is refused.
+        look: whether it is only looked at.
+
+    Attributes:
+        path: see above.
+        prefix: the beginning of the custom ids of this run.
+        sitting: the number of times that the run has been begun or resumed.
+    """
+
+    def __init__(self, path: Path, journal: str, *, look: bool = False) -> None:
+        self.path = path
+        self._using = threading.Lock()
+        with journal_errors(path):
+            new = not is_there(path)
+            if new:
+                path.touch(mode=0o600)
+            self._db = connect(path, "rw")
+            try:
+                self._open(journal, new=new, look=look)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _open(self, journal: str, *, new: bool, look: bool) -> None:
+        make_durable(self._db, self.path)
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if not application and (
+            new or not self._db.execute("SELECT 1 FROM sqlite_schema").fetchone()
+        ):
+            facts = {"journal": journal, "prefix": f"{uuid4().hex[:12]}-", "sitting": "0"}
+            self._db.executescript(
+                f"BEGIN; PRAGMA application_id = {APPLICATION_ID};"
+                f" PRAGMA user_version = {VERSION}; {TABLES}"
+            )
+            self._db.executemany("INSERT INTO run VALUES (?, ?)", facts.items())
+            self._db.execute("COMMIT")
+        elif (application, version) != (APPLICATION_ID, VERSION):
+            msg = f"{self.path} holds no jobs of this version of mellea_like: use another journal"
+            raise JournalError(msg)
+        facts = dict(self._db.execute("SELECT * FROM run"))
+        if facts["journal"] != journal:
+            msg = (
+                f"{self.path} has the jobs of another run than the journal beside it: put that"
+                " run's journal back, or use another name for this one"
+            )
+            raise JournalError(msg)
+        self.prefix = facts["prefix"]
+        self.sitting = int(facts["sitting"])
+        if look:
+            return
+        self.sitting += 1
+        with self._writing() as db:
+            db.execute("UPDATE run SET value = ? WHERE name = 'sitting'", (str(self.sitting),))
+            # Errors of an earlier sitting cost nothing, and the requests may succeed now.
+            db.execute(
+                "DELETE FROM requests WHERE json_extract(answer, '$.reply') IS NULL"
+                " AND answer IS NOT NULL"
+            )
+
+    @contextmanager
+    def _writing(self) -> Generator[sqlite3.Connection]:
+        with self._using, journal_errors(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    with suppress(sqlite3.Error):
+                        self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _reading(self) -> Generator[sqlite3.Connection]:
+        with self._using, journal_errors(self.path):
+            yield self._db
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._using, suppress(sqlite3.Error):
+            self._db.close()
+
+    # Requests
+
+    def ask(self, asks: Iterable[Ask]) -> None:
+        """Note requests; one that is known already is asked again in this sitting."""
+        with self._writing() as db:
+            db.executemany(
+                "INSERT INTO requests (item, key, api, purpose, body, bytes, input_tokens,"
+                " max_tokens, sitting) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (item, key) DO UPDATE SET sitting = excluded.sitting",
+                [(*ask[:5], len(ask.body.encode()), *ask[5:], self.sitting) for ask in asks],
+            )
+
+    def known(self, items: Sequence[int]) -> dict[int, Known]:
+        """Return what is known of each of some items."""
+        found = {item: Known({}, {}) for item in items}
+        with self._reading() as db:
+            for item, known in found.items():
+                rows = db.execute(
+                    "SELECT key, answer, answered FROM requests"
+                    " WHERE item = ? AND answer IS NOT NULL",
+                    (item,),
+                )
+                for key, text, when in rows:
+                    known.answers[key] = Answer(JobOutcome(**json.loads(text)), when)
+                marks = db.execute("SELECT iteration, value FROM marks WHERE item = ?", (item,))
+                known.marks.update((n, _mark(json.loads(value))) for n, value in marks)
+        return found
+
+    def last_item(self) -> int:
+        """Return the highest id of an item that has asked; -1 for none."""
+        with self._reading() as db:
+            (last,) = db.execute("SELECT max(item) FROM requests").fetchone()
+        return -1 if last is None else int(last)
+
+    def mark(self, item: int, marks: Mapping[int, Any]) -> None:
+        """Keep the marks of an item's draws."""
+        with self._writing() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)",
+                [(item, iteration, json.dumps(value)) for iteration, value in marks.items()],
+            )
+
+    def waiting(self, api: str) -> Iterator[Waiting]:
+        """Go through the requests of this sitting that wait for a job, in the order of items."""
+        last = (-1, -1)
+        while True:
+            with self._reading() as db:
+                rows = db.execute(
+                    "SELECT item, id, bytes, input_tokens, max_tokens, purpose FROM requests"
+                    " WHERE api = ? AND job IS NULL AND answer IS NULL AND sitting = ?"
+                    " AND (item, id) > (?, ?) ORDER BY item, id LIMIT ?",
+                    (api, self.sitting, *last, MANY),
+                ).fetchall()
+            if not rows:
+                return
+            for row in rows:
+                yield Waiting(*row[1:])
+            last = rows[-1][:2]
+
+    def count_waiting(self, api: str) -> int:
+        """Return how many requests of this sitting wait for a job."""
+        with self._reading() as db:
+            (count,) = db.execute(
+                "SELECT count(*) FROM requests WHERE api = ? AND job IS NULL AND answer IS NULL"
+                " AND sitting = ?",
+                (api, self.sitting),
+            ).fetchone()
+        return int(count)
+
+    def count_all_waiting(self) -> int:
+        """Return how many requests wait for a job, of any model."""
+        with self._reading() as db:
+            (count,) = db.execute(
+                "SELECT count(*) FROM requests WHERE job IS NULL AND answer IS NULL AND sitting > 0"
+            ).fetchone()
+        return int(count)
+
+    def items_waiting(self, api: str) -> set[int]:
+        """Return the items whose requests wait for a job."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT DISTINCT item FROM requests WHERE api = ? AND job IS NULL"
+                " AND answer IS NULL AND sitting = ?",
+                (api, self.sitting),
+            )
+            return {item for (item,) in rows}
+
+    # Jobs
+
+    def note(
+        self, key: str, api: str, requests: Sequence[Waiting], before: Sequence[str], now: float
+    ) -> StoredJob:
+        """Note a job that is about to be created; its requests get their custom ids."""
+        tokens = sum(r.input_tokens for r in requests)
+        with self._writing() as db:
+            cursor = db.execute(
+                "INSERT INTO jobs (key, api, stage, noted, before, requests, tokens)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (key, api, JobStage.NOTED, now, json.dumps(list(before)), len(requests), tokens),
+            )
+            db.executemany(
+                "UPDATE requests SET job = ?, tries = tries + 1 WHERE id = ?",
+                [(cursor.lastrowid, r.id) for r in requests],
+            )
+        return self.job(cursor.lastrowid or 0)
+
+    def job(self, job: int) -> StoredJob:
+        """Return a job."""
+        return next(j for j in self.jobs() if j.id == job)
+
+    def jobs(self, *stages: JobStage) -> list[StoredJob]:
+        """Return the jobs at some stages, or all of them, in the order in which they were noted."""
+        with self._reading() as db:
+            rows = db.execute("SELECT * FROM jobs ORDER BY id").fetchall()
+        return [
+            StoredJob(
+                id=row[0],
+                key=row[1],
+                api=row[2],
+                stage=JobStage(row[3]),
+                noted=row[4],
+                before=tuple(json.loads(row[5])),
+                requests=row[6],
+                tokens=row[7],
+                provider_id=row[8],
+                state=json.loads(row[9] or "{}"),
+                cancelled=bool(row[10]),
+            )
+            for row in rows
+            if not stages or row[3] in stages
+        ]
+
+    def lines(
+        self, job: StoredJob, write: Callable[[str, Mapping[str, Any]], str]
+    ) -> Iterator[str]:
+        """Write the lines of a job's file, one after another."""
+        last = (-1, -1)
+        while True:
+            with self._reading() as db:
+                rows = db.execute(
+                    "SELECT item, id, body FROM requests WHERE job = ? AND (item, id) > (?, ?)"
+                    " ORDER BY item, id LIMIT ?",
+                    (job.id, *last, MANY),
+                ).fetchall()
+            if not rows:
+                return
+            for _, id_, body in rows:
+                yield write(f"{self.prefix}{job.id}-{id_}", json.loads(body))
+            last = rows[-1][:2]
+
+    def costs(self, job: StoredJob) -> list[tuple[int, int | None]]:
+        """Return the estimated tokens of the prompts of a job's requests, and of their replies."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT input_tokens, max_tokens FROM requests WHERE job = ? ORDER BY item, id",
+                (job.id,),
+            )
+            return [(sent, received) for sent, received in rows]
+
+    def creating(self, job: StoredJob) -> None:
+        """Note that a job is being created."""
+        with self._writing() as db:
+            db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.CREATING, job.id))
+
+    def created(self, job: StoredJob, state: JobState) -> None:
+        """Note that a job was created, or found."""
+        with self._writing() as db:
+            db.execute(
+                "UPDATE jobs SET stage = ?, provider_id = ?, state = ? WHERE id = ?",
+                (JobStage.AT_WORK, state.id, _written(state), job.id),
+            )
+
+    def seen(self, job: StoredJob, state: JobState) -> None:
+        """Note what a provider says of a job."""
+        with self._writing() as db:
+            db.execute("UPDATE jobs SET state = ? WHERE id = ?", (_written(state), job.id))
+
+    def cancelled(self, job: StoredJob) -> None:
+        """Note that a job's cancellation was asked for."""
+        with self._writing() as db:
+            db.execute("UPDATE jobs SET cancelled = 1 WHERE id = ?", (job.id,))
+
+    def void(self, job: StoredJob, *, tried: bool) -> None:
+        """Note that there is no such job: its requests wait for another one."""
+        with self._writing() as db:
+            db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.VOID, job.id))
+            _back(db, job.id, tried=tried)
+
+    def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> None:
+        """Keep results of a job and what they cost; those that aren't its own are left out."""
+        with self._writing() as db:
+            for (custom_id, outcome), usage in results:
+                request = custom_id.removeprefix(f"{self.prefix}{job.id}-")
+                if not request.isdecimal():
+                    continue
+                if outcome.unrun or (outcome.reply is None and outcome.retryable):
+                    # It goes into another job.
+                    db.execute(
+                        "UPDATE requests SET trouble = ? WHERE id = ? AND job = ?",
+                        (outcome.error or outcome.unrun, int(request), job.id),
+                    )
+                    continue
+                db.execute(
+                    "UPDATE requests SET answer = ?, answered = ?, body = NULL, cost_requests = ?,"
+                    " cost_input = ?, cost_output = ?, cost_cached = ?, cost_reasoning = ?"
+                    " WHERE id = ? AND job = ? AND answer IS NULL",
+                    (
+                        json.dumps(outcome._asdict()),
+                        self.sitting,
+                        usage.requests,
+                        usage.input_tokens,
+                        usage.output_tokens,
+                        usage.cached_input_tokens,
+                        usage.reasoning_tokens,
+                        int(request),
+                        job.id,
+                    ),
+                )
+
+    def refuse(self, job: StoredJob, line: int, why: str) -> None:
+        """Note that a job's line was refused, counted from 1."""
+        answer = json.dumps(JobOutcome(error=why)._asdict())
+        with self._writing() as db:
+            db.execute(
+                "UPDATE requests SET answer = ?, answered = ? WHERE id = (SELECT id FROM requests"
+                " WHERE job = ? ORDER BY item, id LIMIT 1 OFFSET ?)",
+                (answer, self.sitting, job.id, line - 1),
+            )
+
+    def fail(self, request: Waiting, why: str) -> None:
+        """Note that a request can't be part of any job."""
+        answer = json.dumps(JobOutcome(error=why)._asdict())
+        with self._writing() as db:
+            db.execute(
+                "UPDATE requests SET answer = ?, answered = ? WHERE id = ?",
+                (answer, self.sitting, request.id),
+            )
+
+    def leave_out(self, api: str, items: Iterable[int]) -> None:
+        """Let no job have the requests of items that wait: they are answered in another way."""
+        with self._writing() as db:
+            db.executemany(
+                "UPDATE requests SET sitting = 0"
+                " WHERE api = ? AND item = ? AND job IS NULL AND answer IS NULL",
+                [(api, item) for item in items],
+            )
+
+    def collected(self, job: StoredJob, state: JobState, most: int, why: str) -> None:
+        """Note that all of a job's results are kept; what has none waits for another job.
+
+        Args:
+            job: the job.
+            state: its state, as the provider has it.
+            most: how many jobs may leave a request without an answer.
+            why: the error of those that had so many.
+        """
+        failed = json.dumps(JobOutcome(error=why)._asdict())
+        with self._writing() as db:
+            db.execute(
+                "UPDATE jobs SET stage = ?, state = ? WHERE id = ?",
+                (JobStage.COLLECTED, _written(state), job.id),
+            )
+            db.execute(
+                "UPDATE requests SET answered = ?, answer = json_set(?, '$.error', ? ||"
+                " CASE trouble WHEN '' THEN '' ELSE ': ' || trouble END)"
+                " WHERE job = ? AND answer IS NULL AND tries >= ?",
+                (self.sitting, failed, why, job.id, most),
+            )
+            _back(db, job.id, tried=True)
+
+    def items_of(self, job: StoredJob) -> set[int]:
+        """Return the items that a job has answered."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT DISTINCT item FROM requests WHERE job = ? AND answer IS NOT NULL", (job.id,)
+            )
+            return {item for (item,) in rows}
+
+    def cost(self, job: StoredJob) -> Usage:
+        """Return what the answered requests of a job cost."""
+        with self._reading() as db:
+            row = db.execute(f"SELECT {_COST} FROM requests WHERE job = ?", (job.id,)).fetchone()  # noqa: S608 (a constant)
+        return _usage(row)
+
+
+_COST = (
+    "sum(cost_requests), sum(cost_input), sum(cost_output), sum(cost_cached), sum(cost_reasoning)"
+)
+
+
+def _usage(row: Sequence[int | None]) -> Usage:
+    requests, sent, received, cached, reasoning = (number or 0 for number in row)
+    return Usage(requests, sent, received, 0, cached, reasoning)
+
+
+def jobs_under_way(journal: Path) -> int:
+    """Return how many jobs of a run have not been collected; call it in a thread."""
+    run = read_run(journal, check=False)
+    with closing(JobStore(jobs_path(journal), str(run["started"]), look=True)) as store:
+        return len(store.jobs(*UNDER_WAY))
+
+
+def _mark(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    pair: Any = value  # A score and its reason.
+    return tuple(pair)
+
+
+def _written(state: JobState) -> str:
+    return json.dumps({**state._asdict(), "errors": [list(e) for e in state.errors]})
+
+
+def _back(db: sqlite3.Connection, job: int, *, tried: bool) -> None:
+    """Let the requests of a job without an answer wait for another one."""
+    tries = "" if tried else ", tries = tries - 1"
+    db.execute(f"UPDATE requests SET job = NULL{tries} WHERE job = ? AND answer IS NULL", (job,))  # noqa: S608 (a constant)

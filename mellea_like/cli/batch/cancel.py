@@ -1,0 +1,61 @@
+"""``mellea-like batch cancel``: cancel the jobs of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
+from typing import TYPE_CHECKING, ClassVar
+
+from anyio import to_thread
+
+from mellea_like.batch.jobs.overview import JobFile, cancel_jobs
+from mellea_like.cli.batch.jobs import api_at, describe
+from mellea_like.cli.errors import code_of, report
+from mellea_like.cli.exit_codes import Exit
+from mellea_like.cli.option_fields import argument, option
+from mellea_like.cli.standard_streams import one_line, warn
+
+if TYPE_CHECKING:
+    from mellea_like.cli.signals import SignalHandler
+
+HELP = """Cancel the jobs of a run, and keep what they have answered by then.
+
+RUN is the journal of a run of [bold]mellea-like batch --batch-api[/bold] that isn't running now.\
+ Cancelling takes a provider some minutes. Answers that are there by then are paid for, and are\
+ used when the run is resumed.
+"""
+
+EPILOG = "Exit codes: 0 done, 2 bad usage, 3 an error of the provider or a file, 130 interrupted."
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelOptions:
+    """The options of ``mellea-like batch cancel``."""
+
+    panels: ClassVar = ()
+
+    journal: Path = argument("RUN", "The journal of the run.")
+    poll: float = option(
+        15.0, "--poll SECONDS", "How often to ask whether the jobs have ended.", min=0.05
+    )
+
+
+def run(options: CancelOptions, signals: SignalHandler) -> int:
+    """Run ``mellea-like batch cancel``."""
+    signals.last_words = lambda: (
+        "Interrupted. What was cancelled stays so; the same command collects what is left."
+    )
+    try:
+        signals.run(partial(_cancel, options))
+    except Exception as exc:  # noqa: BLE001 (said in a sentence)
+        report(exc, debug=False)
+        return code_of(exc)
+    return Exit.PASSED
+
+
+async def _cancel(options: CancelOptions) -> None:
+    await cancel_jobs(
+        options.journal, api_at, poll=options.poll, tell=lambda line: warn(one_line(line))
+    )
+    print("\n".join(describe(await to_thread.run_sync(JobFile.read, options.journal))))

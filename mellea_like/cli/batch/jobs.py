@@ -1,0 +1,168 @@
+"""Providers' batch APIs on the command line: those that there are, and the jobs of a run."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Literal, get_args
+
+from mellea_like.batch import BatchJobs
+from mellea_like.cli.batch.options import BatchAPIName
+from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.core.display import plural
+from mellea_like.report.numbers import money, seconds
+from mellea_like.runtime.threads import run_in_thread
+from mellea_like.specification.section import Name  # noqa: TC001 (pydantic reads it)
+from mellea_like.specification.upstream import Upstream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator, Sequence
+
+    from mellea_like.backends import BatchAPI, JobState
+    from mellea_like.batch.jobs.overview import JobFile, KnownJob
+    from mellea_like.core.backend import Backend
+
+__all__ = ["JobsUpstream", "api_at", "describe", "make_api", "open_jobs", "under_way"]
+
+MISTRAL_URL = "https://api.mistral.ai/v1"
+
+HOUR = 3600.0
+
+
+def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
+    """Make a provider's batch API; its key is in the provider's environment variable."""
+    from mellea_like import backends  # noqa: PLC0415 (each provider's SDK is an extra)
+
+    try:
+        match name:
+            case "openai":
+                return backends.OpenAIBatches(model, base_url=base_url)
+            case "azure":
+                return backends.OpenAIBatches(model, client=backends.azure_client(base_url))
+            case "anthropic":
+                return backends.AnthropicBatches(model, base_url=base_url)
+            case "mistral":
+                return backends.MistralBatches(model, base_url=base_url)
+            case _:
+                msg = f"--batch-api is one of {', '.join(get_args(BatchAPIName))}, not {name}"
+                raise Problem(msg, Exit.USAGE)
+    except ImportError as exc:
+        raise Problem(str(exc)) from exc
+    except Problem:
+        raise
+    except Exception as exc:
+        msg = f"--batch-api {name}: {exc}"
+        raise Problem(msg) from exc
+
+
+def api_at(place: str) -> BatchAPI:
+    """Make the API of a place, as `BatchJobs.place` names it."""
+    name, model, where = place.split(" ", 2)
+    return make_api(name, model, where)
+
+
+class JobsUpstream(Upstream):
+    """A model behind a provider's batch API."""
+
+    kind: Literal["jobs"]
+    api: BatchAPIName
+    model: Name
+    base_url: str | None = None
+    direct_below: int = 0
+    canary: bool = False
+    job_requests: int | None = None
+    jobs_at_once: int = 8
+    enqueued_tokens: int | None = None
+    job_hours: float | None = None
+    poll: float = 30.0
+
+    @property
+    def asks_directly(self) -> bool:
+        """Whether the ordinary API is asked, too, at its own price."""
+        return self.canary or self.direct_below > 0
+
+    def make(self) -> BatchJobs:
+        """Make the backend."""
+        return BatchJobs(
+            make_api(self.api, self.model, self.base_url),
+            direct=_direct(self.api, self.model, self.base_url) if self.asks_directly else None,
+            direct_below=self.direct_below,
+            canary=self.canary,
+            requests_per_job=self.job_requests,
+            jobs_at_once=self.jobs_at_once,
+            enqueued_tokens=self.enqueued_tokens,
+            poll=self.poll,
+            deadline=None if self.job_hours is None else self.job_hours * HOUR,
+        )
+
+
+@asynccontextmanager
+async def open_jobs(spec: JobsUpstream) -> AsyncGenerator[BatchJobs]:
+    """Open a batch API, and close its connections at the end."""
+    made = await run_in_thread(spec.make)
+    try:
+        yield made
+    finally:
+        await made.aclose()
+
+
+def _direct(name: str, model: str, base_url: str | None) -> Backend:
+    """Make the same model's backend at the provider's ordinary API."""
+    from mellea_like import backends  # noqa: PLC0415 (each provider's SDK is an extra)
+
+    match name:
+        case "openai":
+            return backends.OpenAIBackend(model, base_url=base_url)
+        case "azure":
+            return backends.OpenAIBackend(model, client=backends.azure_client(base_url))
+        case "mistral":
+            key = os.environ.get("MISTRAL_API_KEY")
+            return backends.OpenAIBackend(model, base_url=base_url or MISTRAL_URL, api_key=key)
+        case _:
+            if base_url is not None:
+                os.environ.setdefault("ANTHROPIC_BASE_URL", base_url)
+            return backends.PydanticAIBackend(f"anthropic:{model}")
+
+
+def under_way(jobs: Sequence[JobState], journal: object) -> str:
+    """Say what becomes of the jobs of a run that ends; empty without jobs."""
+    if not jobs:
+        return ""
+    them = "it" if len(jobs) == 1 else "them"
+    go_on = "goes on" if len(jobs) == 1 else "go on"
+    return (
+        f" {plural(len(jobs), 'job')} {go_on} at the provider: --resume collects {them}, and"
+        f" mellea-like batch cancel {journal} cancels {them}."
+    )
+
+
+def describe(file: JobFile) -> Iterator[str]:
+    """Describe the jobs of a run, in lines."""
+    counts = file.counts
+    told = [f"{n:,} {status}" for status, n in counts.items() if n]
+    rows_of_run = plural(sum(counts.values()), "row")
+    yield f"{file.path.name}: {rows_of_run}: {', '.join(told) or 'none yet'}"
+    rows = [("job", "model", "status", "answered", "age"), *map(_row, file.jobs)]
+    if file.jobs:
+        widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            yield "  ".join(cells).rstrip()
+    if file.waiting:
+        yield f"{plural(file.waiting, 'request')} wait for a job."
+    for what, usage, cost in (
+        ("Under way, at most", file.reserved, file.reserved_cost),
+        ("Billed for answers so far", file.billed, file.billed_cost),
+    ):
+        if usage.requests:
+            tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+            price = "" if cost is None else f", {money(cost[0], cost[1])}"
+            yield f"{what}: {plural(usage.requests, 'request')}, {tokens}{price}."
+
+
+def _row(job: KnownJob) -> tuple[str, ...]:
+    name, model, _ = job.place.split(" ", 2)
+    age = seconds(max(0.0, round(time.time() - job.noted)))
+    answered = f"{job.answered:,}/{job.requests:,}"
+    return job.provider_id or "(not known)", f"{name} {model}", job.status, answered, age

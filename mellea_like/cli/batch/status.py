@@ -1,0 +1,67 @@
+"""``mellea-like batch status``: the jobs of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
+from typing import TYPE_CHECKING, ClassVar
+
+from anyio import to_thread
+
+from mellea_like.batch.jobs.overview import JobFile
+from mellea_like.cli.batch.jobs import api_at, describe
+from mellea_like.cli.errors import code_of, report
+from mellea_like.cli.exit_codes import Exit
+from mellea_like.cli.option_fields import argument
+from mellea_like.cli.standard_streams import one_line, warn
+
+if TYPE_CHECKING:
+    from mellea_like.cli.signals import SignalHandler
+
+HELP = """Show the jobs of a run: their ages, how far they are, and what they may cost.
+
+RUN is the journal of a run of [bold]mellea-like batch --batch-api[/bold]. The provider is asked\
+ about the jobs under way if its key is set; otherwise you see what the run saw last.
+"""
+
+EPILOG = "Exit codes: 0 shown, 2 bad usage, 3 an error of a file, 130 interrupted."
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions:
+    """The options of ``mellea-like batch status``."""
+
+    panels: ClassVar = ()
+
+    journal: Path = argument("RUN", "The journal of the run.")
+
+
+def run(options: StatusOptions, signals: SignalHandler) -> int:
+    """Run ``mellea-like batch status``."""
+    try:
+        signals.run(partial(_show, options.journal))
+    except Exception as exc:  # noqa: BLE001 (said in a sentence)
+        report(exc, debug=False)
+        return code_of(exc)
+    return Exit.PASSED
+
+
+async def _show(journal: Path) -> None:
+    file = await to_thread.run_sync(JobFile.read, journal)
+    for place in file.places:
+        await _refresh(file, place)
+    print("\n".join(describe(file)))
+
+
+async def _refresh(file: JobFile, place: str) -> None:
+    """Ask a provider for the present states of a run's jobs there."""
+    try:
+        api = api_at(place)
+        try:
+            await file.refresh(place, api)
+        finally:
+            await api.aclose()
+    except Exception as exc:  # noqa: BLE001 (what was seen last is shown)
+        who = place.split(" ", 1)[0]
+        warn(one_line(f"{who} can't be asked, so this is what was seen last: {exc}"))

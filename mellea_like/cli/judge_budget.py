@@ -1,0 +1,66 @@
+"""What judges may cost: the options of commands that only judge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.cli.draw_options import BUDGETS, parse_budget
+from mellea_like.cli.exit_codes import Exit, Problem
+from mellea_like.limits import Budget
+from mellea_like.specification.upstream import read_price
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mellea_like.limits import Price
+
+__all__ = ["BUDGET", "PRICE", "judge_budget", "read_judge_price"]
+
+COSTS = "What it may cost"
+
+
+BUDGET = (
+    "--budget KIND=N",
+    f"Limit for all requests of judges together: {', '.join(BUDGETS)}. Repeatable.",
+    COSTS,
+)
+PRICE = (
+    "--price IN,OUT",
+    "Dollars per million tokens of prompts and of replies; 0.15,0.60,EUR for euros.",
+    COSTS,
+)
+
+
+def read_judge_price(given: str | None) -> Price | None:
+    """Read the value of ``--price``."""
+    try:
+        price = cast("Price | None", read_price(given))
+    except ValueError as exc:
+        msg = f"--price {exc}"
+        raise Problem(msg, Exit.USAGE) from exc
+    return price
+
+
+def judge_budget(
+    given: Iterable[str],
+    price: Price | None,
+    models: Sequence[str | None],
+    judge_options: Mapping[str, Any],
+) -> Budget | None:
+    """Make the budget of all judges together; None for no limit."""
+    limits: Any = parse_budget(given)
+    if not limits:
+        return None
+    if "money" in limits and (price is None or None in models):
+        msg = "--budget cost needs the price of tokens and the models: add --price IN,OUT"
+        if price is not None:
+            msg = "--budget cost needs to know the model beforehand: add --judge MODEL"
+        raise Problem(msg, Exit.USAGE)
+    if limits.keys() & {"money", "output_tokens"} and "max_tokens" not in judge_options:
+        msg = (
+            "--budget cost and output-tokens need to know how long a verdict may get: add"
+            " --judge-option max-tokens=N"
+        )
+        raise Problem(msg, Exit.USAGE)
+    prices = None if price is None else {str(model): price for model in models}
+    return Budget(name="this run", prices=prices, **limits)

@@ -1,0 +1,62 @@
+"""Servers that can't be reached: each outage is told, and one that never answers ends the run."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mellea_like.cli.exit_codes import Problem
+from mellea_like.runtime.task_scope import task_scope
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable
+
+    from mellea_like.limits.backoff_gate import BackoffGate
+
+__all__ = ["watched_servers"]
+
+LOOK_EVERY = 0.25
+"""Seconds between checks whether the servers can be reached."""
+
+GIVE_UP_AFTER = 4.0
+"""Seconds of an outage after which a server that has never answered isn't waited for."""
+
+
+@asynccontextmanager
+async def watched_servers(
+    gates: Callable[[], Iterable[BackoffGate]], tell: Callable[[str], object]
+) -> AsyncGenerator[None]:
+    """Tell of the outages of servers in a block; end it if one has never answered."""
+    outages: list[str] = []
+    async with task_scope() as tasks:
+        with anyio.CancelScope() as scope:
+            tasks.start_soon(_watch, gates, tell, scope, outages)
+            yield
+    if scope.cancelled_caught:
+        raise Problem(outages[0])
+
+
+async def _watch(
+    gates: Callable[[], Iterable[BackoffGate]],
+    tell: Callable[[str], object],
+    run: anyio.CancelScope,
+    outages: list[str],
+) -> None:
+    began: dict[BackoffGate, float] = {}
+    while True:
+        for gate in gates():
+            outage = gate.outage
+            if outage is None:
+                began.pop(gate, None)
+                continue
+            if gate not in began:
+                began[gate] = anyio.current_time()
+                place = outage.removeprefix("can't reach ")
+                tell(f"Waiting for {place}" if place != outage else f"Waiting: {outage}")
+            if not gate.reached and anyio.current_time() - began[gate] >= GIVE_UP_AFTER:
+                outages.append(outage)
+                run.cancel("the server has never answered")
+                return
+        await anyio.sleep(LOOK_EVERY)

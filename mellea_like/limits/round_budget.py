@@ -1,0 +1,126 @@
+"""Many requests that are reserved together, as those of a job of a provider's batch API."""
+
+# pyright: reportPrivateUsage=false
+# These are a budget's own steps, for many requests at a time.
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.limits.budget import Budget, _by_store
+from mellea_like.limits.budget_accounts import Amounts, Denied, amounts, beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.core.backend import Options
+    from mellea_like.core.generation import Usage
+    from mellea_like.limits.budget_accounts import Rate
+
+__all__ = ["ReservedRound", "reserve_round"]
+
+
+class ReservedRound:
+    """The reservation of the first requests of a round.
+
+    Attributes:
+        count: how many requests it is for.
+    """
+
+    def __init__(self, count: int, budgets: Sequence[Budget], rates: Sequence[Rate]) -> None:
+        self.count = count
+        self._budgets = budgets
+        self._rates = rates
+        self._parts: list[tuple[Any, Sequence[int]]] = []
+
+    async def _reserve(self, wants: Sequence[tuple[Any, Amounts]]) -> None:
+        for store, places in _by_store(self._budgets):
+            try:
+                part = await Budget._wait(store, [wants[n] for n in places], self._budgets)
+            except BaseException:
+                self.settle(None)
+                raise
+            self._parts.append((part, places))
+
+    def settle(self, cost: Usage | None) -> None:
+        """Give the reservation back, and charge what the requests cost; one synchronous step.
+
+        Args:
+            cost: the cost of all of them; None if nobody has worked on any.
+        """
+        charged = [Amounts() for _ in self._budgets]
+        if cost is not None:
+            tokens = cost.requests, cost.input_tokens, cost.output_tokens
+            charged = [amounts(*tokens, rate, cost.cached_input_tokens) for rate in self._rates]
+        for part, places in reversed(self._parts):
+            part.settle([charged[n] for n in places], 0 if cost is None else cost.unknown)
+        self._parts.clear()
+
+
+async def reserve_round(
+    budgets: Sequence[Budget],
+    model: str | None,
+    wanted: Sequence[tuple[int, Options]],
+    *,
+    paid: bool = False,
+) -> ReservedRound | None:
+    """Reserve as many requests of a round as there is room for, in their order.
+
+    Args:
+        budgets: the budgets, and with each of them those around it; each of them once.
+        model: the model that is asked.
+        wanted: the estimated tokens of each request's prompt, and its options.
+        paid: whether they have been submitted already: if there is no room, nothing is reserved,
+            and they are charged all the same.
+
+    Returns:
+        The reservation; None if there is no room now, but perhaps when others have ended.
+
+    Raises:
+        LimitExceeded: there will be no room for the first of them.
+        ValueError: the largest possible cost of a request is unknown; see `Budget.check`.
+    """
+    for root in dict.fromkeys(budget.chain[-1] for budget in budgets):
+        root._enter_loop()
+    rates: list[Rate] = []
+    sums: list[list[Amounts]] = []
+    count = len(wanted)
+    for budget in budgets:
+        terms = [budget._terms(options, model) for _, options in wanted]
+        rates.append(terms[0][1])
+        each = (
+            amounts(1, sent, received, rate)
+            for (sent, _), (received, rate) in zip(wanted, terms, strict=True)
+        )
+        sums.append(list(accumulate(each, Amounts.plus)))
+        if not paid:
+            budget._require_time()
+        known = budget._account.look()
+        taken = known.spent.plus(known.reserved)
+        # The largest number that fits; sums only grow.
+        count = bisect_left(
+            sums[-1][:count],
+            True,
+            key=lambda total: beyond(budget._most, taken, total) is not None,
+        )
+        lacking = None if count or paid else beyond(budget._most, known.spent, sums[-1][0])
+        if lacking is not None:
+            raise budget._refusal(Denied(budget._account, lacking, known.spent), sums[-1][0])
+    if not count and not paid:
+        return None
+    fits = count == len(wanted) or not paid
+    reserved = ReservedRound(len(wanted) if paid else count, budgets, rates)
+    wants = [
+        (budget._account, of_budget[count - 1] if fits else Amounts())
+        for budget, of_budget in zip(budgets, sums, strict=True)
+    ]
+    try:
+        await reserved._reserve(wants)
+    except Denied:
+        return None  # Another process was quicker.
+    for budget in budgets:
+        if budget._started is None:
+            budget._started = budget._first_reserved() or budget._now()
+    return reserved

@@ -1,0 +1,435 @@
+"""Runs whose requests are answered by jobs of a batch API."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import anyio
+import pytest
+from steps import run_stepped
+
+from mellea_like import (
+    BestOf,
+    Budget,
+    Collect,
+    Escalate,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Stage,
+    Vote,
+    judge_score,
+    requirement,
+)
+from mellea_like.backends import JobError, JobLimits, JobOutcome, ScriptedBackend
+from mellea_like.batch import BatchJobs, JobsRun, Journal, read_items, sample_many
+from mellea_like.core import Usage
+from mellea_like.core.prices import Price
+from mellea_like.errors import (
+    InvalidRequest,
+    LimitExceeded,
+    MelleaError,
+)
+from mellea_like.selections import Tournament
+from tests.support.batch_api import FakeAPI, FakeProvider
+
+PRICES = {"small": Price(2.0, 8.0)}
+"""Twice what a job's tokens cost."""
+
+
+@requirement("is in capitals", inline=True)
+def in_capitals(candidate):
+    return candidate.text.isupper(), "it has small letters"
+
+
+def answer(texts):
+    """Answer well once the prompt says what was wrong."""
+    first = texts[-1].split()[0]
+    return first.upper() if "small letters" in texts[-1] else first
+
+
+def shouting(backend, **given):
+    return RepairTemplateStrategy(backend, requirements=[in_capitals], loop_budget=3, **given)
+
+
+def words(n):
+    return [f"word{i} please" for i in range(n)]
+
+
+def asks(texts):
+    """Return the first line of a prompt."""
+    return texts[0].splitlines()[0]
+
+
+async def finish(strategy, items, path, **given):
+    given = {"concurrency": 8, "order": "breadth", "journal": Journal(path)} | given
+    async with sample_many(strategy, items, **given) as results:
+        assert isinstance(results, JobsRun)
+        return [item async for item in results]
+
+
+def cost(found):
+    return sum((item.usage for item in found), Usage())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.db"
+
+
+# --- rounds
+
+
+async def test_what_failed_goes_into_the_next_job(virtual_clock, path):
+    provider = FakeProvider(answer)
+    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(20), path)
+    assert [item.status for item in found] == ["passed"] * 20
+    assert [len(job.lines) for job in provider.jobs.values()] == [20, 20]
+    assert set(provider.asked.values()) == {1}
+    assert cost(found) == provider.usage
+    assert {s.model for item in found for s in item.result.slices} == {"small:batch"}
+
+
+async def test_a_row_that_never_passes_gets_all_its_attempts(virtual_clock, path):
+    provider = FakeProvider(lambda texts: "small")
+    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(3), path)
+    assert [len(item.result.slices) for item in found] == [3, 3, 3]
+    assert [item.status for item in found] == ["failed"] * 3
+    assert len(provider.jobs) == 3
+
+
+async def test_judges_questions_are_a_round_of_their_own(virtual_clock, path):
+    def judged(texts):
+        is_question = "passed" in texts[0]
+        return '{"passed": true, "reason": ""}' if is_question else "hello"
+
+    provider = FakeProvider(judged)
+    strategy = RejectionSamplingStrategy(
+        BatchJobs(FakeAPI(provider)), requirements=["it is kind", "it is short"], validate_all=True
+    )
+    found = await finish(strategy, words(4), path)
+    assert all(item.success for item in found), [item.result.slices for item in found]
+    assert [len(job.lines) for job in provider.jobs.values()] == [4, 8]
+    assert cost(found) == provider.usage
+
+
+@pytest.mark.parametrize("selection", [Collect(2), Vote(n=3), BestOf(lambda c: len(c.text), n=3)])
+async def test_selections_take_a_draw_a_round(virtual_clock, path, selection):
+    replies = iter(["one", "three", "one"] * 2)
+    provider = FakeProvider(lambda texts: next(replies))
+    strategy = RejectionSamplingStrategy(
+        BatchJobs(FakeAPI(provider)), loop_budget=3, selection=selection
+    )
+    (found,) = await finish(strategy, ["a word"], path)
+    assert found.success
+    assert len(provider.jobs) == len(found.result.slices)
+    assert found.result.text == ("three" if isinstance(selection, BestOf) else "one")
+    assert found.usage == provider.usage
+
+
+async def test_scores_of_a_judge_and_comparisons_are_answered_by_jobs(virtual_clock, tmp_path):
+    def reply(texts):
+        if "Which one" in texts[-1]:
+            return '{"better": "a"}'
+        return '{"score": 7, "reason": "well"}' if len(texts) > 1 else "hello"
+
+    backend = BatchJobs(FakeAPI(provider := FakeProvider(reply)))
+    best = BestOf(judge_score("how kind it is", judge=backend), n=2)
+    for n, selection in enumerate((best, Tournament(n=2))):
+        strategy = RejectionSamplingStrategy(backend, loop_budget=2, selection=selection)
+        provider.usage = Usage()
+        (found,) = await finish(strategy, ["a word"], tmp_path / f"{n}.db")
+        assert found.success, found
+        assert found.result.usage == provider.usage
+
+
+async def test_the_next_stage_is_the_next_rounds_model(virtual_clock, path):
+    small, big = FakeProvider(lambda texts: "small"), FakeProvider(lambda texts: "BIG")
+    strategy = Escalate(
+        [
+            Stage(BatchJobs(FakeAPI(small)), turns=2),
+            Stage(BatchJobs(FakeAPI(big, "big"))),
+        ],
+        requirements=[in_capitals],
+    )
+    found = await finish(strategy, words(5), path)
+    assert [item.result.text for item in found] == ["BIG"] * 5
+    assert len(small.jobs) == 2
+    assert len(big.jobs) == 1
+    assert cost(found) == small.usage + big.usage
+
+
+async def test_results_may_be_wanted_in_order_and_unique(virtual_clock, path):
+    provider = FakeProvider(
+        lambda texts: "SAME" if "same" not in texts[-1] else texts[-1].split()[0]
+    )
+    strategy = RepairTemplateStrategy(BatchJobs(FakeAPI(provider)), loop_budget=2)
+    found = await finish(strategy, words(3), path, unique=True, in_order=True)
+    assert [item.id for item in found] == [0, 1, 2]
+    assert len({item.result.text for item in found if item.success}) == 3
+
+
+# --- what goes wrong at the provider
+
+
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize("lost", [["after"], ["before"], ["refused"], ["after", "before", "after"]])
+async def test_a_lost_answer_pays_no_job_twice(virtual_clock, path, lost, keys):
+    provider = FakeProvider(answer)
+    provider.lost = list(lost)
+    found = await finish(shouting(BatchJobs(FakeAPI(provider, keys=keys))), words(6), path)
+    assert all(item.success for item in found)
+    assert set(provider.asked.values()) == {1}
+    assert len(provider.jobs) == 2
+    assert cost(found) == provider.usage
+
+
+async def test_a_job_may_be_listed_late(virtual_clock, path):
+    provider = FakeProvider(answer)
+    provider.lost, provider.hidden = ["after"], 1
+    backend = BatchJobs(FakeAPI(provider), poll=10)
+    found = await finish(shouting(backend), words(6), path)
+    assert all(item.success for item in found)
+    assert set(provider.asked.values()) == {1}
+
+
+async def test_too_many_tokens_mean_waiting(virtual_clock, path):
+    provider = FakeProvider(answer)
+    provider.full_from = 1
+    backend = BatchJobs(FakeAPI(provider, limits=JobLimits(4, 10**6)))
+    found = await finish(shouting(backend), words(8), path)
+    assert all(item.success for item in found)
+    assert all(len(item.result.slices) == 2 for item in found)
+    assert set(provider.asked.values()) == {1}
+    assert "failed" in {job.status for job in provider.jobs.values()}
+
+
+async def test_unfinished_requests_of_a_job_go_into_another(virtual_clock, path):
+    provider = FakeProvider(answer)
+    left = Counter({"word1 please": 2})
+
+    def fate(custom_id, prompt):
+        prompt = asks([prompt])
+        if left[prompt]:
+            left[prompt] -= 1
+            return JobOutcome(unrun="expired")
+        return None
+
+    provider.fate = fate
+    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(3), path)
+    assert all(item.success for item in found)
+    assert all(len(item.result.slices) == 2 for item in found)
+    assert set(provider.asked.values()) == {1}
+
+
+async def test_a_request_that_no_job_answers_is_given_up(virtual_clock, path):
+    provider = FakeProvider(answer)
+    provider.fate = lambda custom_id, prompt: JobOutcome(
+        error="overloaded", status=529, retryable=True
+    )
+    (found,) = await finish(shouting(BatchJobs(FakeAPI(provider), tries=3)), words(1), path)
+    assert found.status == "errored"
+    assert "no answer in 3 jobs: overloaded" in str(found.error)
+    assert len(provider.jobs) == 3
+
+
+async def test_a_refused_line_ends_its_item_only(virtual_clock, path):
+    provider = FakeProvider(answer)
+    provider.fate = lambda custom_id, prompt: (
+        JobOutcome(error="too long", status=400) if asks([prompt]) == "word1 please" else None
+    )
+    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(3), path)
+    assert {item.id: item.status for item in found} == {0: "passed", 1: "errored", 2: "passed"}
+
+
+async def test_a_job_that_is_refused_as_a_whole_ends_the_run(virtual_clock, path):
+    provider = FakeProvider(answer)
+
+    class Refusing(FakeAPI):
+        async def look(self, job):
+            self.provider.jobs[job].status = "failed"
+            self.provider.jobs[job].errors = (JobError("model_not_found", "no such model"),)
+            return await super().look(job)
+
+    with pytest.raises(InvalidRequest, match="no such model"):
+        await finish(shouting(BatchJobs(Refusing(provider))), words(3), path)
+    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(3), path)
+    assert all(item.success for item in found)
+
+
+async def test_a_cut_download_is_fetched_again(virtual_clock, path):
+    provider = FakeProvider(answer)
+    provider.cut = 3
+    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(9), path)
+    assert all(item.success for item in found)
+    assert cost(found) == provider.usage
+
+
+async def test_a_late_job_is_cancelled_and_its_results_are_used(virtual_clock, path):
+    provider = FakeProvider(answer, seconds=10**9)
+    backend = BatchJobs(FakeAPI(provider), deadline=3600, tries=20)
+    found = await finish(shouting(backend), words(8), path)
+    assert all(item.success for item in found)
+    assert set(provider.asked.values()) == {1}
+    assert cost(found) == provider.usage
+
+
+# --- limits and budgets
+
+
+async def test_jobs_are_split_by_their_limits_and_queued(virtual_clock, path):
+    provider = FakeProvider(answer)
+    backend = BatchJobs(FakeAPI(provider, limits=JobLimits(5, 10**6)), jobs_at_once=2)
+    found = await finish(shouting(backend), words(23), path)
+    assert all(item.success for item in found)
+    assert max(len(job.lines) for job in provider.jobs.values()) == 5
+    begun = sorted((job.created, job.ends) for job in provider.jobs.values())
+    assert all(sum(start <= at < end for start, end in begun) <= 2 for at, _ in begun)
+
+
+async def test_enqueued_tokens_are_limited(virtual_clock, path):
+    provider = FakeProvider(answer)
+    backend = BatchJobs(FakeAPI(provider), enqueued_tokens=30)
+    found = await finish(shouting(backend), words(9), path)
+    assert all(item.success for item in found)
+    assert max(len(job.lines) for job in provider.jobs.values()) < 9
+
+
+async def test_a_round_that_cannot_be_paid_is_submitted_in_part(virtual_clock, path):
+    provider = FakeProvider(answer)
+    # A request reserves 15 tokens of input and 10 of output at half of the price.
+    one = (15 * 2.0 + 10 * 8.0) / 2 / 10**6
+    budget = Budget(money=4.5 * one, prices=PRICES)
+    strategy = shouting(BatchJobs(FakeAPI(provider)), options={"max_tokens": 10})
+    with pytest.raises(LimitExceeded, match="money"):
+        await finish(strategy, words(9), path, budget=budget, in_order=True)
+    first = next(iter(provider.jobs.values()))
+    assert [asks(line["texts"]) for line in first.lines.values()] == words(4)
+    spent = PRICES["small"].halved().cost(provider.usage)
+    assert budget.spent.money == pytest.approx(spent, abs=1e-12)
+    assert budget.spent.requests == provider.usage.requests
+    assert budget.statistics().reserved.requests == 0
+    found = await finish(strategy, words(9), path)
+    assert [item.status for item in found] == ["passed"] * 9
+    assert set(provider.asked.values()) == {1}
+    assert sum(i.usage.input_tokens for i in found) == provider.usage.input_tokens
+
+
+async def test_small_rounds_are_answered_directly(virtual_clock, path):
+    provider = FakeProvider(answer)
+    direct = ScriptedBackend(["DIRECT"] * 3, model="small")
+
+    def mostly(texts):
+        word = texts[-1].split()[0]
+        return word.upper() if int(word[4:]) >= 3 else word
+
+    provider.answer = mostly
+    backend = BatchJobs(FakeAPI(provider), direct=direct, direct_below=4)
+    found = await finish(shouting(backend), words(10), path)
+    assert all(item.success for item in found)
+    assert len(provider.jobs) == 1
+    assert sum(item.result.text == "DIRECT" for item in found) == 3
+
+
+async def test_a_canary_finds_what_the_provider_refuses(virtual_clock, path):
+    provider = FakeProvider(answer)
+    direct = ScriptedBackend([InvalidRequest("temperature is not supported")], model="small")
+    with pytest.raises(InvalidRequest, match="temperature"):
+        await finish(
+            shouting(BatchJobs(FakeAPI(provider), direct=direct, canary=True)), words(5), path
+        )
+    assert not provider.jobs
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("given", "strategy", "why"),
+    [
+        ({"order": "depth"}, {}, "order='breadth'"),
+        ({"journal": None}, {}, "journal"),
+        ({}, {"concurrency_budget": 2}, "concurrency_budget"),
+    ],
+)
+async def test_what_cannot_be_is_refused_at_once(virtual_clock, path, given, strategy, why):
+    backend = BatchJobs(FakeAPI(FakeProvider(answer)))
+    with pytest.raises(ValueError, match=why):
+        await finish(RejectionSamplingStrategy(backend, **strategy), words(1), path, **given)
+
+
+async def test_a_single_call_is_refused(virtual_clock):
+    backend = BatchJobs(FakeAPI(FakeProvider(answer)))
+    with pytest.raises(InvalidRequest, match="sample_many"):
+        await RejectionSamplingStrategy(backend).sample("hello")
+
+
+async def test_what_the_format_lacks_is_refused_before_anything_is_submitted(virtual_clock, path):
+    provider = FakeProvider(answer)
+    strategy = shouting(BatchJobs(FakeAPI(provider)), options={"stop": ["x"]})
+    found = await finish(strategy, words(2), path)
+    assert {item.status for item in found} == {"errored"}
+    assert "stop" in str(found[0].error)
+    assert not provider.jobs
+
+
+# --- leaving and resuming
+
+
+def recorded(path):
+    """Return what a journal says that its items cost."""
+    return [i["usage"] for i in read_items(path)]
+
+
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_run_that_is_left_at_any_step_is_resumed(path, loop, seed, keys):
+    random = Random(seed)
+    provider = FakeProvider(answer, seconds=1000)
+    provider.lost = random.choices(["", "after", "before"], k=8)
+    sittings = 0
+
+    async def run(stepper):
+        nonlocal sittings
+        for most in itertools.chain([300, 500, 800, 1200, 2000, 3000], itertools.repeat(10**6)):
+            backend = BatchJobs(FakeAPI(provider, limits=JobLimits(7, 10**6), keys=keys), poll=7)
+            with anyio.CancelScope() as scope:
+                stepper.arm({random.randrange(1, most): scope.cancel})
+                found = await finish(shouting(backend), words(17), path)
+            stepper.disarm()
+            sittings += 1
+            if not scope.cancelled_caught:
+                return sorted(found, key=lambda item: item.id)
+        return None
+
+    found = run_stepped(run, loop)
+    assert [item.status for item in found] == ["passed"] * 17
+    assert set(provider.asked.values()) == {1}
+    assert sum(u["requests"] for u in recorded(path)) == provider.usage.requests
+    assert sum(u["output_tokens"] for u in recorded(path)) == provider.usage.output_tokens
+    assert sittings > 2
+
+
+async def test_another_runs_jobs_are_not_taken_up(virtual_clock, path):
+    provider = FakeProvider(answer)
+    await finish(shouting(BatchJobs(FakeAPI(provider))), words(2), path)
+    path.unlink()
+    with pytest.raises(MelleaError, match="another run"):
+        await finish(shouting(BatchJobs(FakeAPI(provider))), words(2), path)
+
+
+async def test_a_run_with_paid_jobs_is_not_asked_again_directly(virtual_clock, path):
+    class Direct(ScriptedBackend):
+        provider = "fake"
+
+    provider = FakeProvider(answer, seconds=10**9)
+    with anyio.CancelScope() as scope:
+        provider.looked = scope.cancel
+        await finish(shouting(BatchJobs(FakeAPI(provider))), words(2), path)
+    direct = shouting(Direct(["WORD"] * 2, model="small"))
+    with pytest.raises(MelleaError, match="1 job of this run"):
+        async with sample_many(direct, words(2), concurrency=1, journal=Journal(path)) as results:
+            await anext(results)

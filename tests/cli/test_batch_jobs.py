@@ -1,0 +1,156 @@
+"""``mellea-like batch --batch-api``: the how-to page, before a provider's fake server."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import time
+from pathlib import Path
+
+import docs_pages
+import pytest
+from command_line import environment, run, start
+from jobs_server import jobs_server
+
+from mellea_like.batch import read_items, read_run
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "batch-api.md"
+ROWS = 12
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def command(name: str) -> list[str]:
+    """Return the page's command of a name, with what a test needs besides."""
+    for block in docs_pages.blocks_of(PAGE):
+        if block.language == "bash":
+            for line in block.text.replace("\\\n", " ").splitlines():
+                words = shlex.split(line)
+                if words[1 : 1 + len(name.split())] == name.split():
+                    return words[1:]
+    pytest.fail(f"the page has no command {name}")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    rows = [{"question": f"Question {n}?"} for n in range(ROWS)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    tmp_path.joinpath("questions.jsonl").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def keys(url: str) -> dict[str, str]:
+    return {
+        "OPENAI_API_KEY": "sk-test",
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "ANTHROPIC_API_KEY": "sk-test",
+        "ANTHROPIC_BASE_URL": url,
+        "MISTRAL_API_KEY": "sk-test",
+    }
+
+
+def spent(journal: Path) -> tuple[int, int]:
+    """Return the requests of a run, and what they cost in nano-dollars at half of 2 and 8."""
+    found = [item["usage"] for item in read_items(journal)]
+    sent, received = (sum(u[name] for u in found) for name in ("input_tokens", "output_tokens"))
+    return sum(u["requests"] for u in found), sent * 1000 + received * 4000
+
+
+def test_the_page_leads_from_a_file_to_data_and_a_report(place):
+    with jobs_server("openai", place / "server.db", speed=300, pass_rate=0.5) as server:
+        batch = [*command("batch questions.jsonl"), "--poll", "0.05"]
+        started = start(*batch, env=environment(**keys(server.url)))
+        while not server.ask("jobs"):
+            time.sleep(0.05)
+        started.kill()
+        started.communicate()
+        told = run(*command("batch status"), **keys(server.url))
+        assert told.returncode == 0, told.stderr
+        assert "openai gpt-5-mini" in told.stdout
+        assert "at most: 12 requests" in told.stdout
+        server.change(work=100.0)
+        done = run(*batch, **keys(server.url))
+        assert done.returncode in {0, 1}, done.stderr
+        bill = server.ask("bill")
+        assert len(server.ask("jobs")) == 3
+    journal = place / "run.db"
+    counts = read_run(journal)["counts"]
+    assert counts["passed"] + counts["failed"] == ROWS
+    assert bill["direct"]["requests"] == 0
+    assert spent(journal) == (bill["jobs"]["requests"], bill["jobs"]["nano"])
+    told = run(*command("batch status"))
+    assert f"{bill['jobs']['requests']} requests" in told.stdout
+    dollars = bill["jobs"]["nano"] / 10**9
+    cost = re.search(r"out, \$(\d+\.\d+)", told.stdout)
+    assert cost is not None, told.stdout
+    assert float(cost[1]) == pytest.approx(dollars, rel=0.01)
+    for made, file in (("export", "sft.jsonl"), ("report", "report.html")):
+        assert run(*command(made)).returncode == 0
+        assert place.joinpath(file).stat().st_size
+    rows = place.joinpath("sft.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == counts["passed"]
+
+
+def test_ctrl_c_leaves_the_jobs_and_cancel_keeps_what_they_have_answered(place):
+    with jobs_server("openai", place / "server.db", speed=200, work=10_000.0) as server:
+        batch = [*command("batch questions.jsonl"), "--poll", "0.05"]
+        started = start(*batch, env=environment(**keys(server.url)))
+        while not server.ask("jobs") or server.ask("jobs")[0]["status"] != "working":
+            time.sleep(0.05)
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=20)
+        assert started.returncode == 130
+        assert b"1 job goes on at the provider" in said
+        assert b"mellea-like batch cancel run.db" in said
+        time.sleep(10)
+        done = run(*command("batch cancel"), "--poll", "0.1", **keys(server.url))
+        assert done.returncode == 0, done.stderr
+        assert "its cancellation is asked for" in done.stderr
+        kept = server.ask("bill")["jobs"]["requests"]
+        assert 0 < kept < ROWS
+        assert f"Billed for answers so far: {kept} requests" in done.stdout
+        server.change(work=100.0)
+        assert run(*batch, **keys(server.url)).returncode in {0, 1}
+        bill = server.ask("bill")
+    assert spent(place / "run.db") == (bill["jobs"]["requests"], bill["jobs"]["nano"])
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "mistral"])
+def test_other_providers_have_the_same_command(place, provider):
+    with jobs_server(provider, place / "server.db", speed=2000, pass_rate=0.7) as server:
+        batch = command("batch questions.jsonl")
+        batch[batch.index("openai")] = provider
+        more = ["--base-url", server.url, "--poll", "0.05", "--select", "best:length", "--n", "2"]
+        done = run(*batch, *more, **keys(server.url))
+        assert done.returncode in {0, 1}, done.stderr
+        bill = server.ask("bill")
+    assert spent(place / "run.db") == (bill["jobs"]["requests"], bill["jobs"]["nano"])
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--model", "m"], "--batch-api needs --journal"),
+        (["--journal", "run.db"], "needs the name of a model"),
+        (["--model", "m", "--journal", "run.db", "--backend", "markov"], "--backend"),
+        (["--model", "m", "--journal", "run.db", "--lanes", "2"], "--lanes"),
+        (["--model", "m", "--journal", "run.db", "--rpm", "2"], "--rpm"),
+    ],
+)
+def test_what_does_not_go_with_jobs_is_refused(place, options, why):
+    done = run(
+        *("batch", "questions.jsonl", "-p", "{{ question }}", "-o", "out.jsonl"),
+        *("--batch-api", "openai", *options),
+    )
+    assert done.returncode == 2
+    assert why in done.stderr
+
+
+@pytest.mark.parametrize("what", ["status", "cancel"])
+def test_a_run_without_jobs_has_none_to_show(place, what):
+    done = run("batch", what, "run.db")
+    assert done.returncode == 3
+    assert "there is no such file" in done.stderr

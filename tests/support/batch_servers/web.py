@@ -1,0 +1,275 @@
+"""The HTTP of a fake server: faults, what tests may do to it, and a client's way in without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import Any, NoReturn
+
+import anyio
+import httpx2
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from batch_servers.world import World
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Problem(Exception):
+    """What is answered in place of an answer."""
+
+    def __init__(self, status: int, message: str, **more: Any) -> None:
+        super().__init__(message)
+        self.status, self.message, self.more = status, message, more
+
+
+def refuse(status: int, message: str, **more: Any) -> NoReturn:
+    """Answer with an error."""
+    raise Problem(status, message, **more)
+
+
+class BrokenOff(Exception):
+    """The connection breaks."""
+
+
+class Server:
+    """What the servers have in common. A provider's gives its routes.
+
+    Attributes:
+        world: the state.
+    """
+
+    key = "sk-test"
+    base = ""
+    """The URL that the last request came to."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        world.dialect = self  # type: ignore[assignment]
+
+    def routes(self) -> list[Route]:
+        """The provider's paths."""
+        raise NotImplementedError
+
+    def failure(self, status: int, message: str, **more: Any) -> dict[str, Any]:
+        """Write an error."""
+        raise NotImplementedError
+
+    def allowed(self, request: Request) -> bool:
+        """Whether a caller has the key."""
+        return request.headers.get("authorization") == f"Bearer {self.key}"
+
+    def route(self, path: str, handler: Handler, *methods: str, on: str = "") -> Route:
+        """A path, whose requests are those that faults call by a name."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await self._answer(request, handler, on)
+            except Problem as exc:
+                body = self.failure(exc.status, exc.message, **exc.more)
+                return JSONResponse(body, exc.status)
+
+        return Route(path, answer, methods=list(methods) or ["GET"])
+
+    async def _answer(self, request: Request, handler: Handler, on: str) -> Response:
+        if not self.allowed(request):
+            refuse(401, "Incorrect API key provided")
+        self.base = f"{request.url.scheme}://{request.url.netloc}"
+        self.world.advance()
+        self.world.called(on)
+        fault = self.world.fault(on) if on else None
+        if fault is None:
+            return await handler(request)
+        kind, status = fault["fault"], fault.get("status", 500)
+        words = fault.get("message", "The server had an error")
+        if kind == "status":
+            headers = {"retry-after": str(fault["retry_after"])} if "retry_after" in fault else {}
+            body = self.failure(status, words, code=fault.get("code"))
+            return JSONResponse(body, status, headers=headers)
+        if kind == "delay":
+            await anyio.sleep(fault["seconds"])
+            return await handler(request)
+        response = await handler(request)
+        if kind == "status_after":
+            return JSONResponse(self.failure(status, words, code=fault.get("code")), status)
+        if kind == "hang":
+            await anyio.sleep_forever()
+        if kind == "lose":
+            return Lost(b"".join([part async for part in _body(response)]))
+        return Cut(kind, b"".join([part async for part in _body(response)]))
+
+    def app(self) -> ASGIApp:
+        """The application."""
+        return Starlette(routes=[*self.routes(), *self._admin()])
+
+    def _admin(self) -> list[Route]:
+        """What a test may do to a server in another process."""
+
+        async def change(request: Request) -> Response:
+            self.world.advance()  # What has happened, happened as it was.
+            self.world.change(**(await request.json()))
+            return JSONResponse(self.world.settings.as_dict())
+
+        async def skip(request: Request) -> Response:
+            self.world.skip((await request.json())["seconds"])
+            return JSONResponse({"now": self.world.now})
+
+        async def bill(request: Request) -> Response:
+            self.world.advance()
+            return JSONResponse(self.world.bill())
+
+        async def jobs(request: Request) -> Response:
+            self.world.advance()
+            return JSONResponse([job._asdict() for job in self.world.all_jobs()])
+
+        async def calls(request: Request) -> Response:
+            rows = self.world.db.execute("SELECT name, count(*) FROM calls GROUP BY name")
+            return JSONResponse(dict(rows.fetchall()))
+
+        return [
+            Route("/admin/settings", change, methods=["POST"]),
+            Route("/admin/skip", skip, methods=["POST"]),
+            Route("/admin/bill", bill),
+            Route("/admin/jobs", jobs),
+            Route("/admin/calls", calls),
+        ]
+
+
+async def _body(response: Response) -> AsyncIterator[bytes]:
+    if isinstance(response, StreamingResponse):
+        async for part in response.body_iterator:
+            yield part if isinstance(part, bytes) else bytes(str(part), "utf-8")
+    else:
+        yield bytes(response.body)
+
+
+class Lost(Response):
+    """An answer whose connection breaks before it is whole."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        whole = bytes(self.body)
+        length = [(b"content-length", b"%d" % len(whole)), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": length})
+        half = whole[: len(whole) // 2]
+        await send({"type": "http.response.body", "body": half, "more_body": True})
+        # The application ends without the rest: servers close the connection then.
+
+
+class Cut(Response):
+    """A download that ends early."""
+
+    def __init__(self, kind: str, body: bytes) -> None:
+        super().__init__(body)
+        self.kind = kind
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        whole = bytes(self.body)
+        lines = whole.splitlines(keepends=True)
+        half = b"".join(lines[: len(lines) // 2])
+        if self.kind == "half" and lines:
+            cut = lines[len(lines) // 2]
+            half += cut[: len(cut) // 2]
+        broken = self.kind == "broken"
+        length = len(whole) if broken else len(half)
+        headers = [(b"content-length", b"%d" % length), (b"content-type", b"application/jsonl")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": half, "more_body": broken})
+
+
+async def uploaded(request: Request) -> tuple[str, bytes]:
+    """The name and the bytes of an uploaded file, whose purpose is a batch."""
+    async with request.form(max_part_size=2**30) as form:
+        if unknown := set(form) - {"file", "purpose"}:
+            refuse(400, f"Unknown parameter: '{min(unknown)}'.")
+        if form.get("purpose") != "batch":
+            refuse(400, f"Invalid value for purpose: {form.get('purpose')!r}.")
+        file: Any = form.get("file")
+        if file is None or isinstance(file, str):
+            refuse(400, "Missing required parameter: 'file'.")
+        return file.filename, await file.read()
+
+
+def jsonl(objects: Iterable[dict[str, Any]]) -> Response:
+    """An answer of lines."""
+
+    def parts() -> Iterator[bytes]:
+        for each in objects:
+            yield json.dumps(each, ensure_ascii=False).encode() + b"\n"
+
+    async def streamed() -> AsyncIterator[bytes]:
+        for part in parts():
+            yield part
+
+    return StreamingResponse(streamed(), media_type="application/jsonl")
+
+
+# --- without sockets ------------------------------------------------------------------------------
+
+
+class Transport(httpx2.AsyncBaseTransport):
+    """Hands a client's requests to an application, in the same event loop and in virtual time.
+
+    Unlike httpx2's own, it runs the application in a task of its own, streams, and breaks the
+    connection where the application does.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        body = b"".join([part async for part in request.stream])  # type: ignore[union-attr]
+        status, headers, chunks = 0, [], list[bytes]()
+        done = sent = False
+
+        async def receive() -> dict[str, Any]:
+            nonlocal sent
+            if sent:
+                await anyio.sleep_forever()
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            nonlocal status, headers, done
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], list(message.get("headers", ()))
+            else:
+                chunks.append(message.get("body", b""))
+                done = not message.get("more_body", False)
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": request.method,
+            "headers": [(k.lower(), v) for k, v in request.headers.raw],
+            "scheme": request.url.scheme,
+            "path": request.url.path,
+            "raw_path": request.url.raw_path.split(b"?")[0],
+            "query_string": request.url.query,
+            "server": (request.url.host, request.url.port or 80),
+            "client": ("127.0.0.1", 1),
+            "root_path": "",
+        }
+        async with anyio.create_task_group() as tasks:
+            # The watches for blocking calls look at the stack: the server's isn't the client's.
+            tasks.start_soon(self.app, scope, receive, send)
+        if not status:
+            msg = "Server disconnected without sending a response."
+            raise httpx2.RemoteProtocolError(msg, request=request)
+        return httpx2.Response(status, headers=headers, stream=_Chunks(chunks, done=done))
+
+
+class _Chunks(httpx2.AsyncByteStream):
+    def __init__(self, chunks: list[bytes], *, done: bool) -> None:
+        self._chunks, self._done = chunks, done
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+        if not self._done:
+            msg = "peer closed connection without sending complete message body"
+            raise httpx2.RemoteProtocolError(msg)

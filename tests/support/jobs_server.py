@@ -1,0 +1,47 @@
+"""A provider's fake server in another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+
+class JobsServer:
+    """A server that is running, and what a test may ask it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, what: str) -> Any:
+        """Ask for the ``bill``, the ``jobs`` or the ``calls``."""
+        return httpx2.get(f"{self.url}/admin/{what}").json()
+
+    def change(self, **settings: Any) -> None:
+        """Change how it behaves."""
+        httpx2.post(f"{self.url}/admin/settings", json=settings).raise_for_status()
+
+
+@contextmanager
+def jobs_server(
+    provider: str, file: Path, *, speed: float, **settings: Any
+) -> Iterator[JobsServer]:
+    """Serve a provider's batch API, with time that is so many times as fast."""
+    command = [
+        *(sys.executable, "-m", "batch_servers", provider, "--file", str(file)),
+        *("--speed", str(speed), "--settings", json.dumps(settings)),
+    ]
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as server:
+        try:
+            assert server.stdout is not None
+            yield JobsServer(server.stdout.readline().strip())
+        finally:
+            server.kill()
