@@ -17,9 +17,9 @@ from mellea_like.core.display import add_note, bounded, plural
 from mellea_like.core.generation import Meter, Usage
 from mellea_like.core.tools import TOOL_ROUNDS
 from mellea_like.errors import UnansweredToolCalls
-from mellea_like.sampling.base import Arguments, BaseSamplingStrategy
+from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.exclusions import check_together, features_of
-from mellea_like.sampling.prepare import backends_of, check_requirements
+from mellea_like.sampling.prepare import Arguments, backends_of, check_requirements
 from mellea_like.sampling.sync import run_once
 from mellea_like.sampling.tools import check_on_error, checked_tools
 
@@ -118,15 +118,6 @@ async def run_agent(
     format: None = None,
     **arguments: Unpack[AgentArguments],
 ) -> AgentResult[str]: ...
-@overload
-async def run_agent(
-    strategy: BaseSamplingStrategy,
-    action: Asked | Action[Any],
-    requirements: Sequence[Requirement | str] = (),
-    *,
-    format: type[F],
-    **arguments: Unpack[AgentArguments],
-) -> AgentResult[F]: ...
 @overload
 async def run_agent(
     strategy: BaseSamplingStrategy,
@@ -244,15 +235,6 @@ def run_agent_sync(
     format: None = None,
     **arguments: Unpack[AgentArguments],
 ) -> AgentResult[str]: ...
-@overload
-def run_agent_sync(
-    strategy: BaseSamplingStrategy,
-    action: Asked | Action[Any],
-    requirements: Sequence[Requirement | str] = (),
-    *,
-    format: type[F],
-    **arguments: Unpack[AgentArguments],
-) -> AgentResult[F]: ...
 @overload
 def run_agent_sync(
     strategy: BaseSamplingStrategy,

@@ -212,14 +212,6 @@ async def check(
     reply: ReplyLike,
     requirements: Requirements = (),
     *,
-    format: type[F],
-    **arguments: Unpack[Arguments],
-) -> CheckResult[F]: ...
-@overload
-async def check(
-    reply: ReplyLike,
-    requirements: Requirements = (),
-    *,
     format: TypeForm[F],
     **arguments: Unpack[Arguments],
 ) -> CheckResult[F]: ...
@@ -283,14 +275,6 @@ def check_sync(
     format: None = None,
     **arguments: Unpack[Arguments],
 ) -> CheckResult[Any]: ...
-@overload
-def check_sync(
-    reply: ReplyLike,
-    requirements: Requirements = (),
-    *,
-    format: type[F],
-    **arguments: Unpack[Arguments],
-) -> CheckResult[F]: ...
 @overload
 def check_sync(
     reply: ReplyLike,

@@ -79,15 +79,6 @@ def sample_many(
     items: Iterable[str] | AsyncIterable[str],
     *,
     action: None = None,
-    format: type[F],
-    **arguments: Unpack[Arguments],
-) -> BatchRun[F, str]: ...
-@overload
-def sample_many(
-    strategy: BaseSamplingStrategy,
-    items: Iterable[str] | AsyncIterable[str],
-    *,
-    action: None = None,
     format: TypeForm[F],
     **arguments: Unpack[Arguments],
 ) -> BatchRun[F, str]: ...
@@ -100,15 +91,6 @@ def sample_many(
     format: None = None,
     **arguments: Unpack[Arguments],
 ) -> BatchRun[str]: ...
-@overload
-def sample_many(
-    strategy: BaseSamplingStrategy,
-    items: Iterable[str | Action[Any]] | AsyncIterable[str | Action[Any]],
-    *,
-    action: None = None,
-    format: type[F],
-    **arguments: Unpack[Arguments],
-) -> BatchRun[F]: ...
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
@@ -136,15 +118,6 @@ def sample_many(
     format: None = None,
     **arguments: Unpack[Arguments],
 ) -> BatchRun[str, I]: ...
-@overload
-def sample_many(
-    strategy: BaseSamplingStrategy,
-    items: Iterable[I] | AsyncIterable[I],
-    *,
-    action: Callable[[I], str | Action[Any]],
-    format: type[F],
-    **arguments: Unpack[Arguments],
-) -> BatchRun[F, I]: ...
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,

@@ -312,13 +312,19 @@ class Meter:
 
     Attributes:
         admission: the limits that admitted these requests; None without limits.
+        started: whether it is known how many requests were sent.
     """
 
-    __slots__ = ("_requests", "admission")
+    __slots__ = ("_requests", "admission", "answered", "aside", "started")
 
     def __init__(self, admission: Admission | None = None) -> None:
-        self._requests: list[Cost] | None = None
+        self._requests: list[Cost] = []
+        self.started = False
         self.admission = admission
+        self.answered = False
+        """Whether there is a reply that is being checked, or whose tools run."""
+        self.aside: Meter | None = None
+        """The cost of the calls that these have made; None for none."""
 
     def start(self) -> RequestMeter:
         """Count one more request as sent. Its cost is unknown until it is settled.
@@ -369,10 +375,10 @@ class Meter:
         Returns:
             The cost of the try.
         """
-        if self._requests is not None:
+        if self.started:
             return self.usage
         usage = stated(reply)
-        self._requests = [_Known(usage)]
+        self.add(_Known(usage))
         return usage
 
     def add(self, cost: Cost) -> None:
@@ -381,10 +387,12 @@ class Meter:
         Args:
             cost: its ``usage`` is read each time this meter's is.
         """
-        if self._requests is None:
-            self._requests = [cost]
+        if self.answered:
+            self.aside = self.aside or Meter()
+            self.aside.add(cost)
         else:
             self._requests.append(cost)
+            self.started = True
 
     def assume(self, more: Usage, model: str | None) -> None:
         """Add tokens that a budget charged although nobody counted them.
@@ -397,13 +405,12 @@ class Meter:
 
     def sent_nothing(self) -> None:
         """Note that no request was sent, so that none is counted."""
-        if self._requests is None:
-            self._requests = []
+        self.started = True
 
     @property
     def asked(self) -> str | None:
         """The model that was asked last, if a try named it."""
-        for part in reversed(self._requests or ()):
+        for part in reversed(self._requests):
             if isinstance(part, Meter) and (model := part.asked) is not None:
                 return model
         return None
@@ -412,7 +419,7 @@ class Meter:
     def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
         """The cost of each model; that of tries without a model is under None."""
         spent: dict[str | None, Usage] = {}
-        for part in self._requests or ():
+        for part in self._requests:
             shares = getattr(part, "usage_by_model", None) or ((None, part.usage),)
             for model, usage in shares:
                 spent[model] = spent[model] + usage if model in spent else usage
@@ -421,18 +428,11 @@ class Meter:
     @property
     def parts(self) -> tuple[Cost, ...]:
         """The counted requests, tries and calls made inside, in order."""
-        return tuple(self._requests or ())
-
-    @property
-    def started(self) -> bool:
-        """Whether it is known how many requests were sent."""
-        return self._requests is not None
+        return tuple(self._requests)
 
     @property
     def usage(self) -> Usage:
         """The cost of all requests counted so far."""
-        if self._requests is None:
-            return Usage()
         if len(self._requests) == 1:
             return self._requests[0].usage
         return sum((request.usage for request in self._requests), Usage())

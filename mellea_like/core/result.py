@@ -310,9 +310,6 @@ class SamplingResult(Generic[T]):
 
     @overload
     @staticmethod
-    def from_dict(data: Mapping[str, Any], format: type[V]) -> SamplingResult[V]: ...
-    @overload
-    @staticmethod
     def from_dict(data: Mapping[str, Any], format: TypeForm[V]) -> SamplingResult[V]: ...
     @overload
     @staticmethod

@@ -127,11 +127,11 @@ class Slice:
         """
         met = total = 0.0
         scored = 0
-        for requirement, verdict in zip(self.requirements, self.verdicts, strict=True):
+        for i, verdict in enumerate(self.verdicts):
             if verdict.status is _MET:
-                met += requirement.weight
-            if verdict.score is not None:
-                total += verdict.score
+                met += self.requirements[i].weight
+            if (score := verdict.score) is not None:
+                total += score
                 scored += 1
         return met, total / scored if scored else 0.0
 

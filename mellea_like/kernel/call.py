@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import ITERATION, SPENDS_ON
 from mellea_like.core.conversation import Instruction, Message
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
-from mellea_like.kernel.draw import Draw
+from mellea_like.kernel.draw import Draw, SurroundedDraw
 from mellea_like.kernel.ending import first_passed
 from mellea_like.kernel.ports import Facts, Option, Ruling, Sent, Stop
 from mellea_like.kernel.race import Race
@@ -54,17 +54,19 @@ class Spec:
         return self.options.model or getattr(self.backend, "model", None)
 
 
-class Rules(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rules:
     """The rules for every draw of a call."""
 
     judge_options: Options
-    check_all: bool = False
+    check_all: bool
     """Whether all requirements are checked, also after one has failed."""
-    accept_incomplete: bool = False
-    grace: float = 5.0
+    accept_incomplete: bool
+    cancel_grace: float
 
 
-class Parts(NamedTuple):
+@dataclass(slots=True)
+class Parts:
     """The parts that the draws of one spec share."""
 
     spec: Any
@@ -92,7 +94,7 @@ class Call:
     last_stage: int | None = None
     """The number of the last stage, in a call that has stages."""
     race: Race
-    around_draw: Callable[[Draw], Awaitable[None]] | None = None
+    around_draw: Callable[[Draw], Awaitable[None]]
     checks: Sequence[Option] = ()
     _fatal: BaseException | None = None
     late: BaseException | None = None
@@ -126,8 +128,7 @@ class Call:
         self.options: tuple[Option, ...] = tuple(around)
         self.slices: list[Slice] = []
         self._assemble = assemble
-        self._requests: Sequence[Option] = ()
-        self._parts: list[Parts] = []
+        self.parts: tuple[Parts, ...] = ()
         for option in around:
             option.call = self
 
@@ -141,12 +142,15 @@ class Call:
         for option in self.options:
             for port in option.uses:
                 using[port].append(option)
-        self._requests, self.checks = tuple(using["request"]), tuple(using["check"])
-        for option in reversed(using["draw"]):
-            self.around_draw = partial(option.draw, go=self.around_draw or Draw.go)
+        self.checks = tuple(using["check"])
+        body: type[Draw] = Draw
+        if using["draw"]:
+            body, self.around_draw = SurroundedDraw, Draw.run
+            for option in reversed(using["draw"]):
+                self.around_draw = partial(option.draw, go=self.around_draw)
         self.race = race = Race(
             plan,
-            partial(Draw, self),
+            partial(body, self),
             clock=self.clock,
             started=self.started,
             hear=tuple([option.hear for option in using["hear"]]),
@@ -154,7 +158,7 @@ class Call:
             stops=tuple([option.stops for option in using["stops"]]),
             ends=tuple([option.ended for option in using["ended"]]),
             deadline=self.deadline,
-            grace=self.rules.grace,
+            grace=self.rules.cancel_grace,
             name=self.id,
         )
         race.slices = self.slices
@@ -206,21 +210,20 @@ class Call:
     def parts_of(self, ask: Ask) -> Parts:
         """Return what the draws of an ask's spec share."""
         spec = ask.spec
-        for parts in self._parts:
+        for parts in self.parts:
             if parts.spec is spec:
                 return parts
         # A user's `render` may depend on anything; for these two classes it can run once.
         known = type(spec.action) in (Instruction, Message)
-        self._parts.append(
-            Parts(
-                spec,
-                self._surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
-                StagedValidation(spec.requirements),
-                tuple(spec.action.render(spec.context)) if known else None,
-                spec.model,
-            )
+        parts = Parts(
+            spec,
+            self._surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
+            StagedValidation(spec.requirements),
+            tuple(spec.action.render(spec.context)) if known else None,
+            spec.model,
         )
-        return self._parts[-1]
+        self.parts += (parts,)
+        return parts
 
     def judging(self, judge: Backend, ask: Ask | None = None) -> Backend:
         """Return a judge with the options' backends around it."""
@@ -234,7 +237,7 @@ class Call:
 
     def _surrounded(self, sent: Sent) -> Backend:
         backend = sent.backend
-        for option in reversed(self._requests):
+        for option in reversed(self._overriding("request")):
             backend = option.request(backend, sent)
         return backend
 
@@ -248,14 +251,12 @@ class Call:
         elif error.stage == self.last_stage:
             self.rule(Ruling(why=Stop(StopReason.BUDGET, str(error), error)))
 
-    async def around_check(
-        self, draw: Draw, candidate: Candidate, wanted: tuple[Requirement, ...]
-    ) -> Checked:
+    async def around_check(self, draw: Draw, candidate: Candidate) -> Checked:
         """Check a candidate, surrounded by the options."""
         go: Callable[..., Awaitable[Checked]] = self._check
         for option in reversed(self.checks):
             go = partial(option.check, go=go)
-        return await go(draw, candidate, wanted)
+        return await go(draw, candidate, draw.parts.validation.requirements)
 
     async def _check(
         self, draw: Draw, candidate: Candidate, wanted: tuple[Requirement, ...]
@@ -279,12 +280,17 @@ class Call:
         iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
         try:
             await race.run()
+            if race.fatal is None:
+                for option in self._overriding("settle"):
+                    await option.settle()
         finally:
             ITERATION.set(iteration)
             SPENDS_ON.set(spends_on)
-        if race.fatal is None:
-            for option in self._overriding("settle"):
-                await option.settle()
+
+    @property
+    def now(self) -> float:
+        """The seconds since it began."""
+        return self.clock() - self.started
 
     def resume(self, started: float, deadline: float | None) -> None:
         """Let a call continue whose lanes have ended, on another clock."""
@@ -324,10 +330,9 @@ class Call:
         """Break the cycles between the call, its race and its options: its records are free."""
         for option in self.options:
             del option.call
-        self.options = self._requests = self.checks = ()
-        self._parts.clear()
-        self._judges = ()
+        self.options = self.checks = ()
+        self.parts = self._judges = ()
         del self._assemble
         if hasattr(self, "race"):
-            self.around_draw = None
+            self.around_draw = Draw.run
             self.race.forget()

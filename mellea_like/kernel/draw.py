@@ -6,7 +6,7 @@ This code runs most often: it avoids whatever costs more than a microsecond.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -37,14 +37,15 @@ from mellea_like.kernel.ports import NotAnAnswer
 from mellea_like.runtime.event_loops import split_cancellation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from mellea_like.core.conversation import Message
+    from mellea_like.core.generation import Cost
     from mellea_like.core.requirement import Requirement
     from mellea_like.kernel.call import Call
     from mellea_like.kernel.ports import Ask
 
-__all__ = ["Draw", "derive_seed"]
+__all__ = ["Draw", "SurroundedDraw", "derive_seed"]
 
 # On Python 3.11, looking up a member takes ten times as long as a name.
 _PASSED, _FAILED, _ERRORED, _CANCELLED = (
@@ -72,25 +73,12 @@ def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
 class Draw:
     """A draw under way: everything that is known of it so far."""
 
-    # Class-level defaults: a draw sets a third of them.
-    messages: tuple[Message, ...] = ()
-    rounds: tuple[Message, ...] = ()
-    """The draw's calls of tools, and their answers."""
-    meter: Meter | None = None
-    generation: Generation | None = None
-    candidate: Candidate | None = None
-    checking = False
-    requirements: tuple[Requirement, ...] = ()
-    verdicts: tuple[ValidationResult, ...] = ()
-    judged: list[tuple[Meter, Generation | None, str | None]] | None = None
-    inside: Meter | None = None
-    """The cost of calls inside tools, validators and scorers."""
-    tried: Exception | None = None
-    """The error of its request before it was sent again."""
-    outcome = _ERRORED
-    error: BaseException | None = None
-    reason = ""
-    _taken = False
+    # Slots, set one by one: class-level defaults and a `__dict__` take a twentieth more time.
+    __slots__ = (
+        *("call", "ask", "parts", "started_at", "meta", "messages", "rounds", "meter"),
+        *("generation", "checking", "requirements", "verdicts", "judged", "tried"),
+        *("outcome", "error", "reason", "_taken"),
+    )
 
     def __init__(self, call: Call, ask: Ask, started_at: float) -> None:
         self.call = call
@@ -98,36 +86,37 @@ class Draw:
         self.parts = call.parts_of(ask)
         self.started_at = started_at
         self.meta = RequestMeta(call.id, ask.iteration, ask.subsample, call.started, call.deadline)
-
-    def run(self) -> Awaitable[None]:
-        """Run it; it raises a cancellation that was asked for, and what ends the whole call."""
-        ITERATION.set(self.meta)
-        around = self.call.around_draw
-        return self.go() if around is None else self._surrounded(around)
-
-    async def _surrounded(self, around: Callable[[Draw], Awaitable[None]]) -> None:
-        try:
-            await around(self)
-        except BaseException as exc:
-            if self._taken:
-                raise
-            self._take(exc)  # Of an option, before the draw itself began or after it.
+        self.messages: tuple[Message, ...] = ()
+        self.rounds: tuple[Message, ...] = ()
+        """The draw's calls of tools, and their answers."""
+        self.meter: Meter | None = None
+        self.generation: Generation | None = None
+        self.checking = False
+        self.requirements: tuple[Requirement, ...] = ()
+        self.verdicts: tuple[ValidationResult, ...] = ()
+        self.judged: list[tuple[Meter, Generation | None, str | None]] | None = None
+        self.tried: Exception | None = None
+        """The error of its request before it was sent again."""
+        self.outcome = _ERRORED
+        self.error: BaseException | None = None
+        self.reason = ""
+        self._taken = False
 
     def _take(self, error: BaseException) -> None:
         """Turn an exception into the draw's outcome, or raise it again."""
         self._taken = True
+        if isinstance(error, NotAnAnswer):
+            self.generation = error.reply or self.generation
+            self.outcome, self.reason = _FAILED, str(error)
+            if error.verdicts:
+                self.conclude(self.ask.spec.requirements, error.verdicts)
+            return
         cancellation, self.error = split_cancellation(error)
         if cancellation is None:
             self.outcome = _ERRORED
-            if isinstance(error, NotAnAnswer):
-                self.error = None
-                self.generation = error.reply or self.generation
-                self.outcome, self.reason = _FAILED, str(error)
-                if error.verdicts:
-                    self.conclude(self.ask.spec.requirements, error.verdicts)
-            elif self.checking or not isinstance(error, Exception):
+            if self.checking or not isinstance(error, Exception):
                 raise error
-            elif isinstance(error, LimitExceeded) and error.result is None:
+            if isinstance(error, LimitExceeded) and error.result is None:
                 # Nothing was sent and nothing went wrong: it was stopped before it began.
                 self.outcome, self.error, self.reason = _CANCELLED, None, str(error)
                 self.call.refused(error)
@@ -149,11 +138,9 @@ class Draw:
         error.__cause__ = exc
         return error
 
-    async def go(self) -> None:
-        """Ask, read and check: the innermost part, which options surround.
-
-        It raises a cancellation that was asked for, and what ends the whole call.
-        """
+    async def run(self) -> None:
+        """Ask, read and check; raise a cancellation that was asked for, or what ends the call."""
+        ITERATION.set(self.meta)
         try:
             ask = self.ask
             spec, messages = ask.spec, self.parts.messages
@@ -165,19 +152,24 @@ class Draw:
             self.messages, self.meter = messages, (meter := Meter())
             SPENDS_ON.set(meter)
             request = Request(messages, options, spec.format, self.meta, meter)
-            reply = await self.parts.backend.generate(request)
-            candidate = self.candidate = self.read(checked_reply(spec.backend, reply))
-            if self.inside is None:
-                self.inside = Meter()
-            SPENDS_ON.set(self.inside)
-            self.checking = True
-            unchecked = self.check(candidate)
-            if unchecked is not None:
-                await unchecked
+            candidate = self.read(await self.parts.backend.generate(request))
+            # What checks ask from now on is no cost of the reply.
+            self.checking = meter.answered = True
+            call, validation = self.call, self.parts.validation
+            if call.checks:
+                self.conclude(*await call.around_check(self, candidate))
+                return
+            # Called without an await, for most checks are inline: a coroutine takes as long.
+            verdicts, done = validation.begin(candidate, call.rules.check_all)
+            if not done:
+                verdicts = await validation.finish(
+                    verdicts, candidate, self.ask_judge, call.rules.check_all
+                )
+            self.conclude(validation.requirements, verdicts)
         except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
             self._take(exc)
 
-    def read(self, generation: Generation) -> Candidate:
+    def read(self, reply: object) -> Candidate:
         """Make a candidate of a reply.
 
         Raises:
@@ -185,29 +177,29 @@ class Draw:
         """
         ask = self.ask
         spec = ask.spec
-        self.generation = generation
+        self.generation = generation = checked_reply(spec.backend, reply)
+        text = generation.text
         if (
             generation.finish_reason in INCOMPLETE
             or generation.tool_calls
             or generation.refusal is not None
-            or not generation.text
-            or generation.text.isspace()
+            or not text
+            or text.isspace()
         ) and (why := self.why_incomplete(generation)):
             raise NotAnAnswer(why)
         try:
             if generation.tool_calls and spec.tools is not None:
                 value = None  # It isn't an answer yet.
             elif spec.format is None and not (generation.parsed or generation.value is not None):
-                value = ask.action.parse(generation.text)
+                value = ask.action.parse(text)
             elif spec.format is None:
                 value = generation.value
             elif generation.has_value:
                 value = parse_value(spec.format, generation.value)
             else:
-                value = parse_reply(spec.format, generation.text)
+                value = parse_reply(spec.format, text)
         except ValueError as exc:
             raise NotAnAnswer(why_unread(exc)) from exc
-        text = generation.text
         if value is not text and (value is not generation.value or value is None):
             self.generation = generation = replace(generation, value=value, parsed=True)
         seen = ask.context if spec.validation_context is None else spec.validation_context
@@ -222,29 +214,6 @@ class Draw:
         extras = [options.extra for options in asked if isinstance(options, Options)]
         tools = any(extra.get("tools") or extra.get("functions") for extra in extras)
         return why_incomplete(reply, tools=tools or spec.tools is not None)
-
-    def check(self, candidate: Candidate) -> Awaitable[None] | None:
-        """Check a candidate; return the part that has to wait, if there is one.
-
-        It is the second half of a draw, also for a text that nobody drew.
-        """
-        call, validation = self.call, self.parts.validation
-        if call.checks:
-            return self._checked(candidate)
-        verdicts, done = validation.begin(candidate, call.rules.check_all)
-        if not done:
-            return self._finished(verdicts, candidate)
-        self.conclude(validation.requirements, verdicts)
-        return None
-
-    async def _checked(self, candidate: Candidate) -> None:
-        wanted = self.parts.validation.requirements
-        self.conclude(*await self.call.around_check(self, candidate, wanted))
-
-    async def _finished(self, verdicts: Any, candidate: Candidate) -> None:
-        validation, every = self.parts.validation, self.call.rules.check_all
-        verdicts = await validation.finish(verdicts, candidate, self.ask_judge, every)
-        self.conclude(validation.requirements, verdicts)
 
     def conclude(
         self, requirements: tuple[Requirement, ...], verdicts: Sequence[ValidationResult]
@@ -296,20 +265,22 @@ class Draw:
 
     # The record
 
-    def record(self) -> Slice:
+    def record(self, ended_at: float) -> Slice:
         """Return the record of what is known now, when it has ended."""
         self.tried = None  # Its traceback refers to this draw.
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
-        call, ask, generation, meter = self.call, self.ask, self.generation, self.meter
-        usage, asked, inside = _NO_USAGE, None, self.inside
+        ask, generation, meter = self.ask, self.generation, self.meter
+        usage, asked, aside = _NO_USAGE, None, None
         checks: tuple[tuple[str | None, Usage], ...] = ()
-        if meter is not None and meter.started:
-            usage, asked = meter.usage, meter.asked
-        elif meter is not None:
-            usage = stated(generation)
-        if asked is not None or self.judged is not None or (inside is not None and inside.started):
-            checks = self._check_usage(asked)
+        if meter is not None:
+            aside = meter.aside
+            if meter.started:
+                usage, asked = meter.usage, meter.asked
+            else:
+                usage = stated(generation)
+        if asked is not None or self.judged is not None or aside is not None:
+            checks = self._check_usage(asked, () if aside is None else aside.parts)
         if checks:
             own = usage if meter is None or asked is None else _split(meter, generation, asked)[0]
             usage = sum((spent for _, spent in checks), own)
@@ -328,14 +299,16 @@ class Draw:
             self.error,
             self.reason,
             self.started_at,
-            call.clock() - call.started,
+            ended_at,
             usage,
             ask.stage,
             asked if generation is None and asked is not None else self.parts.model,
             checks,
         )
 
-    def _check_usage(self, asked: str | None) -> tuple[tuple[str | None, Usage], ...]:
+    def _check_usage(
+        self, asked: str | None, aside: Sequence[Cost]
+    ) -> tuple[tuple[str | None, Usage], ...]:
         """Return the cost of checks and tools, and of models that failed first, by model."""
         spent: dict[str | None, Usage] = {}
         if asked is not None and self.meter is not None:
@@ -345,12 +318,26 @@ class Draw:
             own, others = _split(meter, reply, meter.asked)
             for name, cost in ((answered or meter.asked or model, own), *others):
                 spent[name] = spent.get(name, _NO_USAGE) + cost
-        for part in () if self.inside is None else self.inside.parts:
+        for part in aside:
             # A call of a tool, validator or scorer tells its models apart; a request does not.
             by_model = getattr(part, "usage_by_model", None) or [(None, part.usage)]
             for name, cost in by_model:
                 spent[name] = spent.get(name, _NO_USAGE) + cost
         return tuple((model, cost) for model, cost in spent.items() if cost != _NO_USAGE)
+
+
+class SurroundedDraw(Draw):
+    """A draw with options around it."""
+
+    async def run(self) -> None:
+        """Run it, surrounded by the options."""
+        ITERATION.set(self.meta)
+        try:
+            await self.call.around_draw(self)
+        except BaseException as exc:
+            if self._taken:
+                raise
+            self._take(exc)  # Of an option, before the draw itself began or after it.
 
 
 def _split(

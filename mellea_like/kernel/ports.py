@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+from mellea_like.core.records import record
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
@@ -61,7 +63,8 @@ def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
     return Turn(subsample * loop_budget + depth + 1, subsample, depth)
 
 
-class Ask(NamedTuple):
+@record(frozen=True, slots=True)
+class Ask:
     """One draw that may start now, as data: the same records give the same ask in any process.
 
     It begins with its turn: making that an object of its own would cost each draw 0.2 µs.
@@ -148,7 +151,7 @@ class Body(Protocol):
         """Run it. It raises nothing but a cancellation, or what the call is to raise."""
         ...
 
-    def record(self) -> Any:
+    def record(self, ended_at: float) -> Any:
         """Return the record of what is known now, however it ended. Synchronous."""
         ...
 

@@ -47,33 +47,14 @@ class Race:
         name: how logs name the call.
     """
 
-    # Class-level defaults: most races never change these, and a waiting call takes less memory.
-    over = False
-    """Whether running draws were cancelled: the call is won, hopeless, or has to raise."""
-    won = False
-    """Whether the call is decided: what ends later has no say in it."""
-    stopped = False
-    """Whether no draw may start any more."""
-    late = False
-    """Whether the time was up before the call was decided."""
-    fatal: BaseException | None = None
-    """The error that the call must raise."""
-    why: Stop | None = None
-    """Why the call was stopped before its turns were spent."""
-    replayed = 0
-    """How many of the slices were kept again, from an earlier part of the call."""
-    _too_late: BaseException | None = None
-    _alone = False
-    _leaving = False
-    _begun = False
-    _native = 0
-    _told = 0
-    _alive = 0
-    _under_way = 0
-    _parked_for_good = 0
-    _watcher: int | None = None
-    _ended: anyio.Event | None = None
-    _dropped: tuple[Callable[[Ask], bool], ...] = ()
+    # Slots, for these are looked up several times a draw.
+    __slots__ = (
+        *("plan", "next", "slices", "running", "over", "won", "stopped", "late", "fatal", "why"),
+        *("replayed", "_body", "_clock", "_started", "_hear", "_tell", "_stops", "_ends"),
+        *("_deadline", "_grace", "_name", "_scopes", "_parked", "_queue", "_too_late", "_alone"),
+        *("_leaving", "_begun", "_native", "_told", "_alive", "_under_way", "_parked_for_good"),
+        *("_watcher", "_ended", "_dropped", "_decided"),
+    )
 
     def __init__(
         self,
@@ -100,11 +81,32 @@ class Race:
         self._deadline = math.inf if deadline is None else deadline
         self._grace = grace
         self._name = name
-        # By lane: dicts would take three times the memory.
+        # By lane: dicts would take three times the memory, and a thousand calls may wait.
         self._scopes: list[anyio.CancelScope | None] = [None] * plan.lanes
         self.running: list[Body | None] = [None] * plan.lanes
         self._parked: dict[int, anyio.Event] = {}
         self._queue: list[int] = []  # A deque takes 0.7 KB, and most calls have one lane.
+        self.over = False
+        """Whether running draws were cancelled: the call is won, hopeless, or has to raise."""
+        self.won = False
+        """Whether the call is decided: what ends later has no say in it."""
+        self.stopped = False
+        """Whether no draw may start any more."""
+        self.late = False
+        """Whether the time was up before the call was decided."""
+        self.fatal: BaseException | None = None
+        """The error that the call must raise."""
+        self.why: Stop | None = None
+        """Why the call was stopped before its turns were spent."""
+        self.replayed = 0
+        """How many of the slices were kept again, from an earlier part of the call."""
+        self._too_late: BaseException | None = None
+        self._alone = self._leaving = self._begun = False
+        self._native = self._told = self._decided = 0
+        self._alive = self._under_way = self._parked_for_good = 0
+        self._watcher: int | None = None
+        self._ended: anyio.Event | None = None
+        self._dropped: tuple[Callable[[Ask], bool], ...] = ()
 
     # One step without an await: the record, and what follows from it
 
@@ -114,7 +116,7 @@ class Race:
         self.slices.append(slice_)
         try:
             self.plan.hear(slice_)
-            if undecided:
+            if undecided:  # What ends after the decision has no say in it; the plan counts it.
                 for hear in self._hear:
                     ruling = hear(slice_)
                     if ruling is not None:
@@ -178,7 +180,8 @@ class Race:
             self.stopped = True
             for stops in self._stops:
                 stops()
-        self._release()
+        for event in self._parked.values():
+            event.set()
 
     @property
     def ended(self) -> bool:
@@ -231,17 +234,8 @@ class Race:
             else:
                 left = await self._run_lanes()
         finally:
-            self.stopped = self._leaving = True
-            # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
-            # time and id, two runs can be compared.
-            late = sorted(self.slices[self._decided :], key=lambda s: (s.ended_at, s.iteration))
-            self.slices[self._decided :] = late
-            if self._tell:
-                self._tell_all()
-            for ended in self._ends:
-                ended()
-        new = native_cancel_requests() > self._native
-        if left is None and new and not scope_cancelled():
+            self._conclude()
+        if left is None and self._told_natively() and not scope_cancelled():
             left = anyio.get_cancelled_exc_class()()  # A backend has swallowed it.
         if left is not None:
             try:
@@ -249,6 +243,22 @@ class Race:
             finally:
                 del left  # Break the cycle between frame and exception.
         await checkpoint_if_cancelled()  # A backend may have swallowed that of a scope around us.
+
+    def _conclude(self) -> None:
+        """Tell everyone that the lanes have ended."""
+        self.stopped = self._leaving = True
+        # Cancelled siblings end in whatever order the event loop keeps its tasks in. Sorted by
+        # time and id, two runs can be compared.
+        late = sorted(self.slices[self._decided :], key=lambda s: (s.ended_at, s.iteration))
+        self.slices[self._decided :] = late
+        if self._tell:
+            self._tell_all()
+        for ended in self._ends:
+            ended()
+
+    def _told_natively(self) -> bool:
+        """Tell whether a native cancellation has come since the race began."""
+        return native_cancel_requests() > self._native
 
     async def _run_alone(self) -> BaseException | None:
         """Run the only lane in the caller's own task: nothing races it, and its stack is theirs."""
@@ -267,7 +277,8 @@ class Race:
                         if (cancelled := self._left(exc)) is not None:
                             raise cancelled from None
                     finally:
-                        self._end_lane(0)
+                        self._scopes[0] = None
+                        self._alive = self._under_way = 0
                 except anyio.get_cancelled_exc_class() as exc:
                     left = self._native_one(exc)
                     # anyio keeps the exception in a cycle, and its frames hold the records.
@@ -280,7 +291,7 @@ class Race:
         except anyio.get_cancelled_exc_class():
             # A backend may answer its cancellation with another, which no scope takes for its own.
             # That of a scope around us is raised again by a checkpoint, in `run`.
-            native = left is not None or native_cancel_requests() > self._native
+            native = left is not None or self._told_natively()
             if native or not (scope_cancelled() or due.cancel_called):
                 raise
         return left
@@ -334,7 +345,7 @@ class Race:
         return None if scope_cancelled() else type(cancellation)(*cancellation.args)
 
     async def _see_them_end(self) -> None:
-        self._ended = anyio.Event()
+        self._ended = anyio.Event()  # The first one is set if a ruling has ended the race.
         with anyio.move_on_after(self._grace):
             await self._ended.wait()
         for task in anyio.get_running_tasks() if self._under_way else ():
@@ -414,13 +425,15 @@ class Race:
 
     async def _draws(self, lane: int, scope: anyio.CancelScope) -> bool:
         """Draw until the plan ends the lane; return True to continue in a new scope."""
+        clock, started = self._clock, self._started
+        now = clock() - started
         while not self.stopped:
-            now = self._clock() - self._started
             ask = self.next(lane, now)
             if ask is None:
                 return False
             if isinstance(ask, Wait):
                 await self._park(lane, ask)
+                now = clock() - started
                 continue
             if self._dropped and any(dropped(ask) for dropped in self._dropped):
                 self.plan.unused(ask)
@@ -432,8 +445,10 @@ class Race:
             try:
                 await draw.run()
             finally:
+                # A cancellation passes here, too: each draw that has started leaves one record.
                 self.running[lane] = None
-                self.record(draw.record())
+                now = clock() - started
+                self.record(draw.record(now))
             # A backend may swallow its cancellation; no turn may start after it.
             if scope.cancel_called:
                 return not self._alone
@@ -483,11 +498,6 @@ class Race:
         if self._queue and self._watcher is None:
             self._watcher = self._queue.pop(0)
             self._parked[self._watcher].set()
-
-    def _release(self) -> None:
-        """End the wait of every lane."""
-        for event in self._parked.values():
-            event.set()
 
     def _check_standstill(self) -> None:
         """Stop if every lane waits for news, since no lane is left that could bring some."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -27,17 +28,15 @@ from mellea_like.errors import (
 )
 from mellea_like.kernel.draw import derive_seed
 from mellea_like.kernel.ports import Option, Ruling, Stop
-from mellea_like.kernel.race import first_in
+from mellea_like.kernel.race import Race
 from mellea_like.requirements.judge import comparison_messages, read_comparison
-from mellea_like.runtime.event_loops import foreign, scope_cancelled, split_cancellation
+from mellea_like.runtime.event_loops import foreign, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
 from mellea_like.selections.base import SelectionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from anyio.abc import TaskGroup
+    from collections.abc import Sequence
 
     from mellea_like.core.conversation import Message
     from mellea_like.core.slice import Slice
@@ -64,12 +63,10 @@ class Comparisons(Option):
         self._selection: SelectionState = setup.selection
         self._settings = setup.settings
         self._inputs = setup.inputs
-        self._won: dict[tuple[int, int], float] = {}
-        self._halted = False
-        self._at_work = 0
-        self._asked = anyio.Event()
-        self._left: BaseException | None = None
-        self._scope: anyio.CancelScope | None = None
+        self.won: dict[tuple[int, int], float] = {}
+        """What the first of two won, by their order in the question."""
+        self.halted = False
+        """Whether no further comparison starts."""
 
     async def settle(self) -> None:
         """Compare what has passed."""
@@ -106,10 +103,10 @@ class Comparisons(Option):
             self._halt(self._late())
         elif stopped is not None and stopped.error is not None:
             self._halt(stopped.error)
-        while pairs and not self._halted:
+        while pairs and not self.halted:
             await self._compare(pairs)
-            pairs = () if self._halted or call.race.fatal is not None else selection.pairs()
-        call.undecided = self._halted
+            pairs = () if self.halted or call.race.fatal is not None else selection.pairs()
+        call.undecided = self.halted
         if errors := selection.errors:
             warn(
                 "%d comparisons went wrong, the first one: %s: %s",
@@ -120,63 +117,32 @@ class Comparisons(Option):
             )
 
     async def _compare(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Compare pairs at a time, and tell the selection of those that were compared."""
-        self._asked = anyio.Event()
-        async with anyio.create_task_group() as tasks:
-            self._scope = tasks.cancel_scope
-            if self.call.deadline is not None:
-                tasks.cancel_scope.deadline = self.call.deadline
-            orders = [order for a, b in pairs for order in ((a, b), (b, a))]
-            to_ask = iter(orders)
-            for _ in range(min(len(orders), self._settings.concurrency_budget)):
-                tasks.start_soon(self._work, to_ask)
-            await self._all_ended(tasks)
-        if self._left is not None:
-            # If the time ran out as well, anyio (4.16) takes a native one for its own.
-            raise self._left
-        if tasks.cancel_scope.cancel_called and self.call.race.fatal is None:
+        """Compare pairs in both orders, in a race of their own; tell the selection of them."""
+        call, won = self.call, self.won
+        orders = [order for a, b in pairs for order in ((a, b), (b, a))]
+        race = Race(
+            _Orders(self, orders, min(len(orders), self._settings.concurrency_budget)),
+            partial(_Comparison, self),
+            clock=call.clock,
+            started=call.started,
+            deadline=call.deadline,
+            grace=call.rules.cancel_grace,
+            name=call.id,
+        )
+        await race.run()
+        if race.fatal is not None:
+            call.rule(Ruling(fatal=race.fatal))
+        elif race.late and call.race.fatal is None:
             self._halt(self._late())
-        won = self._won
         for a, b in pairs:
             if (a, b) in won and (b, a) in won:
                 self._selection.compared((a, b), (won[a, b] + 1 - won[b, a]) / 2)
 
-    async def _all_ended(self, tasks: TaskGroup) -> None:
-        """Wait until all was asked; keep a native cancellation that comes meanwhile."""
-        try:
-            await self._asked.wait()
-        except anyio.get_cancelled_exc_class() as exc:
-            self._note_native(exc)
-            tasks.cancel_scope.cancel()
-            with anyio.CancelScope(shield=True):
-                self._asked = anyio.Event()
-                if self._at_work:
-                    try:
-                        await self._asked.wait()
-                    except anyio.get_cancelled_exc_class() as again:
-                        self._note_native(again)
-                        raise
-            raise
-
-    def _note_native(self, cancellation: BaseException) -> None:
-        if not scope_cancelled():
-            self._left = type(cancellation)(*cancellation.args)
-
-    async def _work(self, to_ask: Iterator[tuple[int, int]]) -> None:
-        """Ask as long as there is something to ask; the last to end says so."""
-        self._at_work += 1
-        try:
-            await self._ask(to_ask)
-        finally:
-            self._at_work -= 1
-            if not self._at_work:
-                self._asked.set()
-
     def _halt(self, why: Exception) -> None:
         """Start no further comparison: this is why the call ends."""
-        if self._halted:
+        if self.halted:
             return
-        self._halted = True
+        self.halted = True
         self._selection.errors.append(why)
         race = self.call.race
         if isinstance(why, SamplingTimeout):
@@ -189,31 +155,9 @@ class Comparisons(Option):
     def _late(self) -> SamplingTimeout:
         return SamplingTimeout(f"sampling {self.call.id}: the time was up before all was compared")
 
-    async def _ask(self, to_ask: Iterator[tuple[int, int]]) -> None:
-        """Ask the judge of pairs, each in one order; note what the first one won."""
-        passed = self._selection.passed
-        for a, b in to_ask:
-            try:
-                with foreign("the judge"):
-                    self._won[a, b] = await self._answer(passed[a], passed[b])
-            except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
-                self._failed(exc)
-                if not self._halted:
-                    self._won[a, b] = 0.5
-            if self._halted:
-                return
-
-    def _failed(self, exc: BaseException) -> None:
-        """Note what a comparison raised; a cancellation that was asked for is raised again."""
-        cancellation, error = split_cancellation(exc)
-        if cancellation is not None:
-            # A task group would hand a group on inside another, and callers expect none.
-            raise first_in(cancellation) from None
-        if not isinstance(error, Exception):
-            self.call.rule(Ruling(fatal=exc))
-            if self._scope is not None:
-                self._scope.cancel()
-        elif (
+    def failed(self, error: Exception) -> None:
+        """Note what a comparison raised."""
+        if (
             isinstance(error, HookError)
             or (isinstance(error, LimitExceeded) and error.result is None)
             or _permanent(error)
@@ -222,7 +166,9 @@ class Comparisons(Option):
         else:
             self._selection.errors.append(error)
 
-    async def _answer(self, one: Slice, other: Slice) -> float:
+    async def answer(self, order: tuple[int, int]) -> float:
+        """Ask the judge what the first of two draws wins."""
+        one, other = (self._selection.passed[i] for i in order)
         call, selection = self.call, self._selection
         options, seed = call.rules.judge_options, self._inputs.options.seed
         if seed is not None:
@@ -237,7 +183,6 @@ class Comparisons(Option):
             deadline=call.deadline,
             purpose="judge",
         )
-        # Each comparison has its own task, and so its own context.
         ITERATION.set(meta)
         SPENDS_ON.set(meter)
         question = _question(selection.criterion, one, other)
@@ -254,6 +199,49 @@ class Comparisons(Option):
             raise BackendTimeout(msg)
         selection.model = reply.model or selection.model
         return read_comparison(reply.text)
+
+
+class _Orders:
+    """A plan: each pair is asked about in one order, and then in the other."""
+
+    def __init__(self, option: Comparisons, orders: Sequence[tuple[int, int]], lanes: int) -> None:
+        self.lanes = lanes
+        self._option = option
+        self._orders = iter(orders)
+
+    def next(self, lane: int, now: float) -> Any:
+        del lane, now
+        return None if self._option.halted else next(self._orders, None)
+
+    def hear(self, slice_: Any) -> None: ...
+
+    def unused(self, ask: Any) -> None: ...
+
+
+class _Comparison:
+    """One question to the judge, as the body of a race, and its own record."""
+
+    def __init__(self, option: Comparisons, ask: Any, started_at: float) -> None:
+        self.ask = self.iteration = ask
+        self.ended_at = started_at
+        self._option = option
+
+    async def run(self) -> None:
+        option, order = self._option, self.ask
+        try:
+            with foreign("the judge"):
+                option.won[order] = await option.answer(order)
+        except BaseException as exc:
+            cancellation, error = split_cancellation(exc)
+            if cancellation is not None or not isinstance(error, Exception):
+                raise
+            option.failed(error)
+            if not option.halted:
+                option.won[order] = 0.5
+
+    def record(self, ended_at: float) -> _Comparison:
+        self.ended_at = ended_at
+        return self
 
 
 async def _take_steps(selection: SelectionState) -> None:

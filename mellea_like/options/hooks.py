@@ -108,7 +108,7 @@ class RepairHooks(Option):
                 context=ask.context,
             )
             ITERATION.set(draw.meta)
-            draw.started_at = self.call.clock() - self.call.started  # It has only begun now.
+            draw.started_at = self.call.now  # It has only begun now.
         await go(draw)
 
 

@@ -46,54 +46,25 @@ class Repairs:
     """Ask the same again, or what the strategy's ``repair`` makes of the failures.
 
     Args:
-        spec: the call's inputs.
-        repair: the strategy's.
-        strategy: its name, for errors.
+        ways: the inputs and the repair of each stage; one pair for a call without stages.
+        strategy: the strategy's name, for errors.
         several: whether several draws have to pass, so that a chain continues after a pass.
     """
 
-    def __init__(self, spec: Any, repair: Any, strategy: str, *, several: bool) -> None:
-        self._spec = spec
-        self._repair = repair
+    def __init__(self, *ways: tuple[Any, Any], strategy: str, several: bool = False) -> None:
+        self._ways = ways
         self._strategy = strategy
         self._several = several
         self._memory: dict[int, Memory] = {}
 
-    def ask(self, iteration: int, subsample: int, depth: int, chain: int) -> Ask | None:
+    def ask(
+        self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
+    ) -> Ask | None:
         """Return what a chain asks at a turn; None if the turn is of no use to it."""
-        spec, memory = self._spec, self._memory.get(chain)
-        if memory is None:
-            return Ask(iteration, subsample, depth, chain, spec.action, spec.context, spec)
-        return self._asked((iteration, subsample, depth, chain), memory, spec, self._repair)
-
-    def hear(self, slice_: Slice) -> Chain:
-        """Take note of a draw that has ended; return the state of its chain."""
-        chain, outcome = slice_.chain, slice_.outcome
-        if outcome is _FAILED:
-            memory = self._memory.get(chain) or self._memory_of(chain)
-            memory.to_repair = slice_
-        elif outcome is _PASSED:
-            if not self._several:
-                return Chain.ENDED
-            self._memory.pop(chain, None)  # The next draw is independent.
-        elif not slice_.may_continue:
-            return Chain.BROKEN
-        return _GOES_ON
-
-    def _memory_of(self, chain: int) -> Memory:
+        spec, repair = self._ways[stage or 0]
         memory = self._memory.get(chain)
         if memory is None:
-            memory = self._memory[chain] = Memory(self._spec.action, self._spec.context)
-        return memory
-
-    def _asked(
-        self,
-        turn: tuple[int, int, int, int],
-        memory: Memory,
-        spec: Any,
-        repair: Any,
-        stage: int | None = None,
-    ) -> Ask:
+            return Ask(iteration, subsample, depth, chain, spec.action, spec.context, spec, stage)
         to_repair = memory.to_repair
         if to_repair is not None:
             memory.to_repair = None
@@ -107,4 +78,22 @@ class Repairs:
                 case other:
                     msg = f"{self._strategy}.repair returned {other!r}, not (Action, Context)"
                     raise TypeError(msg)
-        return Ask(*turn, memory.action, memory.context, spec, stage, to_repair)
+        action, context = memory.action, memory.context
+        return Ask(iteration, subsample, depth, chain, action, context, spec, stage, to_repair)
+
+    def hear(self, slice_: Slice) -> Chain:
+        """Take note of a draw that has ended; return the state of its chain."""
+        chain, outcome = slice_.chain, slice_.outcome
+        if outcome is _FAILED:
+            memory = self._memory.get(chain)
+            if memory is None:
+                spec, _ = self._ways[slice_.stage or 0]
+                memory = self._memory[chain] = Memory(spec.action, spec.context)
+            memory.to_repair = slice_
+        elif outcome is _PASSED:
+            if not self._several:
+                return Chain.ENDED
+            self._memory.pop(chain, None)  # The next draw is independent.
+        elif not slice_.may_continue:
+            return Chain.BROKEN
+        return _GOES_ON

@@ -85,7 +85,7 @@ class _Impatient(BackendWrapper):
             restarts += 1
             chain = call.draw_of(request).ask.chain
             option.schedule.restarted(chain, anyio.current_time() - began, self._model)
-            option.plan.redrawn(chain, call.clock() - call.started)
+            option.plan.redrawn(chain, call.now)
             options = request.options
             if seed is not None:
                 # The same seed would be the same draw, which takes as long.

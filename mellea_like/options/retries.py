@@ -45,6 +45,7 @@ class _Retried(BackendWrapper):
         self._gate = gate
         self._policy = policy
         self._call = call
+        self._clock = call.clock
 
     async def generate(self, request: Request) -> Generation:
         """Send a request, and again where it fails for a reason that may pass."""
@@ -55,7 +56,7 @@ class _Retried(BackendWrapper):
             if gate.closed:
                 return await gate.send(send, request, self._policy)
             reply = await send(request)
-            gate.answered(self._call.clock())
+            gate.answered(self._clock())
             return reply  # noqa: TRY300 (the hot path)
         except LimitExceeded as exc:
             if exc.result is None:  # Otherwise it ended a call inside this one.

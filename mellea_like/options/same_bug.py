@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mellea_like.core.result import StopReason
@@ -55,14 +56,17 @@ class SameBugWaits(SameBug):
         super().__init__(lanes)
         self._until: dict[int, float] = {}
 
-    def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
-        """Hold a lane back whose last draw had a bug."""
-        left = self._until.get(lane, 0.0) - now
-        return Wait(left, mine=True) if left > SLACK else go(lane, now)
-
     def seen(self, slice_: Slice) -> None:
         """Hold its lane back."""
+        if not self._until:  # Most calls never come here, and their plan has nothing around it.
+            race = self.call.race
+            race.next = partial(self._held_back, go=race.next)
         self._until[slice_.chain] = slice_.ended_at + max(slice_.duration, PATIENCE)
+
+    def _held_back(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
+        """Surround the plan: a lane whose last draw had a bug waits."""
+        left = self._until.get(lane, 0.0) - now
+        return Wait(left, mine=True) if left > SLACK else go(lane, now)
 
 
 class SameBugInOrder(Option):

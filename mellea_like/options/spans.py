@@ -32,11 +32,12 @@ class DrawSpans(Option):
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
         """Surround a draw with its span."""
-        span = self._telemetry.iteration(*draw.ask[:3]).open()
+        ask = draw.ask
+        span = self._telemetry.iteration(ask.iteration, ask.subsample, ask.depth).open()
         try:
             await go(draw)
         finally:
-            self._telemetry.ended(span, draw.record())
+            self._telemetry.ended(span, draw.record(self.call.now))
 
 
 class CheckSpans(Option):

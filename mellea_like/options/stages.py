@@ -40,8 +40,8 @@ class Stages(Repairs):
         costs: StageCosts | None,
         strategy: str,
     ) -> None:
-        super().__init__(specs[0], None, strategy, several=False)
-        self._specs = specs
+        ways = [(s, partial(stage.repair, s)) for s, stage in zip(specs, stages, strict=True)]
+        super().__init__(*ways, strategy=strategy)
         self._stages = stages
         self._costs = costs
         self._by_depth = [n for n, stage in enumerate(stages) for _ in range(stage.turns)]
@@ -51,22 +51,23 @@ class Stages(Repairs):
         self.over: set[int] = set()
         """The stages that are over for the whole call."""
 
-    def ask(self, iteration: int, subsample: int, depth: int, chain: int) -> Ask | None:
+    def ask(
+        self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
+    ) -> Ask | None:
         """Return what a chain asks at a turn; None if the turn's stage is over for it."""
         # A plugin may have raised the loop budget: the last stage has the turns beyond.
         stage = self._by_depth[min(depth, len(self._by_depth) - 1)]
         if stage in self.over or (chain, stage) in self._broken:
             return None
-        spec, memory = self._specs[stage], self._memory_of(chain)
+        memory = self._memory.get(chain)
         if self._last_of.get(chain) != stage:
             self._last_of[chain] = stage
-            if memory.to_repair is None:
-                # There was no draw before, or it has errored. Earlier failures are carried on.
-                *failures, to_repair = memory.failures or (None,)
-                memory = Memory(spec.action, spec.context, tuple(failures), to_repair)
-                self._memory[chain] = memory
-        repair = partial(self._stages[stage].repair, spec)
-        return self._asked((iteration, subsample, depth, chain), memory, spec, repair, stage)
+            if memory is not None and memory.to_repair is None:
+                # The last draw has errored. Earlier failures are carried on.
+                spec, _ = self._ways[stage]
+                *failures, to_repair = memory.failures
+                self._memory[chain] = Memory(spec.action, spec.context, tuple(failures), to_repair)
+        return super().ask(iteration, subsample, depth, chain, stage)
 
     def hear(self, slice_: Slice) -> Chain:
         """Take note of a draw; a permanent error ends its stage for the chain."""

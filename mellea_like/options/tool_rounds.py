@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.backend import SPENDS_ON, BackendWrapper, checked_reply
+from mellea_like.core.backend import BackendWrapper, checked_reply
 from mellea_like.core.conversation import reply_message
 from mellea_like.core.display import error_text
-from mellea_like.core.generation import REJECTED, Meter
+from mellea_like.core.generation import REJECTED
 from mellea_like.core.tools import resendable
 from mellea_like.kernel.ports import NotAnAnswer, Option
 
@@ -42,7 +42,6 @@ class _ToolLoop(BackendWrapper):
         box, meter, rounds = self._box, request.meter, 0
         reply: Generation
         draw = self._option.call.draw_of(request)
-        draw.inside = Meter()
         request = replace(request, tools=box.tools, tool_choice=box.choice)
         messages = request.messages
         reply = checked_reply(self._backend, await self.inner.generate(request))
@@ -74,9 +73,9 @@ class _ToolLoop(BackendWrapper):
             asked = replace(
                 reply_message(reply), tool_calls=tuple(map(resendable, reply.tool_calls))
             )
-            SPENDS_ON.set(draw.inside)
+            meter.answered = True
             draw.rounds += (asked, *await box.answers(reply.tool_calls))
-            SPENDS_ON.set(meter)
+            meter.answered = False
             draw.generation = None
             draw.messages = messages + draw.rounds
             again = replace(

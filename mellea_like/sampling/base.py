@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from mellea_like.core.argument_checks import real_number, suggests_arguments, whole_number, yields
 from mellea_like.core.backend import JUDGE_DEFAULTS, Options
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.escalate import Stage
-    from mellea_like.sampling.prepare import Selection
+    from mellea_like.sampling.prepare import Arguments, Selection
     from mellea_like.sampling.rounds import CallInRounds
     from mellea_like.sampling.streaming import Release, StreamedReply
     from mellea_like.schedules.base import BaseSchedule
@@ -54,20 +54,6 @@ F = TypeVar("F")
 
 _SILENT = Telemetry()
 _RETRY = Retry()
-
-
-class Arguments(TypedDict, total=False):
-    """The other arguments of `sample` and `sample_sync`; see there."""
-
-    context: Context | Sequence[MessageLike] | None
-    backend: Backend | None
-    options: Options | Mapping[str, Any] | None
-    validation_context: Context | Sequence[MessageLike] | None
-    on_slice: Callable[[Slice], Awaitable[None] | None] | None
-    budget: Budget | None
-    tools: Sequence[ToolSource]
-    tool_choice: str | None
-    tool_rounds: int
 
 
 class BaseSamplingStrategy:
@@ -194,6 +180,7 @@ class BaseSamplingStrategy:
             iteration_timeout=iteration_timeout,
             timeout=timeout,
             validate_all=validate_all,
+            check_all=self.needs_all_reasons if validate_all is None else validate_all,
             cancel_grace=cancel_grace,
             handlers=handlers_in(plugins),
             retry=retry,
@@ -251,15 +238,6 @@ class BaseSamplingStrategy:
         format: None = None,
         **arguments: Unpack[Arguments],
     ) -> SamplingResult[str]: ...
-    @overload
-    async def sample(
-        self,
-        action: Asked | Action[Any],
-        requirements: Sequence[Requirement | str] = (),
-        *,
-        format: type[F],
-        **arguments: Unpack[Arguments],
-    ) -> SamplingResult[F]: ...
     @overload
     async def sample(
         self,
@@ -426,16 +404,6 @@ class BaseSamplingStrategy:
         action: Asked | Action[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
-        format: type[F],
-        release: Release = "prefix",
-        **arguments: Unpack[Arguments],
-    ) -> StreamedReply[F]: ...
-    @overload
-    def stream(
-        self,
-        action: Asked | Action[Any],
-        requirements: Sequence[Requirement | str] = (),
-        *,
         format: TypeForm[F],
         release: Release = "prefix",
         **arguments: Unpack[Arguments],
@@ -510,15 +478,6 @@ class BaseSamplingStrategy:
         format: None = None,
         **arguments: Unpack[Arguments],
     ) -> SamplingResult[str]: ...
-    @overload
-    def sample_sync(
-        self,
-        action: Asked | Action[Any],
-        requirements: Sequence[Requirement | str] = (),
-        *,
-        format: type[F],
-        **arguments: Unpack[Arguments],
-    ) -> SamplingResult[F]: ...
     @overload
     def sample_sync(
         self,

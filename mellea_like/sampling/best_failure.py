@@ -21,10 +21,7 @@ def best_failure(slices: Sequence[Slice]) -> int:
     Returns:
         The position of the best.
     """
-    merits = [failed.merit for failed in slices]
-    most = max(merits)
-    nearest = [i for i, its_merit in enumerate(merits) if its_merit == most]
-    return min(nearest, key=lambda i: slices[i].iteration)
+    return max(range(len(slices)), key=lambda i: (slices[i].merit, -slices[i].iteration))
 
 
 def deepest_failure(slices: Sequence[Slice]) -> int:

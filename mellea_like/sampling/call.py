@@ -18,7 +18,7 @@ from mellea_like.errors import HookError, LimitExceeded, RequirementError, Sampl
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.plugins import snapshot
 from mellea_like.hooks.types import HookType
-from mellea_like.kernel.call import Call, Rules
+from mellea_like.kernel.call import Call
 from mellea_like.kernel.ending import Ending, conclude
 from mellea_like.kernel.ports import Stop
 from mellea_like.options.call_hooks import CallHooks
@@ -86,13 +86,11 @@ class RunningCall:
         before = 0.0 if rounds is None else rounds.before
         self._started_utc = datetime.now(UTC) - timedelta(seconds=before)
         self._telemetry = settings.telemetry.start_call(type(strategy).__name__, self._id)
-        every = settings.validate_all
-        every = strategy.needs_all_reasons if every is None else every
         now = clock()
         started = now() - before
         self._call = call = Call(
             self._id,
-            Rules(settings.judge_options, every, settings.accept_incomplete, settings.cancel_grace),
+            settings,
             self._around(on_slice),
             self._assemble,
             clock=now,
@@ -297,7 +295,7 @@ class RunningCall:
 
     @property
     def _elapsed(self) -> float:
-        return self._call.clock() - self._call.started
+        return self._call.now
 
     def _result(self, ending: Ending) -> SamplingResult[Any]:
         return SamplingResult(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
 from mellea_like.core.backend import Backend, Options, innermost
 from mellea_like.core.conversation import (
@@ -20,7 +21,7 @@ from mellea_like.core.conversation import (
 from mellea_like.core.format import check_format
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.tools import TOOL_ROUNDS
-from mellea_like.kernel.call import Spec
+from mellea_like.kernel.call import Rules, Spec
 from mellea_like.limits.retry import Retry
 from mellea_like.requirements.merging import (
     as_backend,
@@ -32,8 +33,10 @@ from mellea_like.runtime.logs import warn
 from mellea_like.sampling.exclusions import check_together
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from typing import Unpack
 
+    from mellea_like.core.slice import Slice
     from mellea_like.core.tools import ToolSource
     from mellea_like.hooks.plugins import Handler
     from mellea_like.limits.budget import Budget
@@ -70,7 +73,7 @@ Selection: TypeAlias = "CheckedSelection | First | Ordered"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Rules):
     """A strategy's configuration, checked; see `BaseSamplingStrategy` for the fields.
 
     The schedule is None if it has nothing to decide.
@@ -84,18 +87,15 @@ class Settings:
     max_iterations: int
     selection: CheckedSelection
     options: Options
-    judge_options: Options
     iteration_timeout: float | None
     timeout: float | None
     validate_all: bool | None
-    cancel_grace: float
     handlers: tuple[Handler, ...]
     retry: Retry | None
     schedule: BaseSchedule | None
     budget: Budget | None
     give_up: PerRequirement | None
     telemetry: Telemetry
-    accept_incomplete: bool
     warned: set[str] = field(default_factory=set[str], repr=False, compare=False)
     """The log messages of this strategy, which aren't repeated with each call."""
     stages: tuple[Stage, ...] = ()
@@ -200,6 +200,25 @@ class CallInputs(Spec):
         return self.options.temperature
 
 
+class CallArguments(TypedDict, total=False):
+    """The arguments of a call that apply in each of its stages."""
+
+    options: Options | Mapping[str, Any] | None
+    budget: Budget | None
+    tools: Sequence[ToolSource]
+    tool_choice: str | None
+    tool_rounds: int
+
+
+class Arguments(CallArguments, total=False):
+    """The other arguments of `BaseSamplingStrategy.sample` and its variants; see there."""
+
+    context: Context | Sequence[MessageLike] | None
+    backend: Backend | None
+    validation_context: Context | Sequence[MessageLike] | None
+    on_slice: Callable[[Slice], Awaitable[None] | None] | None
+
+
 def prepare_call(
     settings: Settings,
     action: Asked | Action[Any],
@@ -208,12 +227,8 @@ def prepare_call(
     context: Context | Sequence[MessageLike] | None = None,
     backend: Backend | None = None,
     format: Any = None,
-    options: Options | Mapping[str, Any] | None = None,
     validation_context: Context | Sequence[MessageLike] | None = None,
-    budget: Budget | None = None,
-    tools: Sequence[ToolSource] = (),
-    tool_choice: str | None = None,
-    tool_rounds: int = TOOL_ROUNDS,
+    **arguments: Unpack[CallArguments],
 ) -> CallInputs:
     """Check the arguments of a call, and complete them by the strategy's."""
     asked = as_action(action)
@@ -221,29 +236,43 @@ def prepare_call(
     seen = validation_context
     if seen is not None:
         seen = as_context(seen, "validation_context")
+    wanted = check_requirements(requirements, "requirements")
     if isinstance(asked, Conversation):
-        requirements = (*asked.requirements, *check_requirements(requirements, "requirements"))
+        wanted = (*asked.requirements, *wanted)
         before, asked = before.add(*asked.messages[:-1]), asked.messages[-1]
-    if settings.stages:
-        if backend is not None:
-            check_together({"stages": "a call of Escalate", "backend": "backend=..."})
-        return _prepare_stages(
-            settings,
-            action=asked,
-            requirements=check_requirements(requirements, "requirements"),
-            context=before,
-            format=format,
-            options=options,
-            validation_context=seen,
-            budget=budget,
-            tools=tools,
-            tool_choice=tool_choice,
-            tool_rounds=tool_rounds,
-        )
+    prepare = partial(_prepare, asked, wanted, before, seen, format=format, **arguments)
+    if not settings.stages:
+        return prepare(settings, backend)
+    if backend is not None:
+        check_together({"stages": "a call of Escalate", "backend": "backend=..."})
+    stages: list[CallInputs] = []
+    for stage in settings.stages:
+        inputs = prepare(settings.at(stage), None)
+        if stage.budget is not None:
+            _check_spending(stage.budget, inputs, settings)
+        stages.append(inputs)
+    return replace(stages[0], stages=tuple(stages))
+
+
+def _prepare(
+    asked: Action[Any],
+    requirements: tuple[Requirement | str, ...],
+    context: Context,
+    validation_context: Context | None,
+    settings: Settings,
+    backend: Backend | None,
+    *,
+    format: Any,
+    options: Options | Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
+    tools: Sequence[ToolSource] = (),
+    tool_choice: str | None = None,
+    tool_rounds: int = TOOL_ROUNDS,
+) -> CallInputs:
     merged = merge_requirements(
         settings.requirements,
         check_requirements(getattr(asked, "requirements", ()), "the action's requirements"),
-        check_requirements(requirements, "requirements"),
+        requirements,
     )
     if isinstance(asked, Instruction) and asked.requirements != merged:
         asked = replace(asked, requirements=merged)
@@ -255,13 +284,13 @@ def prepare_call(
         check_judge(requirement, judge)
     inputs = CallInputs(
         action=asked,
-        context=before,
+        context=context,
         requirements=merged,
         backend=generator,
         judge=judge,
         format=format,
         options=Options.of(options, settings.options),
-        validation_context=seen,
+        validation_context=validation_context,
         budgets=tuple(check_budget(b) for b in (settings.budget, budget) if b is not None),
         tools=_toolbox(tools, tool_choice, tool_rounds, settings.telemetry),
     )
@@ -278,17 +307,6 @@ def _toolbox(
     from mellea_like.sampling.tools import toolbox_of  # noqa: PLC0415
 
     return toolbox_of(tools, choice, rounds, telemetry)
-
-
-def _prepare_stages(settings: Settings, **given: Any) -> CallInputs:
-    """Return the first stage's inputs, with those of all stages in them."""
-    stages: list[CallInputs] = []
-    for stage in settings.stages:
-        inputs = prepare_call(settings.at(stage), **given)
-        if stage.budget is not None:
-            _check_spending(stage.budget, inputs, settings)
-        stages.append(inputs)
-    return replace(stages[0], stages=tuple(stages))
 
 
 def _check_spending(budget: Budget, inputs: CallInputs, settings: Settings) -> None:

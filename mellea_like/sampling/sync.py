@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action, Instruction, Message
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
-    from mellea_like.sampling.base import Arguments, BaseSamplingStrategy
+    from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.prepare import Arguments
 
 __all__ = ["SyncSampler", "run_once"]
 
@@ -74,17 +75,6 @@ class SyncSampler:
         timeout: float | None = None,
         **arguments: Unpack[Arguments],
     ) -> SamplingResult[str]: ...
-    @overload
-    def sample(
-        self,
-        action: str | Action[Any],
-        requirements: Sequence[Requirement | str] = (),
-        *,
-        format: type[F],
-        strategy: BaseSamplingStrategy | None = None,
-        timeout: float | None = None,
-        **arguments: Unpack[Arguments],
-    ) -> SamplingResult[F]: ...
     @overload
     def sample(
         self,

@@ -102,7 +102,7 @@ class Setup:
             self.stage_budgets = StageBudgets(settings.stages, stages)
             return stages
         several = self.selection is not None
-        return Repairs(inputs, self.strategy.repair, name, several=several)
+        return Repairs((inputs, self.strategy.repair), strategy=name, several=several)
 
     def _plan(self) -> Plan:
         settings, width, selection = self.settings, self.settings.concurrency_budget, self.selection

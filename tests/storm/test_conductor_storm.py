@@ -58,17 +58,18 @@ class Nap:
 
     def __init__(self, stage: Stage, ask: Ask) -> None:
         self.ask = ask
-        self.stage, self.chain, self.turn = stage, ask.chain, Turn(*ask[:3])
+        self.stage, self.chain = stage, ask.chain
+        self.turn = Turn(ask.iteration, ask.subsample, ask.depth)
         self.work = stage.works[len(stage.links) % len(stage.works)]
         asked = stage.free.pop(ask.chain, None)
-        stage.links.append(Link(ask.chain, Turn(*ask[:3]), asked, stage.now()))
+        stage.links.append(Link(ask.chain, self.turn, asked, stage.now()))
         stage.at_work[ask.chain] = stage.now()
         stage.most = max(stage.most, len(stage.at_work))
 
     async def run(self) -> None:
         await anyio.sleep(self.work.seconds)
 
-    def record(self) -> Any:
+    def record(self, ended_at: float) -> Any:
         stage, broken = self.stage, self.work.fate == "broken"
         del stage.at_work[self.chain]
         stage.free[self.chain] = stage.now()
@@ -103,7 +104,7 @@ class Stage:
     async def run(self) -> None:
         self.began = anyio.current_time()
         spec = SimpleNamespace(action=Instruction("do"), context=Context())
-        repairs = Repairs(spec, lambda history: (spec.action, spec.context), "Mine", several=False)
+        repairs = Repairs((spec, lambda history: (spec.action, spec.context)), strategy="Mine")
         pool, schedule = TurnPool(self.width, self.loop, pooled=self.mad.pooled), Watcher(self)
         plan = Scheduled(
             schedule, repairs, pool, loop_budget=self.loop, most=self.width, extra=self.mad.extra
