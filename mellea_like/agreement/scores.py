@@ -1,4 +1,4 @@
-"""A judge's scores beside people's labels: how well they rank, and where to put the bar."""
+"""Measure a judge that gives scores: how well they rank replies, and which threshold is best."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ScoreReport", "score_agreement"]
 
 FOLDS = 10
-"""How many parts of the rows take turns in testing the bar that the others set."""
+"""The number of parts of the rows. Each part tests the threshold that the other parts determine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class ScoreReport:
     """The result of `score_agreement`.
 
     Args:
-        scores: the score of each row, None if the judge gave none.
-        ranking: how likely a row that people passed has a higher score than one that they failed,
-            ties counting half (the area under the ROC curve). 0.5 is chance; None if all labels are
-            the same.
-        threshold: the lowest score to pass with the best trade-off: the sum of the shares of wrong
-            passes and wrong failures is least (Youden 1950). None if all labels are the same.
-        decisions: the decisions with such a threshold on rows that had no part in setting it
-            (10-fold cross-validation), so they aren't flattered by the choice.
+        scores: the score of each row; None if the judge gave none.
+        ranking: the chance that a row that people passed has a higher score than one that they
+            failed. A tie counts as half. (This is the area under the ROC curve.) Random scores
+            give 0.5. None if all labels are the same.
+        threshold: the lowest score that should pass, so that the shares of wrong passes and of
+            wrong failures have the smallest sum (Youden 1950). None if all labels are the same.
+        decisions: the decisions on rows that did not help to choose the threshold (10-fold
+            cross-validation), so the choice doesn't flatter them.
         usage: the cost of the scores.
-        why_undecided: why the first row without a score has none; None without such.
+        why_undecided: why the first row without a score has none; None if all rows have one.
     """
 
     scores: tuple[float | None, ...]
@@ -53,7 +53,7 @@ class ScoreReport:
 
     @property
     def undecided(self) -> int:
-        """The number of rows without a score. They are in none of the numbers."""
+        """The number of rows without a score. The other numbers leave them out."""
         return self.scores.count(None)
 
 
@@ -70,8 +70,8 @@ async def score_agreement(
 
     Args:
         labelled: the replies with their labels.
-        score: the scorer, such as `judge_score` makes; an async function of a `Candidate` that
-            returns the score and a reason.
+        score: the scorer, such as one that `judge_score` makes. It is an async function of a
+            `Candidate` that returns the score and a reason.
         confidence: the probability that an interval contains the true number, between 0 and 1.
         budget: the limit on what all scores may cost.
         concurrency: how many replies are scored at a time.

@@ -1,4 +1,4 @@
-"""A reply that exists already, as an action: a draw of it checks it, and asks no model."""
+"""A reply that already exists, as an action. Sampling it asks no model; the draw only checks it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ __all__ = ["GivenReply", "ReplyLike", "as_reply"]
 T = TypeVar("T")
 
 ReplyLike: TypeAlias = "str | Message | Generation | Mapping[str, Any]"
-"""A reply: its text, an assistant's message, or a chat completion or its message as a dictionary.
+"""A reply: its text, an assistant's message, or a chat completion (or its message) as a
+dictionary.
 
-An object that has ``model_dump()``, such as an SDK's completion, will do, too.
+An object with ``model_dump()``, such as an SDK's completion, is also accepted.
 """
 
 
 class GivenReply(Generic[T]):
-    """An action whose reply exists already.
+    """An action whose reply already exists.
 
     Args:
         reply: the reply.
-        action: the task that it answers, as for ``sample``; None if that is unknown. Judges see it,
-            it may have requirements, and it reads the reply.
+        action: the task that the reply answers, as for ``sample``; None if it is unknown. Judges
+            see the task, its requirements apply, and it parses the reply.
 
     Raises:
         TypeError: the reply or the action is of the wrong type.
@@ -56,7 +57,7 @@ class GivenReply(Generic[T]):
         return context.messages if self.action is None else self.action.render(context)
 
     def parse(self, text: str) -> T:
-        """Read the reply as the task does."""
+        """Parse the reply as the task does."""
         return cast("T", text) if self.action is None else self.action.parse(text)
 
 

@@ -1,4 +1,4 @@
-"""Replacements for a call's actions, requirements and errors, which a record only describes."""
+"""Stand-ins for a call's actions, requirements and errors, which a record can only describe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, ValidatorAnswer
 
 MOST_CAUSES = 5
-"""How many causes of an error are written down."""
+"""The most causes of an error that are recorded."""
 
 _OF_BACKENDS = ("status", "retryable", "retry_after")
 
@@ -64,7 +64,7 @@ class RecordedError(MelleaError):
 
     Args:
         message: the error's message.
-        type: the error's type: its name, with its module unless it is Python's own.
+        type: the name of the error's type, with its module unless it is built in.
     """
 
     def __init__(self, message: str = "", *, type: str = "RecordedError") -> None:  # noqa: A002 (the record's word)
@@ -73,13 +73,13 @@ class RecordedError(MelleaError):
 
 
 def recorded_requirement(name: str, description: str, weight: float) -> Requirement:
-    """Return a requirement in place of one in a record."""
+    """Return a stand-in for a requirement of a record."""
     return Requirement(description, _Unknown(name), name=name, weight=weight, inline=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Unknown:
-    """The validator of a recorded requirement, which can't be called."""
+    """The validator of a recorded requirement. It can't be called."""
 
     name: str
 
@@ -92,9 +92,10 @@ class _Unknown:
 def picklable(
     slices: Sequence[Slice],
 ) -> tuple[tuple[Slice, ...], list[tuple[BaseException, BaseException]]]:
-    """Return slices whose actions, requirements and errors pickle; then errors with their causes.
+    """Return slices that can be pickled, and pairs of an error and its cause.
 
-    Pickle leaves an exception's cause out.
+    Actions, requirements and errors that can't be pickled are replaced. Pickle leaves out an
+    exception's cause.
     """
     known: dict[int, Any] = {}
     causes: list[tuple[BaseException, BaseException]] = []
@@ -135,7 +136,7 @@ def _pickles(thing: object) -> bool:
         again = pickle.loads(pickle.dumps(thing))  # noqa: S301 (just written)
     except Exception:  # noqa: BLE001 (a user's class may raise anything)
         return False
-    # An exception may come back with another message, because its class gets its message again.
+    # Unpickling may change an exception's message, because its class is called with it again.
     return not isinstance(thing, BaseException) or error_text(again) == error_text(thing)
 
 
@@ -185,6 +186,6 @@ def _made(name: str, message: str, written: Mapping[str, Any]) -> Exception | No
             said = {field: written[field] for field in _OF_BACKENDS if field in written}
             return found(message, **said)
         error = found(message)
-    except TypeError:  # It takes more than a message.
+    except TypeError:  # The class takes more than a message.
         return None
     return error if str(error) == message else None
