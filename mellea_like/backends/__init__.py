@@ -1,6 +1,6 @@
-"""Models that generate. The parts of a larger backend have modules with its name in front.
+"""Models that generate. A larger backend's parts are in modules that begin with its name.
 
-A backend that needs an extra is imported when first named.
+A backend that needs an extra is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ __all__ = [
 
 keep_installed(
     __all__,
-    LlamaCppBackend="xllamacpp openai httpx2",  # It speaks to its server through the SDK.
+    LlamaCppBackend="xllamacpp openai httpx2",  # It talks to its server through the SDK.
     MCPSamplingBackend="mcp mcp_types",
     OpenAIBackend="openai httpx2",
     PydanticAIBackend="pydantic_ai",
