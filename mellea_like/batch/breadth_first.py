@@ -1,7 +1,7 @@
-"""Items that wait for their next draw, and going on with what a journal has of one.
+"""Items that wait for their next draw, and how they continue from a journal.
 
-A call of one subsample is a fold over its slices, since `repair` is pure. So an item can be left
-after any draw, and gone on with from the records of its slices.
+A call with one lane depends only on its records, because `repair` is pure. So an item can be left
+after any draw, and continued later from the records of its draws.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ if TYPE_CHECKING:
 __all__ = ["Waiting", "WaitingItem", "earlier_draws", "why_not_in_rounds"]
 
 BLOCK = 64
-"""How many waiting items are read from a journal together."""
+"""The number of waiting items that are read from a journal together."""
 
 KEPT = 4096
-"""How many waiting items keep their calls, some 3 KB each; those of others are made again."""
+"""The number of waiting items whose calls stay in memory, about 3 KB each. Others are made
+again.
+"""
 
 _WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
 def why_not_in_rounds(settings: Settings) -> str | None:
-    """Explain why a call can't be left and continued between its draws; None if it can."""
+    """Explain why a call can't be paused between its draws; None if it can."""
     return why_not_together(features_of(settings) | {"rounds": "order='breadth'"})
 
 
 class WaitingItem(NamedTuple):
-    """An item that waits for its next draw: its attempt, its slices so far, and its last job."""
+    """An item that waits for its next draw: its attempt, its records so far, and its last job."""
 
     id: int
     digest: str
@@ -52,11 +54,12 @@ class WaitingItem(NamedTuple):
 
 
 def earlier_draws(stored: StoredItem, format: Any, *, several: bool = False) -> WaitingItem:
-    """Return an unfinished item as one that waits: what is to be drawn again is left out.
+    """Return an unfinished item as a waiting one, without the draws that must be made again.
 
-    That is what was cancelled, had a permanent error or passed at the end (for its result was not
-    kept, and without it one pass is no draw of ``several``); and all, where words are missing that
-    a repair or a selection could need.
+    These are draws that were cancelled, had a permanent error, or passed at the end. (The result
+    of such a pass was not stored, and unless it is one of ``several``, the item isn't finished
+    without it.) All draws must be made again if texts are missing that a repair or a selection
+    might need.
     """
     rows = standing(stored.slices)
     if any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS):
@@ -74,7 +77,7 @@ def earlier_draws(stored: StoredItem, format: Any, *, several: bool = False) -> 
         or (slices[-1].outcome in _TO_GO_ON and slices[-1].may_continue)
     ):
         slices.pop()
-    # Where the attempt has rows that are left out, those drawn instead are another attempt's.
+    # If rows of the attempt are left out, their replacements belong to a new attempt.
     kept = {id(body) for _, body in rows[: len(slices)]}
     void = any(n == stored.attempts and id(body) not in kept for n, body in stored.slices)
     attempt = stored.attempts + (void or not slices)
@@ -82,7 +85,7 @@ def earlier_draws(stored: StoredItem, format: Any, *, several: bool = False) -> 
 
 
 class Waiting:
-    """The items that wait for their next draw: in memory, many also or only in the journal."""
+    """The items that wait for their next draw, in memory or, if there are many, in the journal."""
 
     def __init__(
         self, journal: OpenJournal | None, earlier: Callable[[StoredItem], WaitingItem]
@@ -95,7 +98,7 @@ class Waiting:
         self._looked_up = -1
 
     def add(self, item: WaitingItem, then: Callable[[JournalError | None], object]) -> None:
-        """Have an item wait; ``then`` is called when it is kept, on the disk or in memory."""
+        """Let an item wait; ``then`` is called when it is stored on the disk or in memory."""
         self.count += 1
         room = len(self._here) < KEPT
         if self._journal is None:
@@ -109,12 +112,12 @@ class Waiting:
             self._journal.pause(item.id, item.attempt, item.slices, then)
 
     def begin_round(self) -> None:
-        """Begin to look at all items once more."""
+        """Start going through all items once more."""
         self._looked_up = -1
         self._block.clear()
 
     async def find(self, item_id: int, draws: int) -> WaitingItem | None:
-        """Return an item if it waits and has so many draws; to be asked in the order of items."""
+        """Return an item if it waits and has a number of draws. Ask for items in their order."""
         item = self._here.get(item_id)
         if item is None and self._journal is not None:
             if item_id > self._looked_up:

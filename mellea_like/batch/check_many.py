@@ -1,4 +1,4 @@
-"""`check_many`: many replies that exist already, checked several at a time."""
+"""`check_many`: check many replies that already exist, several at a time."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ def check_many(
     judge_options: Options | Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> BatchRun[Any, Any]:
-    """Check many replies, so many at a time; with a journal, a run can be resumed.
+    """Check many replies, several at a time. With a journal, a run can be resumed.
 
-    It is `sample_many` with replies that exist already: ``async with`` it, and iterate over the
-    items, whose ``result.best`` is the record of the check. An item whose requirements could not be
-    decided is ``"errored"``.
+    This is `sample_many` with replies that already exist. Enter it with ``async with``, and
+    iterate over the items; ``result.best`` is the record of a check. An item whose requirements
+    could not be decided is ``"errored"``.
 
     Args:
-        items: the replies, or anything that ``reply`` and ``action`` make replies and tasks of.
+        items: the replies, or anything from which ``reply`` and ``action`` get replies and tasks.
         requirements: see `mellea_like.checking.check`.
         concurrency: how many replies are checked at a time.
-        reply: returns the reply of an item; by default the item itself.
-        action: returns the task that an item's reply answers; None if that is unknown.
+        reply: a function that returns the reply of an item. By default, the item is the reply.
+        action: a function that returns the task that an item's reply answers; None if it is
+            unknown.
         format: see `mellea_like.checking.check`.
         judge: see `mellea_like.checking.check`.
         validate_all: see `mellea_like.checking.check`.
-        judge_options: how the judge generates, as for a strategy.
+        judge_options: options for the judge's requests, as for a strategy.
         **arguments: ``budget``, ``in_order``, ``fail_fast``, ``journal``, ``keep_errors`` and
             ``on_progress``, as for `sample_many`.
 
@@ -88,7 +89,7 @@ def _given(
     action: Callable[[Any], Asked | Action[Any]] | None,
     item: Any,
 ) -> GivenReply[Any]:
-    """Return an item as an action whose reply exists."""
+    """Return an item as an action whose reply already exists."""
     return GivenReply(
         item if reply is None else reply(item), None if action is None else action(item)
     )
