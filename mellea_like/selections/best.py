@@ -1,6 +1,4 @@
-"""The best of several draws: by a score, by similarity to the others, or by a judge's
-comparisons.
-"""
+"""The best of several draws: by score, by similarity to the others, or by comparisons."""
 
 from __future__ import annotations
 
