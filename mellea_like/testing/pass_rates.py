@@ -1,4 +1,4 @@
-"""A pytest plugin for tests that know chance: ``@pytest.mark.pass_rate(at_least=0.9)``.
+"""A pytest plugin for tests of random behaviour: ``@pytest.mark.pass_rate(at_least=0.9)``.
 
 ```python
 @pytest.mark.pass_rate(at_least=0.9, confidence=0.95, most=100)
@@ -7,14 +7,13 @@ async def test_extracts_the_total(draw):
     assert result.value.total == 41
 ```
 
-The body runs several times, until the answer is certain: the rate at which it passes is at least
-0.9, or it is below. The rule is `mellea_like.sequential.PassRateTest`, which accounts for bodies
-that are still running. It counts passes of the body, whatever that calls: a plain function (which
-runs in threads) or an async one, on asyncio or trio (the parameter of ``anyio_backend``, if the
-test has it).
+The body runs several times, until it is certain whether it passes at a rate of at least 0.9. The
+rule is `mellea_like.sequential.PassRateTest`, which accounts for bodies that are still running.
+The body may call anything. A plain function runs in threads; an async one runs on asyncio or trio
+(the parameter of ``anyio_backend``, if the test has it).
 
-Fixtures are set up once for all runs of a body, except for `draw`. Async fixtures belong to another
-event loop, so don't use them in async bodies.
+Except for `draw`, fixtures are set up once for all runs of a body. Async fixtures belong to
+another event loop, so don't use them in async bodies.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ T = TypeVar("T")
 
 PROPERTY = "pass_rate"
 LONGEST = 500
-"""Characters of a failing reply that are shown."""
+"""The most characters of a failing reply to show."""
 
 
 @dataclass
@@ -52,9 +51,9 @@ class Draw:
     """One run of a test's body.
 
     Attributes:
-        number: which run it is, from 0.
-        reply: the model's reply, if the body sets it: the first failing one is shown.
-        cost: the run's cost in any currency, if the body sets it; for ``--draws-budget``.
+        number: the number of the run, from 0.
+        reply: the model's reply, if the body sets it. The first failing one is shown.
+        cost: the run's cost in any currency, if the body sets it, for ``--draws-budget``.
     """
 
     number: int = 0
@@ -63,9 +62,9 @@ class Draw:
     _cache: Callable[[Any], Any] | None = None
 
     def cached(self, backend: T) -> T:
-        """Return the backend; with ``--cached FILE``, one that replays its replies from the file.
+        """Return the backend or, with ``--cached FILE``, one that replays replies from the file.
 
-        Each run has its own replies: the same ones again the next time.
+        Each run of the body has its own replies, which are the same the next time.
 
         Args:
             backend: a backend of this library.
@@ -100,7 +99,7 @@ class _Rule:
 
 @pytest.fixture
 def draw(request: pytest.FixtureRequest) -> Draw:
-    """The run of the body that is under way; another one in each run."""
+    """The current run of the body."""
     if request.node.get_closest_marker(PROPERTY) is None:
         pytest.fail("the fixture draw is for tests marked pass_rate", pytrace=False)
     return Draw()
@@ -140,7 +139,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark, and read the price."""
+    """Declare the mark, and read the price option."""
     price = config.getoption("--draws-price")
     if price is not None:
         from mellea_like.specification.upstream import read_price  # noqa: PLC0415
@@ -159,7 +158,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Run the body of a marked test as often as it takes, in place of running it once."""
+    """Run the body of a marked test as often as necessary, instead of once."""
     mark = pyfuncitem.get_closest_marker(PROPERTY)
     if mark is None:
         return (yield)
@@ -169,7 +168,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     body: Callable[..., Any] = pyfuncitem.obj
 
     def tried(**fixtures: Any) -> None:
-        # A plain function, so that no other plugin takes it for an async test.
+        # This is a plain function, so that no other plugin takes it for an async test.
         config = pyfuncitem.config
         cache = _cache_of(config, pyfuncitem.nodeid)
         price = config.stash.get(_PRICE, None)
@@ -191,7 +190,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def _rule_of(mark: pytest.Mark) -> _Rule | str:
-    """Read a mark; return a sentence if its arguments are wrong."""
+    """Read a mark; if its arguments are wrong, return a sentence that says so."""
     try:
         return _Rule(*mark.args, **mark.kwargs)
     except (TypeError, ValueError) as exc:
@@ -200,7 +199,7 @@ def _rule_of(mark: pytest.Mark) -> _Rule | str:
 
 @dataclass
 class _Purse:
-    """The budget of a process's marked tests, and their cost so far."""
+    """A process's budget for marked tests, and their cost so far."""
 
     most: float
     spent: float = 0.0
@@ -212,7 +211,7 @@ _CACHES = pytest.StashKey[dict[int, Any]]()
 
 
 def _cache_of(config: pytest.Config, test: str) -> Callable[[int, Any], Any] | None:
-    """Return the function that gives a run of a test its cached backend; None without a cache."""
+    """Return the function that caches a backend for a run of a test; None without a cache."""
     path = config.getoption("--cached")
     if path is None:
         return None
@@ -248,7 +247,7 @@ def _purse_of(config: pytest.Config) -> _Purse:
 
 @dataclass
 class _Trial:
-    """A marked test at work."""
+    """A marked test while it runs."""
 
     body: Callable[..., Any]
     fixtures: Mapping[str, Any]
@@ -257,7 +256,7 @@ class _Trial:
     price: Any = None
     cache: Callable[[int, Any], Any] | None = None
     failures: dict[int, tuple[str, object]] = field(default_factory=dict[int, tuple[str, object]])
-    """Why runs failed, and their replies, by their numbers."""
+    """The reasons and replies of failed runs, by their numbers."""
     raised: BaseException | None = None
 
     def __post_init__(self) -> None:
@@ -297,7 +296,7 @@ class _Trial:
                     except BaseException as exc:
                         if isinstance(exc, anyio.get_cancelled_exc_class()):
                             raise
-                        self.raised = self.raised or exc  # Raised outside of the task group.
+                        self.raised = self.raised or exc  # It is raised outside the task group.
                         tasks.cancel_scope.cancel()
                         return
                     self.test.end(number, passed)
@@ -341,7 +340,7 @@ class _Trial:
         return True
 
     def _spend(self, cost: float) -> None:
-        """Count the cost that a run names, and that of all tokens since the last one ended."""
+        """Count the cost that a run reports, and that of all tokens since the last one ended."""
         if self.price is not None:
             tokens = self.price.cost(self.meter.usage)
             cost += tokens - self.tokens_cost
@@ -394,7 +393,7 @@ class _Trial:
 
 
 def _records(reporter: Any) -> list[dict[str, Any]]:
-    """Return the outcomes of all marked tests, also those of other processes."""
+    """Return the outcomes of all marked tests, including other processes'."""
     reports = [report for some in reporter.stats.values() for report in some]
     found = [
         json.loads(value)

@@ -289,9 +289,7 @@ def _usage(slices: Sequence[Row]) -> dict[str, int]:
     usage = {name: sum(row[3 + at] for row in slices) for at, name in enumerate(USAGE)}
     for *_, body in slices:
         if any(f'"{name}":' in body for name in USAGE_DETAILS):
-            written = json.loads(body).get(
-                "usage", {}
-            )  # A reply's value may also have such a key.
+            written = json.loads(body).get("usage", {})  # A reply's value may also have such a key.
             for name in USAGE_DETAILS:
                 if n := written.get(name):
                     usage[name] = usage.get(name, 0) + n
