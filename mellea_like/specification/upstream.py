@@ -273,9 +273,7 @@ class PythonUpstream(_Upstream):
     can_judge: bool = True
 
     def find(self, place: str) -> Any:
-        """Import the backend, or a function that makes it. Errors name the place of this
-        section.
-        """
+        """Import the backend, or a function that makes it; errors name the place of the section."""
         if self.backend is None:
             msg = f"{place}backend is missing: write backend: package.module:name"
             raise ValueError(msg)

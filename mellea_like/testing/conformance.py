@@ -120,12 +120,16 @@ async def check_backend(
     |---|---|
     | shape | it has an async ``generate``; ``can_judge`` is a bool, ``model`` a str or None |
     | reply | ``generate`` returns a `Generation` whose text is a str |
-    | meter | the request is counted on its meter, which agrees with the generation's usage; cancelled at any moment, it is counted if it was sent, or else reported as not sent |
+    | meter | the request is on its meter, which agrees with the generation's usage; a cancelled \
+request is counted if it was sent, or else reported as not sent |
     | again | it can answer a second time, two requests at once, and again after ``aclose`` |
     | usage | two requests on one meter cost the sum of both |
-    | cancellation | cancelled at any moment, it stops in time, leaves nothing behind, and lets the cancellation through |
-    | stream | the pieces add up to the text, and the last item is the generation; it can be left early |
-    | parts | texts in parts, images, sounds, files and tool calls in a conversation are answered, or refused with a `BackendError` that isn't retryable |
+    | cancellation | cancelled at any moment, it stops in time, leaves nothing behind, and lets \
+the cancellation through |
+    | stream | the pieces add up to the text, and the last item is the generation; it can be left \
+early |
+    | parts | texts in parts, images, sounds, files and tool calls in a conversation are \
+answered, or refused with a `BackendError` that isn't retryable |
     | tools | the same for requests with tools; a reply calls only these |
     | errors | a failing request raises a `BackendError` |
 
