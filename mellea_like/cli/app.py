@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.signals import SignalHandler
 
-# The options of each command. Their module also has its HELP, EPILOG and run().
+# The options of each command. The module of the options also has HELP, EPILOG and run().
 COMMANDS = {
     "sample": (
         "sample.command.SampleOptions",
@@ -58,7 +58,7 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """All commands. The help that lists them imports none of them."""
+    """All commands. Listing them in the help imports none of them."""
 
     listing = False
 
@@ -77,7 +77,7 @@ class Commands(TyperGroup):
 
 
 def listed(name: str) -> TyperCommand:
-    """Make a command's entry in the list of all."""
+    """Make a command's entry in the list of commands."""
     return TyperCommand(name, help=COMMANDS[name][1], rich_markup_mode="rich")
 
 
@@ -102,7 +102,7 @@ def command(name: str) -> Any:
 
 
 def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
-    """Run the command; its options are imported without the rest of it."""
+    """Run the command. Its options can be imported without the rest of it."""
     try:
         from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
     except ModuleNotFoundError as exc:
@@ -112,7 +112,7 @@ def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
 
 
 REPORTED = ("anyio", "trio", "pydantic", "openai", "httpx2", "starlette", "uvicorn", "ray")
-"""Packages whose versions belong in a bug report."""
+"""The packages whose versions belong in a bug report."""
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 (typer's signature)

@@ -1,4 +1,4 @@
-"""Writing to terminals, pipes and files. A model's text must not control the terminal."""
+"""Write to terminals, pipes and files, without letting a model's text control the terminal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mellea_like.cli.exit_codes import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Control characters other than tab and newline, DEL and C1, line separators that terminals take for
-# anything, marks that turn the direction of writing, and halves of characters.
+# Control characters except tab and newline, DEL and C1, line separators that terminals interpret
+# differently, marks of writing direction, and lone surrogates.
 UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -41,7 +41,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def ready_streams() -> None:
-    """Prepare the streams: no character and no closed stream makes writing fail."""
+    """Prepare the streams so that no character and no closed stream makes writing fail."""
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (open to the end)
     for stream in (sys.stdout, sys.stderr):
@@ -50,7 +50,7 @@ def ready_streams() -> None:
 
 
 def write(text: str, stream: TextIO) -> None:
-    """Write to a stream, and ignore that its reader has gone."""
+    """Write to a stream; ignore that its reader has gone."""
     try:
         stream.write(text)
         stream.flush()
@@ -76,7 +76,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def silence(stream: TextIO) -> None:
-    """Discard all further output to a stream, also Python's last flush at exit."""
+    """Discard all further output to a stream, including Python's last flush at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -40,13 +40,13 @@ OPTIONS = {
     "checks": "--check",
     "input": "INPUT",
 }
-"""Options for parts of a run that have other names in the library."""
+"""The options for parts of a run's identity that have other names in the library."""
 
 LOOK_EVERY = 0.25
-"""Seconds between checks whether the servers can be reached."""
+"""The seconds between checks whether the servers can be reached."""
 
 GIVE_UP_AFTER = 4.0
-"""Seconds of an outage after which a server that has never answered isn't waited for."""
+"""The seconds of an outage after which a server that has never answered is given up."""
 
 
 class View(Protocol):
@@ -81,7 +81,7 @@ async def row_results(
     settings: Mapping[str, Any],
     view: View,
 ) -> AsyncGenerator[Results]:
-    """Sample all rows of a source, with backends that are open."""
+    """Sample all rows of a source with open backends."""
     outages: list[str] = []
     async with task_scope() as tasks:
         with anyio.CancelScope() as scope:
@@ -99,7 +99,7 @@ async def row_results(
                 order=options.order,
                 journal=_journal(options, backends),
                 unique=options.similarity,
-                keep_errors=False,  # A backend's error isn't about the row.
+                keep_errors=False,  # A backend's error isn't the row's fault.
                 on_progress=view.update,
                 settings=settings,
             ) as results:
@@ -155,7 +155,7 @@ def _journal(options: BatchOptions, backends: Backends) -> Journal | None:
 
 
 def with_options(error: Exception) -> Exception:
-    """Name the options in which the run differs from the one in its journal."""
+    """Name the options in which a run differs from the run in its journal."""
     if not isinstance(error, JournalError) or not error.differences:
         return error
     from mellea_like.batch.unique import UNIQUE  # noqa: PLC0415 (few runs need it)
@@ -178,6 +178,6 @@ def with_options(error: Exception) -> Exception:
 
 def _of_selection(told: Difference) -> str:
     part = told.name.rpartition(".")[2]
-    if part not in {"by", "k", "n"}:  # Its values are Python's.
+    if part not in {"by", "k", "n"}:  # Its values are Python objects.
         return "--select is not the same"
     return str(told._replace(name="--n" if part == "n" else "--select"))
