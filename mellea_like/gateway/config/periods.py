@@ -1,4 +1,4 @@
-"""The periods that a key's budget may be for: hours, days, weeks and months of UTC."""
+"""The periods of keys' budgets: hours, days, weeks and months in UTC."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Period: TypeAlias = Literal["hour", "day", "week", "month"]
 
 
 def end_of_period(now: float, period: Period) -> float:
-    """Return when the period that a time is in ends; both in seconds since 1970.
+    """Return the end of the period that contains a time, both in seconds since 1970.
 
     Days begin at midnight UTC, weeks on Mondays (ISO 8601), months on the first.
     """
