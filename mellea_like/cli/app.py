@@ -31,7 +31,7 @@ COMMANDS = {
     ),
     "check": (
         "check.CheckOptions",
-        "Check a file of replies that exist already, and draw nothing.",
+        "Check a file of replies that already exist, and draw nothing.",
     ),
     "judge-agreement": (
         "judge_agreement.JudgeAgreementOptions",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.slice import Slice
 
-HELP = """Check a file of replies that exist already, and draw nothing.
+HELP = """Check a file of replies that already exist, and draw nothing.
 
 FILE has one JSON object per line, or is a CSV, TSV or Parquet file. One field of each row is the\
  reply. A table counts what passed by requirement, and shows the first rows that did not.
