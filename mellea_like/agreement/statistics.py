@@ -138,11 +138,7 @@ def ranking(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
 
 
 def best_threshold(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
-    """Return the lowest score that should pass, chosen to maximize Youden's index J (1950).
-
-    J gives wrong passes and wrong failures the same weight, each as a share of its class. The
-    threshold is halfway between two scores. The result is None if all labels are the same.
-    """
+    """Return the threshold with the highest Youden's index J (1950), halfway between two scores."""
     if len(set(labels)) < 2:  # noqa: PLR2004 (both labels)
         return None
     wrong, right, thresholds = _metrics().roc_curve(labels, scores, drop_intermediate=False)

@@ -52,11 +52,7 @@ module.main()
 
 POLL_SECONDS = 0.01
 CRASH_SECONDS = 5.0
-"""How long to wait for the process to end after its connection broke.
-
-The kernel closes a killed process's sockets before the process can be reaped. On a busy machine,
-its other threads may take more than a second to exit.
-"""
+"""How long a process may take to end after its connection broke, even on a busy machine."""
 
 STOP_SECONDS = 2.0
 """How long the child may take to end by itself before it is killed."""

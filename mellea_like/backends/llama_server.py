@@ -51,10 +51,7 @@ def serve(config: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Return when standard input has ended; exit when the process has a new parent.
-
-    The pipe alone is not enough, because other children of the parent may also hold it open.
-    """
+    """Return when standard input has ended; exit when the process has a new parent."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -39,9 +39,7 @@ CLOSE_SECONDS = 1.0
 """How long closing connections may take; then they are cut."""
 
 _suspended: WeakKeyDictionary[object, set[AsyncGenerator[None]]] = WeakKeyDictionary()
-"""Suspended generators by event loop. Trio would warn if one were garbage-collected before its
-loop ends.
-"""
+"""Suspended generators by event loop; trio warns if one is collected before its loop ends."""
 
 
 class LoopClient(Generic[T]):

@@ -59,10 +59,7 @@ def help_sentences() -> tuple[str, ...]:
 
 
 def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
-    """Return the sentences of help pages that are plain English.
-
-    Sentences with code, symbols, references or lists in them are left out.
-    """
+    """Return the sentences of help pages that are plain English."""
     found: dict[str, None] = {}
     for page in pages:
         for paragraph in page.split("\n\n"):

@@ -149,10 +149,7 @@ def generation_of(result: object, usage: Usage) -> Generation:
 
 
 def error_of(exc: Exception) -> BackendError:
-    """Translate the exception of a failed sampling request.
-
-    None is retryable, because a retry would show a person the same prompt again.
-    """
+    """Translate the exception of a failed sampling request; none is retried."""
     kind: type[BackendError] = BackendUnavailable
     match exc:
         case ValidationError():

@@ -362,11 +362,7 @@ class OpenAIBackend:
         sending: Sending,
         ends: float,
     ) -> tuple[Any, OutputTool | None]:
-        """Send a request, and send it again if the server refuses how it asks.
-
-        This is about the way to ask for typed output, and about a temperature that only this
-        library wants. Return the response and, if the reply is a tool's arguments, that tool.
-        """
+        """Send a request, again if the server refuses an output mode or our own temperature."""
         wanted = insisted(request.options)
         prefers = wanted is not request.options
         if prefers and model in self._refuse_temperature:

@@ -55,11 +55,7 @@ SHORTEST_SECRET = 4
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Read how long a server asks clients to wait.
-
-    It may be in ``Retry-After``, in seconds or as a date (RFC 9110, section 10.2.3), or in
-    OpenAI's ``retry-after-ms``.
-    """
+    """Read a wait from ``Retry-After`` (seconds or a date) or ``retry-after-ms``."""
     seconds = _seconds(headers.get("retry-after-ms", ""), 0.001)
     if seconds is None:
         given = headers.get("retry-after", "")
@@ -90,11 +86,7 @@ def _until(text: str, now: datetime) -> float | None:
 
 
 class Translator:
-    """Translates errors to this library's errors, without keys.
-
-    The errors have no cause: the SDK's exceptions hold the request with its headers, and their
-    text is the server's, which may echo the key. Their useful part is in the message.
-    """
+    """Translates errors, without a cause, because the SDK's errors hold the key."""
 
     def __init__(
         self,

@@ -23,10 +23,7 @@ HEAD = 1000
 
 
 class EventDecoder:
-    """Splits a body into the data of its server-sent events.
-
-    The format: https://html.spec.whatwg.org/multipage/server-sent-events.html
-    """
+    """Splits a body into the data of its server-sent events, as HTML's standard defines them."""
 
     __slots__ = ("_after_cr", "_data", "_failed", "_left", "_line", "_max_event", "_most", "head")
 

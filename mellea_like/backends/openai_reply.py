@@ -124,10 +124,7 @@ class Gathered(ABC):
         arguments: str,
         further: Mapping[str, Any] | None = None,
     ) -> str:
-        """Take a piece of a tool call. The first piece has its id and name, all have arguments.
-
-        Return the piece of the text, because the output tool's arguments are the reply's text.
-        """
+        """Take a piece of a tool call, and return it as text if it belongs to the output tool."""
         self._count(len(name) + len(arguments))
         call = self._call_of(index, id_, name)
         if further is not None:

@@ -38,11 +38,7 @@ def responses_body(
     official: bool,
     output: Demand | None = None,
 ) -> dict[str, Any]:
-    """Write the fields of a request to the Responses API.
-
-    The response is not stored on the server unless ``extra`` says so. The API has no seed, so a
-    seed is ignored.
-    """
+    """Write the fields of a request to the Responses API, which has no seed and stores nothing."""
     if options.stop:
         msg = "the Responses API has no stop texts: leave the option stop out, or use api='chat'"
         raise InvalidRequest(msg)

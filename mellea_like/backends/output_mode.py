@@ -56,9 +56,7 @@ OutputMode = Literal["auto", "json_schema", "tool", "json_object", "prompt"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 MAX_SCHEMA = 32_000
-"""The most characters of a schema in a prompt, about 8,000 tokens. A longer one loses its
-descriptions.
-"""
+"""The most characters of a schema in a prompt; a longer one loses its descriptions."""
 
 TOOL_SERVERS = ("api.anthropic.com", "api.deepseek.com")
 """Servers that accept a tool but not a schema.

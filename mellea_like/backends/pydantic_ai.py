@@ -241,11 +241,7 @@ async def _tell_when_sent(request: Any) -> None:  # noqa: RUF029 (httpx awaits i
 
 
 class _OpenModel:
-    """A model used by one event loop, with its provider's client open.
-
-    Attributes:
-        tells: whether the provider's client tells when a request has been sent.
-    """
+    """A model of one event loop; ``tells`` means that its client tells when a request is sent."""
 
     def __init__(self, model: Model) -> None:
         self._model = model

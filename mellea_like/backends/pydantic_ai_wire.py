@@ -343,10 +343,7 @@ def _arguments(given: Any) -> str:
 
 
 class Translator:
-    """Translates errors to this library's errors, without the provider's key.
-
-    They have no cause, because a provider's exceptions hold the request with its headers.
-    """
+    """Translates errors, without a cause, because that would hold the request's key."""
 
     def __init__(self, model: Model, timeout: float | None, total: float | None) -> None:
         self._model = model.model_id

@@ -413,10 +413,7 @@ class BatchRun(Generic[T, I]):
     def _finish(
         self, outcome: ItemResult[Any], before: Usage = _NOTHING, *, kept: bool = False
     ) -> None:
-        """Count an item and hand it out, in one synchronous step.
-
-        Its cost ``before`` has already been counted. ``kept`` tells whether the journal has it.
-        """
+        """Count an item and hand it out, in one synchronous step."""
         del kept
         self._count(outcome, before)
         self._finished[outcome.id] = outcome

@@ -30,9 +30,7 @@ BLOCK = 64
 """The number of waiting items that are read from a journal together."""
 
 KEPT = 4096
-"""The number of waiting items whose calls stay in memory, about 3 KB each. Others are made
-again.
-"""
+"""The number of waiting items whose calls stay in memory, about 3 KB each."""
 
 _WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)

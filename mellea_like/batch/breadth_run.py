@@ -38,11 +38,7 @@ MANY = 100
 
 
 class BreadthRun(BatchRun[T, I]):
-    """The results of a batch with ``order="breadth"``.
-
-    An item waits between its draws, and is taken from the source again in each round. If results
-    come in order, they wait for the last round, in the journal if it keeps them or else in memory.
-    """
+    """The results of a batch with ``order="breadth"``, which takes items again each round."""
 
     def __init__(self, work: Work, items: object, *, ordered: bool, **given: Any) -> None:
         if isinstance(items, Iterator | AsyncIterator):

@@ -147,11 +147,7 @@ class Paused(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a batch does with each item; the fields are arguments of `sample_many`.
-
-    ``given`` has the arguments of ``sample``, and ``example`` is a call with them. ``draws`` is
-    the number of draws after which an item pauses.
-    """
+    """The arguments of `sample_many`, and of each item's ``sample``."""
 
     strategy: BaseSamplingStrategy
     requirements: Sequence[Requirement | str]
@@ -310,11 +306,7 @@ def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[
 
 
 class ItemRecorder:
-    """Writes the draws of an item into the journal as they end.
-
-    ``abort`` ends the batch if the journal has failed; ``usage`` is the cost of the item's draws
-    so far.
-    """
+    """Writes the draws of an item into the journal as they end."""
 
     def __init__(
         self, journal: OpenJournal, job: Job, format: Any, abort: Callable[[JournalError], None]

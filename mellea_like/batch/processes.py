@@ -49,11 +49,7 @@ COMMAND = (
 
 
 class Gone(NamedTuple):
-    """A child has ended.
-
-    Attributes:
-        code: its exit code; negative for the signal that ended it.
-    """
+    """A child has ended, with its exit code (negative for a signal)."""
 
     code: int
 
@@ -65,13 +61,7 @@ class Gone(NamedTuple):
 
 
 class Processes:
-    """Runs parts of a run in one process each. Enter it, then iterate over messages.
-
-    Args:
-        function: an importable async function of a part and a `Sender`.
-        parts: the part of each process, picklable.
-        printed: called with each line that a child prints.
-    """
+    """Runs parts of a run in one process each. Enter it, then iterate over messages."""
 
     def __init__(
         self,

@@ -23,15 +23,7 @@ END: Final = object()
 
 
 class Source:
-    """The items of a batch.
-
-    Args:
-        items: the iterable or async iterable.
-        failed: called with the source's exception. No further item comes.
-
-    Raises:
-        TypeError: ``items`` isn't a source of items.
-    """
+    """The items of a batch; ``failed`` is called with the source's exception."""
 
     def __init__(self, items: object, failed: Callable[[Exception], None]) -> None:
         if isinstance(items, str | bytes | bytearray):
@@ -48,11 +40,7 @@ class Source:
     async def go_through(
         self, take: Callable[[Callable[[], Awaitable[Any]]], Awaitable[None]]
     ) -> None:
-        """Iterate over the items once; an iterator is closed in the end.
-
-        Args:
-            take: takes a function that returns the next item, or `END`.
-        """
+        """Iterate over the items once; an iterator is closed in the end."""
         items = _each(self._items)
         try:
             await take(partial(self._next, items))

@@ -61,14 +61,8 @@ class Index(Protocol):
 class UniqueReplies:
     """The replies that the items of a run have, or are about to have.
 
-    The first reply to pass the check reserves its text, and another item's similar reply fails. If
-    a reply doesn't win its call, its reservation is released. Draws of the same item may be
-    similar.
-
-    Args:
-        threshold: True, or 1.0, compares the values of a ``format`` by ``==``, or normalised
-            texts. A lower number is the Jaccard similarity from which texts count as similar.
-        format: the type of the values; None for texts.
+    The first reply to pass reserves its text until it loses its call. Another item's similar reply
+    fails.
     """
 
     def __init__(self, threshold: float = True, format: Any = None) -> None:  # noqa: FBT002 (a share, too)
@@ -142,11 +136,7 @@ class UniqueReplies:
             self._index.release(item, iteration)
 
     async def load(self, journal: OpenJournal) -> None:
-        """Reserve the replies that won earlier, then those of items that were interrupted.
-
-        If an item was interrupted several times, its last attempt counts. A reply that another
-        item has already reserved stays with that item.
-        """
+        """Reserve the replies that won earlier, then those of items that were interrupted."""
         killed: list[tuple[int, int, Hashable]] = []
         first = 0
         while found := await journal.lookup(first, BLOCK):
@@ -171,10 +161,7 @@ class UniqueReplies:
 
 
 class Sampling:
-    """Releases the text of each draw of an item that did not pass, in the step that records it.
-
-    ``outcome`` is the result of the item.
-    """
+    """Releases the text of each draw that did not pass, in the step that records it."""
 
     def __init__(
         self, replies: UniqueReplies, item: int, then: Callable[[Slice], None] | None
@@ -222,11 +209,7 @@ class _Exact:
 
 
 def normalised(text: str) -> str:
-    """Remove irrelevant differences from a text: case, spaces, and forms of letters.
-
-    The result is Unicode's compatibility form (NFKC), case-folded, with single spaces between
-    words.
-    """
+    """Return a text in Unicode's form NFKC, case-folded, with single spaces between words."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 

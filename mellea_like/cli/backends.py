@@ -43,10 +43,7 @@ LIMITS = ("price", "requests_per_minute", "tokens_per_minute")
 
 
 class Backends:
-    """The backend and the judge. As much as possible is checked before they are opened.
-
-    While it is open, the models, the budget and the strategy are known.
-    """
+    """The backend and the judge. As much as possible is checked before they are opened."""
 
     def __init__(
         self,
@@ -93,11 +90,7 @@ class Backends:
 
     @property
     def reply_type(self) -> type[Any] | None:
-        """The type that passes ``--schema`` to servers; None if it is only part of the prompt.
-
-        It is None without a schema, for a backend without structured output, and for schemas with
-        references.
-        """
+        """The type that passes ``--schema`` to servers; None if it is only part of the prompt."""
         schema = self._options.spec.json_schema
         if schema is None or self.kind == "markov" or '"$ref"' in json.dumps(schema):
             return None

@@ -61,10 +61,7 @@ def add_command(
     run: Callable[[T, SignalHandler], int],
     **settings: Any,
 ) -> None:
-    """Add a command that takes its options as an object of a dataclass.
-
-    The command's class may put the values of more fields into the context's meta.
-    """
+    """Add a command that takes its options as an object of a dataclass."""
     names, hints = option_names(options), get_type_hints(options)
     # A dataclass begins with its inherited fields, but the help may begin with others.
     panels: tuple[str | None, ...] = getattr(options, "panels", ())

@@ -19,9 +19,7 @@ __all__ = ["REPLIES", "STANDARD", "field_of", "opened", "rows_of"]
 
 STANDARD = "-"
 REPLIES = ("reply", "output", "response", "completion", "answer", "text")
-"""The fields that may hold the reply, unless ``--reply`` names one. The first that exists
-counts.
-"""
+"""The fields that may hold the reply, in order, unless ``--reply`` names one."""
 
 
 @contextlib.contextmanager

@@ -32,11 +32,7 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class SignalHandler:
-    """Handles the signals that end a command.
-
-    ``last_words`` returns the last message; ``at_once`` is called before a second signal ends the
-    process.
-    """
+    """Handles the signals that end a command; a second one ends it at once."""
 
     def __init__(self) -> None:
         self.last_words: Callable[[], str] = lambda: "Interrupted."

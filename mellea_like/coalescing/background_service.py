@@ -25,12 +25,9 @@ __all__ = ["BackgroundService"]
 class BackgroundService(ABC):
     """An async context manager with a task group that does the work of its callers.
 
-    Leaving the block drains it: everything that was accepted is served, without a time limit. Call
-    `drain` before to set a limit, or call `abort`. An exception or a cancellation in the block
-    aborts. In any case, everyone who waits gets a result or an error before the block is left.
-
-    It belongs to the event loop in which it was entered. Other threads must call it through
-    ``anyio.from_thread.run`` and ``run_sync``; otherwise the call raises `RuntimeError`.
+    Leaving the block serves everything that was accepted. An exception in the block aborts. Either
+    way, everyone who waits gets a result or an error first. Other threads must use
+    ``anyio.from_thread``.
     """
 
     def __init__(self) -> None:
@@ -79,8 +76,8 @@ class BackgroundService(ABC):
         """Accept nothing more, serve everything that was accepted, and settle all callers.
 
         Args:
-            deadline: the time limit, on ``anyio.current_time``'s clock. Submissions not served by
-                then get a `ShutdownError`. None for no limit.
+            deadline: the time on ``anyio.current_time``'s clock after which the rest get a
+                `ShutdownError`. None for no limit.
 
         Raises:
             RuntimeError: the call comes from its own work, which would wait for itself, or from

@@ -428,10 +428,7 @@ def repair_text(problems: Iterable[str]) -> str:
 
 
 def said_below(messages: Iterable[Message], text: str) -> tuple[Message, ...]:
-    """Append text to the last message of a conversation.
-
-    After a tool's message, which must not change, the text becomes a new message of the user.
-    """
+    """Append text to the last message of a conversation, or as a new one after a tool's message."""
     *earlier, last = messages
     if last.role == "tool":
         return (*earlier, last, Message("user", text))

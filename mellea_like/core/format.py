@@ -126,10 +126,7 @@ def strip_fence(text: str) -> str:
 
 
 def parse_json(format: Any, text: str) -> Any:
-    """Read a text, with or without a Markdown fence around it, as JSON of a type.
-
-    A ``ValueError`` names the wrong fields, or a key that one object has twice.
-    """
+    """Read a text, with or without a Markdown fence around it, as JSON of a type."""
     whole = strip_fence(text)
     value = _validated(adapter_of(format).validate_json, whole)
     refuse_repeated_keys(whole)
@@ -379,10 +376,7 @@ def refuse_repeated_keys(text: str) -> None:
 
 
 def _as_many_colons(text: str) -> bool:
-    """Tell whether JSON has the same number of colons after parsing, so that no key was lost.
-
-    An escaped colon makes the numbers differ, too.
-    """
+    """Tell whether JSON has as many colons after parsing, so that certainly no key was lost."""
     from pydantic_core import from_json, to_json  # noqa: PLC0415
 
     try:

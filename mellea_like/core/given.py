@@ -28,17 +28,7 @@ An object with ``model_dump()``, such as an SDK's completion, is also accepted.
 
 
 class GivenReply(Generic[T]):
-    """An action whose reply already exists.
-
-    Args:
-        reply: the reply.
-        action: the task that the reply answers, as for ``sample``; None if it is unknown. Judges
-            see the task, its requirements apply, and it parses the reply.
-
-    Raises:
-        TypeError: the reply or the action is of the wrong type.
-        ValueError: a dictionary is neither a message nor a completion.
-    """
+    """An action whose reply already exists, perhaps with the ``action`` that it answers."""
 
     def __init__(self, reply: object, action: Asked | Action[T] | None = None) -> None:
         self.reply = as_reply(reply)
@@ -62,12 +52,7 @@ class GivenReply(Generic[T]):
 
 
 def as_reply(reply: object) -> Generation:
-    """Make a reply from an argument.
-
-    Raises:
-        TypeError: it isn't a reply.
-        ValueError: a dictionary is neither an assistant's message nor a completion.
-    """
+    """Make a reply from an argument."""
     if isinstance(reply, Generation):
         return reply
     if isinstance(reply, str):

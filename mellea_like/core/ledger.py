@@ -32,11 +32,10 @@ class LedgerRow(NamedTuple):
         requests: requests sent.
         input_tokens: tokens of prompts, as far as they are known.
         output_tokens: tokens of replies, as far as they are known.
-        wasted_tokens: all its tokens if it neither won nor had a say in who won; else
-            0. A draw that a selection gave a score or a vote, or had compared, was needed for its
-               decision; one that failed, came too late or was cancelled was not. ``Collect`` needs
-               the draws that it keeps. With ``"first"`` and ``"ordered"``, only the winner is not
-               wasted.
+        wasted_tokens: all its tokens, unless it won or helped to decide who won; otherwise 0. A
+            draw helped to decide if a selection gave it a score or a vote, or compared it. One that
+            failed, came too late or was cancelled did not. ``Collect`` needs the draws that it
+            keeps. With ``"first"`` and ``"ordered"``, only the winner is not wasted.
         unknown: requests whose cost the server did not report.
         saved_tokens: for a reply that was rejected while it was still arriving, an estimate of the
             tokens that were saved: the mean length of the call's complete replies, less the tokens

@@ -40,10 +40,7 @@ _FILES = {
     "xlsx": f"{_OFFICE}.spreadsheetml.sheet",
     "xml": "text/xml",
 }
-"""The types of files by the endings of their names.
-
-Python's ``mimetypes`` would read the system's files, which takes time and differs between systems.
-"""
+"""Types of files by ending; ``mimetypes`` would read the system's files, which differ."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z\d+.-]+:")
 """The beginning of a URL. A single letter before the colon is a Windows drive instead."""

@@ -73,24 +73,14 @@ def messages_in(entry: Any) -> list[dict[str, Any]]:
 
 
 def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
-    """Return all messages of the conversation at an index of a record's ``prompts``.
-
-    Raises:
-        ValueError: a conversation follows itself, or one after it.
-    """
+    """Return all messages of the conversation at an index of a record's ``prompts``."""
     return prompt_since(prompts, place, ())[1]
 
 
 def prompt_since(
     prompts: Sequence[Any], place: int, known: Container[int]
 ) -> tuple[int | None, list[Mapping[str, Any]]]:
-    """Return the nearest known conversation before this one, and the messages since then.
-
-    If none of the conversations before it is known, return None and all its messages.
-
-    Raises:
-        ValueError: a conversation follows itself, or one after it.
-    """
+    """Return the nearest known conversation before this one, and the messages since then."""
     parts: list[list[dict[str, Any]]] = []
     before: int | None = place
     while before is not None and (not parts or before not in known):
@@ -101,11 +91,7 @@ def prompt_since(
 
 
 def read_prompts(prompts: Sequence[Any]) -> list[tuple[Message, ...]]:
-    """Read the conversations of a record, in order.
-
-    Raises:
-        ValueError: a conversation follows itself, or one after it; or a message isn't one.
-    """
+    """Read the conversations of a record, in order."""
     read: list[tuple[Message, ...]] = []
     for place, entry in enumerate(prompts):
         earlier = read[_before(entry, place)] if isinstance(entry, dict) else ()

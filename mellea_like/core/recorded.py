@@ -28,12 +28,7 @@ _OF_BACKENDS = ("status", "retryable", "retry_after")
 
 @dataclass(frozen=True, slots=True)
 class RecordedAction:
-    """The description of an action in a record.
-
-    Args:
-        type: the action's class.
-        text: its text.
-    """
+    """The description of an action in a record: its class and its text."""
 
     type: str
     text: str
@@ -60,12 +55,7 @@ class RecordedAction:
 
 
 class RecordedError(MelleaError):
-    """An error of a type that a record can only name.
-
-    Args:
-        message: the error's message.
-        type: the name of the error's type, with its module unless it is built in.
-    """
+    """An error of a type that a record can only name."""
 
     def __init__(self, message: str = "", *, type: str = "RecordedError") -> None:  # noqa: A002 (the record's word)
         super().__init__(message)
@@ -92,11 +82,7 @@ class _Unknown:
 def picklable(
     slices: Sequence[Slice],
 ) -> tuple[tuple[Slice, ...], list[tuple[BaseException, BaseException]]]:
-    """Return slices that can be pickled, and pairs of an error and its cause.
-
-    Actions, requirements and errors that can't be pickled are replaced. Pickle leaves out an
-    exception's cause.
-    """
+    """Return slices that can be pickled, and each error with its cause, which pickle would lose."""
     known: dict[int, Any] = {}
     causes: list[tuple[BaseException, BaseException]] = []
 

@@ -189,10 +189,7 @@ def check_readable(reply: Generation, format: Any) -> None:
 
 
 def decision_to_dict(decision: Decision, *, words: bool = True) -> dict[str, Any]:
-    """Write a selection's decision as plain data, with or without the losing answers' words.
-
-    An answer that got votes is ``{"label", "votes", "draws"}``, as in `Decision`.
-    """
+    """Write a selection's decision as plain data, with or without the losing answers' words."""
     return {
         "kind": decision.kind,
         "winners": list(decision.winners),

@@ -20,10 +20,7 @@ scripts has more tokens per character than English.
 """
 
 TOKENS_PER_MESSAGE = 4
-"""The tokens that a chat template adds to each message.
-
-OpenAI's own adds three and the role's name ("How to count tokens with tiktoken", OpenAI Cookbook).
-"""
+"""The tokens that a chat template adds to each message ("How to count tokens with tiktoken")."""
 
 TOKENS_PER_IMAGE = 765
 """A picture of 1024 by 1024 pixels on GPT-4o: 85, and 170 for each of four tiles ("Images and
@@ -44,9 +41,7 @@ BYTES_PER_COMPRESSED_AUDIO_TOKEN = 1600
 """The bytes in a tenth of a second at 128 kbit/s, which is common for MP3 files."""
 
 BYTES_PER_PAGE = 65536
-"""The bytes of one page of a PDF, which models read as an image. This is an assumption, not a
-measurement.
-"""
+"""The bytes of a page of a PDF, which models read as an image: an assumption."""
 
 
 def estimate_input_tokens(request: Request) -> int:

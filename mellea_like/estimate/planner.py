@@ -139,10 +139,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Findings:
-    """Sums over the items of a run, and partial sums of items that may occur again.
-
-    Only items with a judged draw are in ``shown`` and in the sums after it.
-    """
+    """Sums over the items of a run with judged draws, and over those that may occur again."""
 
     prices: Prices | None
     kinds: dict[Hashable, _Item] = field(default_factory=dict["Hashable", _Item])

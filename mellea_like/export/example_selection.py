@@ -59,11 +59,7 @@ LeftOut: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A reply that was judged.
-
-    ``score`` is the score that the run's selection gave it, if any. ``met`` is the share of
-    requirements that it met, by weight. ``rank`` is its index among the winners, if it is one.
-    """
+    """A judged reply: its score, the share of requirements it met, its rank as a winner."""
 
     iteration: int
     depth: int

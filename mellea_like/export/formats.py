@@ -307,10 +307,7 @@ def _pair(prompt: Messages, chosen: Messages, rejected: Messages, format: Format
 
 
 def _for_templates(messages: Messages) -> Messages:
-    """Write messages for chat templates, with parsed arguments of calls and without names.
-
-    Only tools' messages keep their names, which templates need.
-    """
+    """Write messages for chat templates, with parsed arguments and only tools' names."""
     names: dict[object, str] = {}
     made: Messages = []
     for message in messages:

@@ -225,11 +225,7 @@ FORMATS = frozenset(
         "structured_outputs",
     }
 )
-"""Other servers' names for ``response_format``.
-
-They are refused unless a configuration forwards them, because the gateway checks replies against
-the format that it knows.
-"""
+"""Other servers' names for ``response_format``, against which the gateway can't check replies."""
 
 HOSTED = frozenset(
     {
@@ -253,9 +249,7 @@ HOSTED = frozenset(
         "web_search_preview",
     }
 )
-"""Names by which a tool asks for one that the server runs itself. (LiteLLM reads Google's this
-way.)
-"""
+"""Names by which a tool asks for one that the server runs itself."""
 
 MEDIA = frozenset(
     {
@@ -301,9 +295,7 @@ class FieldRules(NamedTuple):
     """The same for ``/v1/responses``, whose fields have no meaning in chat completions."""
     hosted_tools: Literal["drop", "refuse"] = "refuse"
     inside: FieldUse | None = None
-    """The rule for those inside a chat completion's messages, parts, calls and tools; None for
-    ``unknown``.
-    """
+    """The rule for fields inside messages, parts, calls and tools; None for ``unknown``."""
 
     @property
     def of_responses(self) -> FieldRules:
@@ -380,10 +372,7 @@ def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
 
 
 def why_kept_out(place: str, name: str) -> str:
-    """Return why an unknown field inside a request is refused under any configuration.
-
-    The place is ``tool``, ``part``, ``message`` or another one.
-    """
+    """Return why an unknown field inside a request is refused in any configuration."""
     plain = plain_name(name)
     if place == "tool" and plain in _HOSTED:
         return "hosted tools are not metered"

@@ -33,11 +33,7 @@ _shared_in: str | None = None
 
 
 def share_metrics(directory: str, worker: int) -> None:
-    """Share counters with the other workers from now on, so that each shows the sums of all.
-
-    Call it in a worker's process before it makes `Metrics`. A restarted worker continues the
-    counts of its predecessor.
-    """
+    """Share counters with the other workers; call it in a worker before it makes `Metrics`."""
     global _shared_in  # noqa: PLW0603 (prometheus_client keeps it for the process, too)
     _shared_in = os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
     values.ValueClass = cast("Any", values).MultiProcessValue(lambda: worker)

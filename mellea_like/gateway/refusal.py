@@ -101,11 +101,7 @@ def retry_after(wait: float) -> dict[str, str]:
 
 
 def budget_spent(shortage: Shortage | None = None) -> Refusal:
-    """Make the answer to a key whose budget has no room for a request.
-
-    Either the budget is spent, or the rest is too little for the request, or the request may take
-    more than the whole budget.
-    """
+    """Make the answer to a key whose budget has no room for a request."""
     message = "this key's budget is spent"
     if shortage is not None and shortage.spent < shortage.allowed:
         what = shortage.what.replace("_", " ")

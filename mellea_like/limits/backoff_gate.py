@@ -285,10 +285,7 @@ class BackoffGate:
         await anyio.sleep_until(self._timeline.on_loop(until))
 
     async def _wait_for_news(self, request: Request, patience: Patience) -> float:
-        """Wait until the next probe is due or one has ended, and return the seconds that it took.
-
-        If that would take too long, fail now.
-        """
+        """Wait until a probe is due or has ended, or fail now if that is too long."""
         now, breaker = self._timeline.now(), self._breaker
         wait, time_left, left = breaker.seconds_left(now), _time_left(request), patience.left
         # During a probe, the server may be healthy and just writing a long reply.
@@ -471,9 +468,7 @@ def _time_left(request: Request) -> float:
 
 _by_key: WeakValueDictionary[Hashable, BackoffGate] = WeakValueDictionary()
 _by_backend: dict[int, BackoffGate] = {}
-"""Gates by the ``id`` of their backend, because backends may be unhashable, or equal but
-distinct.
-"""
+"""Gates by the ``id`` of their backend, because backends may be unhashable or equal."""
 
 
 def gate_of(backend: Backend) -> BackoffGate:

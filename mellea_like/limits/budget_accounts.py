@@ -70,14 +70,7 @@ Limits: TypeAlias = tuple[float, float, float, float]
 
 
 class Amounts(NamedTuple):
-    """An amount of each thing that a budget counts.
-
-    Attributes:
-        requests: the number of requests.
-        input_tokens: tokens of prompts.
-        output_tokens: tokens of replies.
-        money: money, in the currency of the prices.
-    """
+    """An amount of each thing that a budget counts; money is in the currency of the prices."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -96,13 +89,8 @@ class Amounts(NamedTuple):
 class StoreSums(NamedTuple):
     """The sums of an account, either current or as the store last reported them.
 
-    Attributes:
-        spent: the amounts charged; money in the fractions in which it is counted.
-        reserved: the amounts reserved by owners that are alive.
-        unknown: the number of charged requests whose cost was unknown.
-        denied: the number of denied requests.
-        waiting: the number of this process's requests that wait.
-        age: the seconds since the first reservation; None before it.
+    Money is in the fractions in which it is counted. ``unknown`` counts charged requests without a
+    known cost, ``waiting`` this process's. ``age`` is in seconds since the first reservation.
     """
 
     spent: Amounts = Amounts()
@@ -114,13 +102,7 @@ class StoreSums(NamedTuple):
 
 
 class Denied(Exception):
-    """The amounts wanted from an account do not fit beside those already spent.
-
-    Args:
-        account: the account.
-        lacking: the field of `Amounts` that there is too little of.
-        spent: the amounts spent at that time.
-    """
+    """The amounts wanted from an account do not fit beside those already spent."""
 
     def __init__(self, account: object, lacking: str, spent: Amounts) -> None:
         super().__init__(lacking)

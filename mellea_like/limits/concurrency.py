@@ -22,16 +22,10 @@ DECREASE = 0.7
 """The share of the window that is left after a 429."""
 
 CUT_INTERVAL = 0.2
-"""The seconds in which several 429s count as one, because they answer requests sent before the
-cut.
-"""
+"""The seconds in which several 429s count as one: they answer requests sent before the cut."""
 
 GROWTH_PAUSE = 1.0
-"""The seconds without growth after a 5xx.
-
-The server is in trouble, but did not say that its load is the reason. Growth resumes by itself, so
-that a recovered server is used again at once.
-"""
+"""The seconds without growth after a 5xx, which may have another reason than load."""
 
 
 class ConcurrencyLimiter(QueuedLimit):

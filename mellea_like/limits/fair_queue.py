@@ -202,18 +202,13 @@ CHECKING = 2.0
 """The seconds for which a reply counts as being checked, unless its lane sends another request."""
 
 STEPS_TO_CANCEL = 2
-"""The event loop steps between a reply's passing its checks and the end of the other lanes'
-waits.
-"""
+"""The event loop steps between a reply's passing and the end of the other lanes' waits."""
 
 LONGEST_PAUSE = 120.0
 """The longest pause after a 429 in seconds, whatever it asks for."""
 
 UNNAMED_PAUSE = 0.2
-"""The pause in seconds after a 429 that names none.
-
-It is about a round trip, so requests under way can be answered.
-"""
+"""The pause in seconds after a 429 that names none: about a round trip."""
 
 TICK = 1e-6
 """Seconds that count as zero, so that a timer's rounding doesn't make a request wait again."""
@@ -312,10 +307,7 @@ class QueuedLimit(ABC):
 
     @abstractmethod
     def _delay(self, now: float, permit: QueuedPermit) -> float:
-        """Return the seconds until the head of the queue may go; 0 if it may go now.
-
-        ``math.inf`` means: not before a request ends or the limit changes.
-        """
+        """Return the seconds until the head may go; ``math.inf`` until a request ends."""
 
     async def _ask(self, permit: QueuedPermit) -> bool:  # noqa: ARG002
         """Find out when the head of the queue may go, unless known; tell whether it was unknown."""

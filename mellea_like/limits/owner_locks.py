@@ -77,11 +77,7 @@ class OwnerLocks:
 
 
 def owner_locks(path: Path) -> OwnerLocks:
-    """Return the locks of a store, opening the file if this process doesn't have it open.
-
-    Raises:
-        OSError: it can't be opened.
-    """
+    """Return the locks of a store, opening the file if this process doesn't have it open."""
     if sys.platform == "win32":  # pragma: no cover
         msg = "it needs Unix file locks, which Windows lacks: use WSL"
         raise OSError(None, msg)

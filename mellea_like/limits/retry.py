@@ -56,9 +56,7 @@ __all__ = [
 T = TypeVar("T")
 
 MOST_DOUBLINGS = 65
-"""The number of failures after which a wait no longer doubles. It has reached ``maximum`` long
-before.
-"""
+"""The number of failures after which a wait no longer doubles, long after ``maximum``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,11 +273,7 @@ async def try_again(
 
 
 def _hear(gate: BackoffGate, error: Exception, policy: Retry | None) -> None:
-    """Report a request's failure to the gate.
-
-    Only backends' errors count, because a function may ask several servers, and other errors don't
-    say which one failed.
-    """
+    """Report a backend's failure to the gate; other errors don't say which server failed."""
     if isinstance(error, BackendError):
         gate.heard(error, policy)
 

@@ -267,10 +267,7 @@ class OpenFile:
         return (False, NOTHING) if row is None else (row[0] is not None, _amounts(row[1:]))
 
     def reserved(self, name: str, *, dead: list[int] | None = None) -> Amounts:
-        """Return the amounts reserved by all owners, or, given ``dead``, by living ones.
-
-        Dead owners are appended to the list.
-        """
+        """Return what all owners have reserved or, with ``dead`` to collect others, living ones."""
         total = self.held.get(name, NOTHING)
         for owner, *row in self.db.execute(_OTHERS, (name, self.owner)).fetchall():
             if dead is not None and not self.locks.lives(owner):

@@ -79,11 +79,7 @@ class Turn(Protocol):
         ...
 
     def give_back(self) -> None:
-        """Put back what was taken, because the request was never sent.
-
-        Requests that came later keep the times that they were given, so amounts that they took
-        since then aren't put back.
-        """
+        """Put back what an unsent request took, except what later requests have used."""
         ...
 
 

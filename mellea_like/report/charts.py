@@ -152,10 +152,7 @@ SIDE = 44
 
 
 def coverage_chart(curve: Sequence[Coverage]) -> Html:
-    """Draw the measured and the extrapolated coverage by number of draws, with their intervals.
-
-    The axis of the draws is logarithmic.
-    """
+    """Draw the measured and the extrapolated coverage by number of draws, with their intervals."""
     measured = [p for p in curve if not p.extrapolated]
     beyond = [measured[-1], *(p for p in curve if p.extrapolated)]
     reach = math.log2(max(curve[-1].draws, 2))

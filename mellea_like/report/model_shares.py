@@ -129,10 +129,7 @@ def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -
 
 
 def share_rows(shares: Shares, currency: str | None = None) -> list[tuple[str, ...]]:
-    """Return each model's name, draws, passes and tokens and, given a currency, its cost.
-
-    The list is empty if there is only one model.
-    """
+    """Return each model's share of a run; nothing if there is only one model."""
     rows: list[tuple[str, ...]] = []
     order = sorted(shares.items(), key=lambda share: -1 if share[0][0] is None else share[0][0])
     for (stage, model), share in order if len(shares) > 1 else ():

@@ -39,9 +39,7 @@ PAUSE = 10.0
 """A gap of at least this many seconds is a pause. Shorter gaps count as work."""
 
 MOST_NAMES = 200
-"""The most requirements and kinds of errors that are counted by name; others are counted
-together.
-"""
+"""The most requirements and kinds of errors that are counted by name."""
 
 OTHERS = "(others)"
 
@@ -101,10 +99,7 @@ class Distribution:
 
 
 class Intervals:
-    """The total time that intervals cover, counting overlaps once.
-
-    Intervals less than a pause apart are merged, so that few are kept.
-    """
+    """The total time that intervals cover; those less than a pause apart are merged."""
 
     def __init__(self) -> None:
         self._starts: list[float] = []

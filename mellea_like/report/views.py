@@ -200,11 +200,7 @@ class TraceView:
 
     @property
     def models(self) -> list[str | None]:
-        """The model of each draw, from its reply.
-
-        Without a reply, it is the only model that replies of the same stage name, or else the one
-        that was asked.
-        """
+        """The model of each draw: its reply's, its stage's only one, or the one asked."""
         named: dict[int | None, set[str]] = {}
         for s in self.slices:
             if s.model is not None:
@@ -226,10 +222,7 @@ class TraceView:
 
     @cached_property
     def independent_draws(self) -> list[SliceView]:
-        """The judged draws with the same prompt and model as the first draw of their chain.
-
-        Repairs are left out, because their prompts differ.
-        """
+        """The judged draws with the same prompt and model as their chain's first; no repairs."""
         firsts = [s for s in self.slices if s.depth == 0]
         prompts = {s.prompt for s in firsts}
         models = {s.model for s in firsts} - {None}

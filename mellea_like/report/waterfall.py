@@ -26,9 +26,7 @@ _THINNEST = 0.6
 """The width of a draw that took no time, in per cent."""
 
 _ROOMY, _SLIM = 11, 4
-"""The least widths of a bar that has room for its number, or for its mark, on a phone, in per
-cent.
-"""
+"""The least widths, in per cent, of a bar with room for its number or its mark on a phone."""
 
 
 class _Paint(NamedTuple):

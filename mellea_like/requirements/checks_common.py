@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, StreamCheck, ValidationResult, Verdict
 
 LONG = 2**17
-"""The length of a reply whose check would block the event loop for 0.1 s; longer ones use a
-thread.
-"""
+"""The length of a reply whose check would block for 0.1 s; longer ones use a thread."""
 
 LONG_SECONDS = 10.0
 """The time limit for the check of a very long reply. A reply of 10 MiB takes less."""

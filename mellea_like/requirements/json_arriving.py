@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from mellea_like.requirements.checks_common import Look
 
 OTHERS_STEPS = 2_000
-"""The most keywords to check while a reply for someone else's schema arrives; they take about 20
-ms.
-"""
+"""The most keywords to check while a reply for someone else's schema arrives: some 20 ms."""
 
 DEEPEST = 16
 """The depth from which nested values are validated together with the value around them."""

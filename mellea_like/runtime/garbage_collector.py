@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["relaxed_gc"]
 
 OBJECTS = 50_000
-"""The number of new objects between two collections: about as many as a hundred pending calls
-have.
-"""
+"""The number of new objects between two collections: some hundred pending calls' worth."""
 
 _lock = threading.Lock()
 _active: list[int] = []

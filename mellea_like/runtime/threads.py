@@ -194,11 +194,7 @@ if hasattr(os, "register_at_fork"):
 
 
 async def run_in_thread(function: Callable[..., T], *args: object, name: str | None = None) -> T:
-    """Call a function that may block in a daemon thread and wait for its result.
-
-    ``name`` is the function's name in messages. If every thread runs an abandoned function,
-    `ThreadsExhausted` is raised.
-    """
+    """Call a function that may block in a daemon thread."""
     # If the wait is cancelled, a function that is already running is abandoned. It runs to its
     # end, holds its thread until then, and is counted and logged.
     level = _level.get()

@@ -160,10 +160,7 @@ def bug_of(slice_: Slice) -> Bug | None:
 
 
 def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
-    """Count the draws that errored because of a bug; 0 if its requirement was ever decided.
-
-    A reply that a selection could not judge had passed.
-    """
+    """Count the draws that errored because of a bug; 0 if its requirement was ever decided."""
     seen = 0
     for slice_ in slices:
         if slice_.passed:

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["BestOf", "Consensus", "Tournament", "word_overlap"]
 
 QUICK = 2000
-"""A bound on the number of texts times their total length: up to it, comparing takes at most 0.7
-ms.
-"""
+"""The number of texts times their total length up to which comparing takes at most 0.7 ms."""
 
 
 @dataclass(frozen=True, slots=True)

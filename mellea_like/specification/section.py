@@ -41,10 +41,7 @@ Name = Annotated[str, StringConstraints(min_length=1, strict=True, strip_whitesp
 
 
 class Section(BaseModel):
-    """A frozen section, in which unknown names are errors.
-
-    No error shows a value, because it might be a key.
-    """
+    """A frozen section, in which unknown names are errors that show no value, perhaps a key."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True

@@ -55,15 +55,7 @@ _GOES_BY = {
 
 @dataclass(frozen=True)
 class SelectionSpec:
-    """A selection read from an expression; `make` makes the real one.
-
-    Args:
-        kind: the word before the colon.
-        by: the part after the colon or, with ``collect``, after its number; empty if there is
-            none.
-        n: the number of replies that must pass or, with ``collect``, that are kept; None if it
-            isn't given.
-    """
+    """A selection read from an expression such as ``best:length``; `make` makes the real one."""
 
     kind: str
     by: str = ""

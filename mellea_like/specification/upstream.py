@@ -111,10 +111,7 @@ class _Upstream(Section):
         return bool(getattr(self, "can_judge", False))
 
     def make_limits(self, store: Store | None = None, name: str | None = None) -> list[Limit]:
-        """Make the limits of its requests, which all backends for it share.
-
-        With a store, limits of the same name in other processes share the rates.
-        """
+        """Make the limits of its requests, which processes share through a store."""
         limits: list[Limit] = []
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:
             limits.append(

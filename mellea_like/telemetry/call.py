@@ -166,16 +166,7 @@ class CallTelemetry:
         asked: Sequence[Message],
         money: tuple[float, str] | None,
     ) -> None:
-        """Record the outcome of the call on its span, and mark the winners' spans.
-
-        Args:
-            span: the call's span.
-            ending: how the call ended; None if its caller left.
-            slices: the records of its draws.
-            usage: its cost in tokens.
-            asked: the messages of the first prompt.
-            money: its cost in money, and the currency; None without prices.
-        """
+        """Record the outcome of the call on its span, and mark the winners' spans."""
         best = None if ending is None or not ending.success else ending.best_index
         winners: set[int] = set() if best is None else {slices[best].iteration}
         if best is not None and ending is not None and ending.decision is not None:

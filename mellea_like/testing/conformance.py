@@ -51,10 +51,7 @@ SHARES = (0.25, 0.5, 0.75)
 """The shares of a reply's duration after which a request is cancelled."""
 
 NOTICEABLE = 0.01
-"""The seconds after which a request must have been sent and counted.
-
-Before that, a reply may already be on its way, so that a cancellation can't stop it.
-"""
+"""The seconds after which a request must have been sent and counted."""
 
 RACES = 1
 """How many cancelled requests may be answered anyway, because the clock isn't exact."""
@@ -443,11 +440,7 @@ class _Check:
         *,
         again: bool = True,
     ) -> Generation | None:
-        """Send parts that a backend may refuse; return None if it does.
-
-        A retryable failure is tried ``again`` once, because a connection may break for other
-        reasons.
-        """
+        """Send parts that a backend may refuse, and return None if it does."""
         reply: Generation | None = None
         try:
             with anyio.move_on_after(self.timeout):

@@ -41,11 +41,7 @@ WITH_PARTS = 4
 """The first version that has a table of parts."""
 
 READ_VERSIONS = (2, 3, WITH_PARTS, FORMAT_VERSION)
-"""The versions that can be read.
-
-In version 2, slices had no rowid, and their JSON was complete. Before version 5, each conversation
-was written in full.
-"""
+"""The versions that can be read; before 5, each conversation was written in full."""
 
 TABLES = {
     "run": """CREATE TABLE run (
@@ -160,10 +156,7 @@ def is_there(path: Path) -> bool:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open the database without checking it.
-
-    The mode is ``"ro"`` or ``"rw"``; ``"ro&immutable=1"`` reads only the main file.
-    """
+    """Open the database without checking it; ``"ro&immutable=1"`` reads only the main file."""
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,

@@ -40,10 +40,7 @@ class Difference(NamedTuple):
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """Return the parts in which two identities differ, as specifically as possible.
-
-    Both are as read from JSON. A null counts as missing.
-    """
+    """Return the parts in which two identities differ; a null counts as missing."""
     found: list[Difference] = []
     for name in dict.fromkeys((*before, *now)):
         found += _of_part(name, before.get(name), now.get(name))

@@ -103,10 +103,7 @@ def identity_of(
 
 
 def digest_of(item: object, action: Action[Any] | None) -> str:
-    """Identify an item by a digest of it and one of its prompt, regardless of its position.
-
-    If its reply already exists, that is part of the prompt.
-    """
+    """Identify an item by digests of it and of its prompt, regardless of its position."""
     own: Json
     asked: Json
     try:

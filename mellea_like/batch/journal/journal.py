@@ -232,11 +232,7 @@ class OpenJournal:
         data: Any,
         known: Iterable[int] = (),
     ) -> None:
-        """Record that an item is being sampled, with its input row. Never waits.
-
-        A row's label can be left out. The attempt is either new, or a stored one that is resumed;
-        then the journal already has the iterations ``known``.
-        """
+        """Record that an item is being sampled, in a new attempt or a resumed one. Never waits."""
         self._usable()
         row, parts = input_row(data)
         label = label.encode("utf-8", "backslashreplace").decode()
@@ -260,10 +256,7 @@ class OpenJournal:
         outcome: SamplingResult[Any] | Exception,
         then: Callable[[JournalError | None], object],
     ) -> None:
-        """Record the result of an attempt. Never waits.
-
-        ``then`` is called when the result is on the disk, or with the error that prevented it.
-        """
+        """Record a result; ``then`` is called when it is on the disk or failed. Never waits."""
         self._usable()
         began, known, own = self._running.pop((item_id, attempt))
         took = anyio.current_time() - began

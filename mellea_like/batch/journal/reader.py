@@ -63,10 +63,7 @@ _SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iterati
 
 
 class StoredItem(NamedTuple):
-    """An item in a journal. A finished one has its record, in the form of `read_items`.
-
-    An unfinished one has its ``slices``: pairs of an attempt and a record, oldest first.
-    """
+    """An item in a journal: a finished one's record, or an unfinished one's ``slices``."""
 
     id: int
     digest: str
@@ -169,11 +166,7 @@ def read_items(
 
 
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
-    """Find the digests that several items of some journals share, with 8 bytes per item.
-
-    The returned function tells whether a digest is one of these. It is wrong only by chance
-    (2**-64 for each pair of items).
-    """
+    """Find the digests that several items of some journals share, with 8 bytes per item."""
     hashes = array("q")
     for path in paths:
         with opened(path, whole=False) as connection, journal_errors(path):
@@ -190,10 +183,7 @@ def read_block(
     *,
     parts: bool = True,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Read the digests and records of some items, as of one moment.
-
-    ``which`` has the first item's id, the id after the last one's, and the most items to read.
-    """
+    """Read the digests and records of some items, as of one moment."""
     with journal_errors(path), _snapshot(connection):
         rows = connection.execute(_ITEMS, which).fetchall()
         if not rows:

@@ -105,10 +105,7 @@ def input_row(data: object) -> tuple[str | None, dict[str, bytes]]:
 def slice_row(
     item: int, attempt: int, slice_: Slice, text: KeptText, own: str | None = None
 ) -> Row:
-    """Make the row of a draw. The text of the best draw is kept with the result.
-
-    The item's ``own`` text is in the item's row, and isn't written again.
-    """
+    """Make the row of a draw; the best draw's text is kept with the result."""
     body = slice_to_dict(slice_)
     iteration, usage = body.pop("iteration"), body["usage"]
     if text != "all":
@@ -222,10 +219,7 @@ def item_record(
     slices: Sequence[Row],
     data_of: Callable[[str], str] | None,
 ) -> dict[str, Any]:
-    """Assemble the record of an item; ``data_of`` returns the data of large parts.
-
-    A missing part raises `KeyError`, and a wrong one `ValueError`.
-    """
+    """Assemble the record of an item; ``data_of`` returns the data of large parts."""
     position, digest, label, written = item
     data = None if written is None else _read(written, data_of)
     record: dict[str, Any] = {

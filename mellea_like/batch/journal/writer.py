@@ -149,10 +149,7 @@ class JournalLock:
 
 
 class JournalFile:
-    """A journal that is open for writing, in threads: its lock and its connection.
-
-    ``last`` is the id of the last item that was begun in an earlier run, or -1.
-    """
+    """A journal that is open for writing, in threads: its lock and its connection."""
 
     def __init__(
         self, path: Path, identity: Mapping[str, Any], *, resume: bool, notes: Mapping[str, Any]

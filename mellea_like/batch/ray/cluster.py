@@ -50,10 +50,7 @@ def ray_module() -> Any:
 def check_room(
     actors: int, cpus: float, others: Mapping[str, float] | None = None, patience: float = 10.0
 ) -> None:
-    """Raise `NoRoom` if the running cluster lacks capacity, even after a moment.
-
-    ``others`` are further resources of an actor, such as GPUs.
-    """
+    """Raise `NoRoom` if the running cluster lacks capacity, even after a moment."""
     # Actors of a dataset that has just been read need a moment to leave.
     ray = ray_module()
     until = time.monotonic() + patience
@@ -171,10 +168,7 @@ class RayKeeper:
 
 
 def open_limit_actor(keeper: type[LimitKeeper], limit: ClusterLimit) -> Any:
-    """Create the limit's actor, or find the one that another dataset has created.
-
-    It lives on the driver's node as long as someone has its handle, and dies with the driver.
-    """
+    """Find the limit's actor on the driver's node, or create it."""
     ray = ray_module()
     strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
     here = ray.get_runtime_context().get_node_id()

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["sample_dataset"]
 
 SHARDS_AT_A_TIME = 3
-"""The number of shards that an actor works on, so that the next one fills up the end of the
-last.
-"""
+"""The number of shards that an actor works on, so that the next fills up the end of the last."""
 
 
 def sample_dataset(

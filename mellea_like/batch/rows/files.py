@@ -218,11 +218,7 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
 def row_writer(
     file: BinaryIO, format: RowFormat, columns: Mapping[str, str] | None = None
 ) -> RowWriter:
-    """Make a writer of results.
-
-    ``columns`` has the input's columns with their types (``string``, ``int64``, ``double`` or
-    ``bool``), which come before the result's. Without it, a column ``input`` has the rows as JSON.
-    """
+    """Make a writer of results after the input's typed ``columns``, or else its rows as JSON."""
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)
 

@@ -157,10 +157,7 @@ def of_results(names: Sequence[str]) -> bool:
 
 
 def input_of(row: Row, place: str) -> Row | None:
-    """Return the input row of a result; None if the result passed.
-
-    A row that isn't a result raises `BadRow`.
-    """
+    """Return the input row of a result; None if the result passed."""
     told: Mapping[str, Any] = row
     names = list(row)
     given: Any = row.get("input")

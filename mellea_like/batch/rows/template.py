@@ -22,11 +22,7 @@ ROW = "row"
 
 
 class RowTemplate:
-    """A Jinja template that sees a row's fields by name, and the whole row as ``row``.
-
-    It runs in Jinja's sandbox, and a row's values are never run as code. It can be pickled. A text
-    that isn't a template, or that is the same for every row, raises `ValueError`.
-    """
+    """A sandboxed Jinja template that sees a row's fields by name, and the whole row as ``row``."""
 
     def __init__(self, text: str) -> None:
         environment = SandboxedEnvironment(

@@ -31,10 +31,7 @@ class ReaderLeft(Exception):
 
 
 class Output:
-    """A file of results, or standard output.
-
-    A file is written under a temporary name, and renamed once it has results that must not be lost.
-    """
+    """Standard output, or a file that is renamed into place when it has results to keep."""
 
     def __init__(self, option: str, given: str, *, replace: bool, renew: bool = False) -> None:
         self.path = None if given == STANDARD else Path(os.path.realpath(given))
@@ -46,9 +43,7 @@ class Output:
         self._at_once = False
         self.rows = 0
         self.halves = 0
-        """The number of rows with unpaired surrogates, for which readers may refuse a whole
-        file.
-        """
+        """The number of rows with unpaired surrogates, for which readers may refuse a file."""
         if self.path is None or (self.path.exists() and not self.path.is_file()):
             if self.path is not None and self.path.is_dir():
                 msg = f"{option}: {given} is a directory: name a file"

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class PromptTemplate:
-    """The prompt of each row: a template filled in or, without a template, the row's own messages.
-
-    Checks may be templates too. The model isn't told about them, because they may contain the
-    right answer.
-    """
+    """The prompt of each row: a filled-in template or the row's own messages."""
 
     def __init__(
         self,

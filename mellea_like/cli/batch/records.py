@@ -25,16 +25,7 @@ if TYPE_CHECKING:
 
 
 class RowResult(NamedTuple):
-    """The results of a row.
-
-    Attributes:
-        line: the line of the row.
-        records: its results, each with whether it passes the filters.
-        replayed: whether it comes from the journal.
-        error: the error of its call as a sentence, or None.
-        key_refused: whether the error is a key that the server refuses.
-        place: its position among the rows of the file, if several processes share them.
-    """
+    """The results of a row; ``place`` is its position in the file if several processes share it."""
 
     line: int
     records: list[tuple[dict[str, Any], bool]]
@@ -91,10 +82,7 @@ class RowRecords:
 
 
 def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[str, Any]]:
-    """Write a row's result as one record, or as one for each reply that it collected.
-
-    If too few were collected, the last record says so. The first record has the whole cost.
-    """
+    """Write a row's result as one record, or as one for each reply that it collected."""
     whole = _record_of(item, as_value=as_value)
     result = item.result
     decision = None if result is None else result.decision

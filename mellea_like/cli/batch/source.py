@@ -131,10 +131,7 @@ class RowSource:
         return self._pipe() if self._piped else self
 
     def digest(self, earlier: str | None = None) -> str | None:
-        """Return a digest of the input, by which another run can tell whether it is the same.
-
-        If rows were only appended since an ``earlier`` run, the digest is that run's.
-        """
+        """Return a digest of the input; with appended rows, it is that of an ``earlier`` run."""
         if self.path is None or self._piped:
             return None
         grows = self._format is not RowFormat.PARQUET  # Parquet files can't be extended.

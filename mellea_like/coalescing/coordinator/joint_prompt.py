@@ -58,9 +58,7 @@ BATCH_OVERHEAD = 16
 """The tokens of a joint reply that belong to no task: brackets, and perhaps a fence."""
 
 TASK_OVERHEAD = 64
-"""The tokens that a joint reply needs for each task besides its answer: index, key, quotes,
-escapes.
-"""
+"""The tokens of a joint reply for each task besides its answer: index, key, quotes, escapes."""
 
 SYSTEM = """\
 You are given {n} tasks that have nothing to do with each other. Do each as if it were the only \

@@ -58,9 +58,7 @@ MOST_PROBLEMS = 20
 """The most reasons to report."""
 
 CALLERS_FAULT = frozenset({400, 413, 422})
-"""The statuses with which upstreams reject the request itself, such as a prompt that is too
-long.
-"""
+"""The statuses with which upstreams reject the request itself, such as for its length."""
 
 
 class Answer(ABC):

@@ -57,9 +57,7 @@ REMEMBERED = 4096
 """The number of tools' schemas to remember by digest, so that they needn't be tried again."""
 
 MEMORY = 2**30
-"""The bytes of address space of a process. Compiling a pattern can take more than the machine
-has.
-"""
+"""The bytes of address space of a process, because compiling a pattern can take any amount."""
 
 NICENESS = 10
 

@@ -18,11 +18,7 @@ __all__ = ["LastTry"]
 
 
 class LastTry(BackendWrapper):
-    """An upstream whose errors are final after a number of retries of a request.
-
-    A strategy waits longer for a server that answers 429, and then draws again. Behind a gateway,
-    that would multiply the load on an overloaded server, because clients also retry.
-    """
+    """An upstream whose errors are final after some retries, because clients retry, too."""
 
     def __init__(self, inner: Backend, retries: int) -> None:
         super().__init__(inner)

@@ -235,10 +235,7 @@ def _text_part(text: str, tokens: Sequence[dict[str, Any]] = ()) -> dict[str, An
 def _items(
     reply: Slice, status: str, asked: ResponsesRequest, shown: str | None
 ) -> list[dict[str, Any]]:
-    """Write a reply as the items of a response.
-
-    ``shown`` is the id of the message whose text has been sent; that message comes first.
-    """
+    """Write a reply as the items of a response, first the message ``shown`` that has been sent."""
     made, said = generated(reply), message_of(reply)
     items: list[dict[str, Any]] = []
     content: list[dict[str, Any]] = []

@@ -60,9 +60,7 @@ __all__ = ["AskedResponse", "ResponsesRequest", "read_response"]
 LOGPROBS = "message.output_text.logprobs"
 
 INCLUDED = (LOGPROBS, "reasoning.encrypted_content")
-"""Additions that a request may ask for. The reasoning of OpenAI's servers never passes through
-here.
-"""
+"""Additions that a request may ask for; OpenAI's reasoning never passes through here."""
 
 LABELS = ("safety_identifier", "prompt_cache_key", "user")
 """The texts of a request that its response repeats."""

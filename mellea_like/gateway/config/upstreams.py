@@ -85,14 +85,7 @@ Used: TypeAlias = "Sequence[_Held]"
 
 
 class OpenUpstreams:
-    """Upstreams that stay open while a configuration uses them. ``async with`` closes all.
-
-    Args:
-        backends: backends that replace upstreams; they stay open.
-        spent: called with the cost of each request.
-        log_errors: whether to log upstreams' errors in their own words.
-        store: the store that counts their limits, if other processes share them.
-    """
+    """Upstreams that stay open while a configuration uses them; replaced ones always stay open."""
 
     def __init__(
         self,

@@ -43,9 +43,7 @@ OTHERS = bytes(set(range(256)) - set(b"[]{},"))
 BRACKETS = bytes.maketrans(b"[]{}", b"()()")
 
 COME_BACK = 1.0
-"""The seconds until a refused caller may try again, because nobody knows when memory becomes
-free.
-"""
+"""The seconds until a refused caller may try again, because nobody knows when memory is free."""
 
 
 class BodyMemory:
@@ -93,10 +91,7 @@ class BodyShare:
 
 
 def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> int:
-    """Refuse a body that is too long, compressed or not JSON according to its headers.
-
-    Return its length, or 0 if the headers lack it.
-    """
+    """Return a body's length, or 0; refuse one that is too long, compressed or not JSON."""
     fields: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in ONCE and name in fields:

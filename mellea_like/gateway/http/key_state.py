@@ -40,14 +40,7 @@ ASKED_TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 class KeyStores(NamedTuple):
-    """The stores for the counts of keys.
-
-    Attributes:
-        spent: the store of spending.
-        rates: the store of rates.
-        together: the store in which all processes count a key's running requests; None if each
-            counts its own.
-    """
+    """The stores of keys' spending, rates and, if processes share their count, running requests."""
 
     spent: Store
     rates: Store

@@ -43,15 +43,10 @@ CUT_SECONDS = 2.0
 """How long requests may take to end after they are cut off."""
 
 STRANGERS = 2
-"""At most one in this many connections may be from an unknown owner.
-
-Beyond that, the oldest of them makes room for a new one. A caller with a key shows it at once.
-"""
+"""At most one in this many connections may be from a caller that has shown no key."""
 
 STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""Bytes that clients skip. If the caller has closed its connection, its system answers with a
-reset.
-"""
+"""Bytes that clients skip; a closed connection answers them with a reset."""
 
 PROBE_SECONDS = 0.02
 """The polling interval for that reset."""

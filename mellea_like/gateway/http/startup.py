@@ -27,30 +27,12 @@ logger = logging.getLogger("mellea_like.gateway")
 
 
 def read_ready_config(path: Path, **server: Any) -> GatewayConfig:
-    """Read a configuration, and find everything that would keep a gateway from starting with it.
-
-    Args:
-        path: the file.
-        **server: fields that override its section ``server``.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ConfigError: something is wrong. The message has a line for each mistake.
-    """
+    """Read a configuration, or raise a `ConfigError` with a line for each mistake."""
     return read_config(path, further=_problems_at_the_start, **server)
 
 
 async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: Any) -> None:
-    """Read a running gateway's configuration again. If it has mistakes, the old one stays in use.
-
-    Args:
-        gateway: the gateway.
-        path: the file.
-        tell: whether to log that the section ``server`` has changed.
-        **server: as for `read_ready_config`.
-    """
+    """Read a running gateway's configuration again; one with mistakes changes nothing."""
     before = gateway.serving.config
     try:
         config = await run_in_thread(partial(read_again, path, before, tell=tell, **server))
@@ -62,14 +44,7 @@ async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: A
 def read_again(
     path: Path, before: GatewayConfig, *, tell: bool = True, **server: Any
 ) -> GatewayConfig:
-    """Read the configuration that replaces another one.
-
-    The section ``server`` keeps its old values, because the address and the limits of connections
-    are fixed when the socket is opened. With ``tell``, a change of that section is logged.
-
-    Raises:
-        ConfigError: something is wrong, perhaps only together with the old section.
-    """
+    """Read the configuration that replaces another one, whose section ``server`` it keeps."""
 
     def further(parts: Parts) -> Iterator[Problem]:
         yield from _problems_at_the_start(parts._replace(server=before.server))

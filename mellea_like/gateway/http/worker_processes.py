@@ -100,17 +100,8 @@ class Supervisor:
     """Starts worker processes, replaces those that die, and ends all of them at a signal.
 
     SIGTERM and SIGINT stop the workers; a second one aborts their requests. SIGHUP makes them read
-    their configuration again, unless it comes because a terminal was closed.
-
-    Args:
-        count: the number of workers.
-        work: runs a worker's whole life in its own process. It takes the worker's number, from 1,
-            and its link, and returns the exit code.
-        stop_seconds: how long running requests may take to finish at a stop.
-        reload: called at SIGHUP. If it returns False, the workers keep their configuration.
-        on_ready: called when all workers are ready for the first time.
-        on_stop: called when a stop takes a while.
-        on_end: called with the number of a worker that has ended.
+    their configuration again, unless it comes because a terminal was closed. ``work`` runs a
+    worker's whole life, given its number from 1 and its link, and returns the exit code.
     """
 
     def __init__(
@@ -139,14 +130,7 @@ class Supervisor:
         self._code = 0
 
     def run(self, listening: socket.socket) -> int:
-        """Run the workers until they are stopped.
-
-        Args:
-            listening: the socket from which they accept connections; it is closed at a stop.
-
-        Returns:
-            The exit code: 0, or the code of a worker that ended before all were ready.
-        """
+        """Run the workers until they are stopped, and return the exit code."""
         self._listening = listening
         with _signals_as_bytes() as self._wakes, self._selector:
             self._selector.register(self._wakes[0], selectors.EVENT_READ)
