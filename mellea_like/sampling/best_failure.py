@@ -1,4 +1,4 @@
-"""Which failed slice came nearest to passing: pure decisions."""
+"""Which failed draw came nearest to passing: pure decisions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ __all__ = ["best_failure", "deepest_failure"]
 
 
 def best_failure(slices: Sequence[Slice]) -> int:
-    """Choose the slice that met most requirements, then by mean score, then by lowest id.
-
-    Args:
-        slices: failed slices, at least one.
-
-    Returns:
-        The position of the best.
-    """
+    """Choose the slice that met most requirements, then by mean score, then by lowest id."""
     merits = [failed.merit for failed in slices]
     most = max(merits)
     nearest = [i for i, its_merit in enumerate(merits) if its_merit == most]
@@ -28,14 +21,7 @@ def best_failure(slices: Sequence[Slice]) -> int:
 
 
 def deepest_failure(slices: Sequence[Slice]) -> int:
-    """Choose the deepest among the slices that came nearest, then the one with the lowest id.
-
-    Args:
-        slices: failed slices, at least one.
-
-    Returns:
-        The position of the best.
-    """
+    """Choose the deepest of the slices that came nearest, then the one with the lowest id."""
     return max(
         range(len(slices)),
         key=lambda i: (*slices[i].merit, slices[i].depth, -slices[i].iteration),
