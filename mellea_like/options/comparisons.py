@@ -1,4 +1,4 @@
-"""Comparisons: once the race is over, a judge says which of two draws is better."""
+"""Comparisons: after the race, a judge says which of two draws is better."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 __all__ = ["Comparisons"]
 
 NOT_FOUND = 404
-"""The HTTP status of an unknown model, or of a server that has no chat protocol there."""
+"""The HTTP status for an unknown model, or for a server without a chat protocol."""
 
 ALIKE, LONG = 3, 200
-"""So many replies of so many characters each are hardly ever equal by chance."""
+"""This many replies of this many characters are hardly ever equal by chance."""
 
 
 class Comparisons(Option):
-    """Takes a selection's steps, and asks a judge for the comparisons that it wants.
+    """Takes a selection's steps, and asks a judge for the comparisons that it needs.
 
-    The cost of comparisons is in no slice. A pair is even if its comparison went wrong. If the time
-    is up, a budget is spent, a plugin fails, or the judge's error is one that lasts (a wrong key),
-    the winner is chosen on the comparisons that there are.
+    The cost of comparisons is in no slice. A pair is even if its comparison failed. If the time is
+    up, a budget is spent, a plugin fails, or the judge has a permanent error, the comparisons made
+    so far decide.
     """
 
     def __init__(self, setup: Any) -> None:
@@ -72,7 +72,7 @@ class Comparisons(Option):
         self._scope: anyio.CancelScope | None = None
 
     async def settle(self) -> None:
-        """Compare what has passed."""
+        """Compare the draws that have passed."""
         selection = self._selection
         self._warn_if_all_are_alike()
         try:
@@ -101,7 +101,7 @@ class Comparisons(Option):
         """Compare, round after round."""
         selection, call = self._selection, self.call
         stopped = call.race.why
-        call.undecided = True  # Until all is compared.
+        call.undecided = True  # Until all pairs are compared.
         if call.race.late:
             self._halt(self._late())
         elif stopped is not None and stopped.error is not None:
@@ -120,7 +120,7 @@ class Comparisons(Option):
             )
 
     async def _compare(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Compare pairs at a time, and tell the selection of those that were compared."""
+        """Compare several pairs at a time, and give the selection the results."""
         self._asked = anyio.Event()
         async with anyio.create_task_group() as tasks:
             self._scope = tasks.cancel_scope
@@ -142,7 +142,7 @@ class Comparisons(Option):
                 self._selection.compared((a, b), (won[a, b] + 1 - won[b, a]) / 2)
 
     async def _all_ended(self, tasks: TaskGroup) -> None:
-        """Wait until all was asked; keep a native cancellation that comes meanwhile."""
+        """Wait until all pairs were asked about; keep a native cancellation that arrives before."""
         try:
             await self._asked.wait()
         except anyio.get_cancelled_exc_class() as exc:
@@ -163,7 +163,7 @@ class Comparisons(Option):
             self._left = type(cancellation)(*cancellation.args)
 
     async def _work(self, to_ask: Iterator[tuple[int, int]]) -> None:
-        """Ask as long as there is something to ask; the last to end says so."""
+        """Ask until nothing is left to ask; the last worker announces the end."""
         self._at_work += 1
         try:
             await self._ask(to_ask)
@@ -173,7 +173,7 @@ class Comparisons(Option):
                 self._asked.set()
 
     def _halt(self, why: Exception) -> None:
-        """Start no further comparison: this is why the call ends."""
+        """Start no further comparison, for a reason that ends the call."""
         if self._halted:
             return
         self._halted = True
@@ -190,7 +190,7 @@ class Comparisons(Option):
         return SamplingTimeout(f"sampling {self.call.id}: the time was up before all was compared")
 
     async def _ask(self, to_ask: Iterator[tuple[int, int]]) -> None:
-        """Ask the judge of pairs, each in one order; note what the first one won."""
+        """Ask the judge about pairs, each in one order, and note whether the first one won."""
         passed = self._selection.passed
         for a, b in to_ask:
             try:
@@ -204,10 +204,10 @@ class Comparisons(Option):
                 return
 
     def _failed(self, exc: BaseException) -> None:
-        """Note what a comparison raised; a cancellation that was asked for is raised again."""
+        """Note an error of a comparison; raise a requested cancellation again."""
         cancellation, error = split_cancellation(exc)
         if cancellation is not None:
-            # A task group would hand a group on inside another, and callers expect none.
+            # A task group would nest groups, and callers expect none.
             raise first_in(cancellation) from None
         if not isinstance(error, Exception):
             self.call.rule(Ruling(fatal=exc))
@@ -275,7 +275,7 @@ async def _take_steps(selection: SelectionState) -> None:
 
 
 def _permanent(error: Exception) -> bool:
-    """Tell whether every further comparison would fail likewise; a bad request is one pair's."""
+    """Tell whether every further comparison would fail as well."""
     if not isinstance(error, BackendError) or error.retryable:
         return False
     return not isinstance(error, InvalidRequest) or error.status == NOT_FOUND

@@ -1,4 +1,4 @@
-"""A selection object: several draws are to pass, and one of them wins, or some."""
+"""A selection object: several draws must pass, and one or some of them win."""
 
 from __future__ import annotations
 
@@ -31,13 +31,7 @@ __all__ = ["Selected", "begin_selection"]
 
 
 class Selected(Option):
-    """The state of a selection hears each draw; its score or key of a candidate is a check.
-
-    Args:
-        selection: the configuration.
-        state: its state in this call.
-        budgets: those of the call, in which a scorer's requests have to fit, too.
-    """
+    """A selection's state hears each draw; its score or key of a candidate is part of the check."""
 
     def __init__(
         self, selection: BaseSelection, state: SelectionState, budgets: Sequence[Budget]
@@ -88,7 +82,7 @@ class Selected(Option):
             BUDGETS.reset(within)
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Let the selection hear a draw; it may decide the call."""
+        """Give the selection a draw, which may decide the call."""
         mark = self._marks.pop(slice_.iteration, None)
         if mark is None and self._mark is not None and slice_.passed:
             mark = self._mark_again(slice_)
@@ -103,7 +97,7 @@ class Selected(Option):
         return self._mark(candidate)
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the selection's winner; if it has none, the answer in front."""
+        """Choose the selection's winner or, if it has none, the leading answer."""
         if facts.cancelled and not facts.won:
             return Choice(None, final=False)
         state, slices = self.state, facts.slices
@@ -119,7 +113,7 @@ class Selected(Option):
 
 
 def _decision(state: SelectionState, facts: Facts) -> Decision:
-    """Ask a selection among the slices that passed; if none has, explain that instead."""
+    """Ask a selection to decide among the slices that passed; if none has, explain that instead."""
     if state.passed:
         decision = state.decide()
     else:
@@ -151,7 +145,7 @@ def _decision(state: SelectionState, facts: Facts) -> Decision:
 def begin_selection(
     selection: BaseSelection, inputs: Any, settings: Any, turns: int
 ) -> SelectionState:
-    """Begin a selection; refuse what can't be, and log what is of no use."""
+    """Begin a selection; refuse impossible settings, and log useless ones."""
     name, state = type(selection).__name__, selection.begin(SelectionFacts(turns))
     if state.judge is not None or type(state).pairs is not SelectionState.pairs:
         _check_judge(name, inputs, settings, state.judge)
@@ -168,7 +162,7 @@ def begin_selection(
 
 
 def _check_judge(name: str, inputs: Any, settings: Any, own: Backend | None) -> None:
-    """Make sure, before the first draw, that a judge can compare them within the budgets."""
+    """Make sure, before the first draw, that a judge can compare draws within the budgets."""
     judge = inputs.judge if own is None else own
     if own is None and not can_judge(judge):
         msg = (

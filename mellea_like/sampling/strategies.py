@@ -101,7 +101,7 @@ def followed_up(
         *before, message = said_below(context.messages[:-1], text)
         context = Context(tuple(before))
     # The reply to an instruction or a message is its text, as the reply to this message is; a
-    # subclass of theirs may read it in another way.
+    # subclass may read it differently.
     plain = type(first) in {Instruction, Message}
     return message if plain else _FollowUp(message, first), context
 
