@@ -420,12 +420,12 @@ class Meter:
 
     @property
     def parts(self) -> tuple[Cost, ...]:
-        """The counted requests, tries, and calls made inside, in order."""
+        """The counted requests, tries and calls made inside, in order."""
         return tuple(self._requests or ())
 
     @property
     def started(self) -> bool:
-        """Whether the number of requests sent is known."""
+        """Whether it is known how many requests were sent."""
         return self._requests is not None
 
     @property
