@@ -370,7 +370,7 @@ class Instruction:
         repair: the problems of the last attempt, one a line.
 
     Raises:
-        TypeError: the description isn't a text, or the requirements are a lone one.
+        TypeError: the description isn't a text, or the requirements aren't a sequence.
     """
 
     description: str

@@ -262,9 +262,8 @@ class Budget:
         """Return how long requests are still admitted.
 
         Returns:
-            The seconds left in this budget or one around it, whichever are fewer. Before the first
-            request, these are all of them. None if there is no time limit. Call this in an event
-            loop.
+            The seconds left in this budget or in one around it, whichever are fewer; the whole
+            limit before the first request, and None without a limit. Call this in an event loop.
         """
         left = [left for b in self.chain if (left := b._own_seconds_left()) is not None]
         return min(left, default=None)

@@ -388,7 +388,7 @@ class _Turn(NamedTuple):
 
 
 def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | None]]) -> None:
-    """Take more, or put back what was taken when a bucket's total was this."""
+    """Take more from buckets or, given the total when something was taken, put that back."""
     with suppress(StoreError), store.writing() as file:  # If not, it refills anyway.
         now = store.now()
         for bucket, amount, at in changes:

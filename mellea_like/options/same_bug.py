@@ -30,7 +30,7 @@ class SameBug(Option):
         self._lanes = lanes
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Count the draws with this one's bug."""
+        """Count the draws with the same bug as this one."""
         if slice_.outcome is not _ERRORED or (bug := bug_of(slice_)) is None:
             return None
         times = times_seen(bug, self.call.slices)

@@ -279,7 +279,7 @@ class _File(_Part):
 
 
 def carried(part: Mapping[str, Any], extra: Mapping[str, Any] = NO_EXTRA) -> Part:
-    """Return a part in the form that messages have."""
+    """Return a part of a request as a message's part, or refuse it."""
     problem = ""
     try:
         read = part_from_dict(part)

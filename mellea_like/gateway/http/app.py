@@ -53,8 +53,8 @@ def make_app(
     """Make the gateway's application.
 
     Its lifespan opens and closes the upstreams. It runs on asyncio and trio, under any ASGI
-    server. `mellea_like.gateway.http.server` has one with the limits on connections that a gateway
-    needs.
+    server. The server in `mellea_like.gateway.http.server` also has the connection limits that a
+    gateway needs.
 
     Args:
         config: the configuration.
