@@ -81,10 +81,10 @@ class BaseSamplingStrategy:
         backend: the model that generates; a call may name another.
         loop_budget: the most attempts in each lane, one after another; at least 1.
         concurrency_budget: the number of lanes that run side by side, at least 1. Each call has
-            that many requests in flight, so the result comes sooner, but losing draws cost more,
-            and a provider's rate limit is reached sooner. If only the backend can fail a draw (no
-            requirement, plain text, no hook that decides on it, no schedule), one lane runs at a
-            time, because there is nothing to race.
+            that many requests in flight, so the result comes sooner, but more is spent on draws
+            that lose, and a provider's rate limit is reached sooner. If only the backend can fail
+            a draw (no requirement, plain text, no hook that decides on it, no schedule), one lane
+            runs at a time, because there is nothing to race.
         requirements: conditions for every call's draws, before the action's and the call's own.
         judge: decides requirements without a validator; by default the call's backend.
         plugins: hooks that run in every call of this strategy.
