@@ -39,8 +39,8 @@ class CallFacts(NamedTuple):
 class CallProgress(NamedTuple):
     """How far a call has come.
 
-    A chain is a sequence of draws in which each one repairs the one before. Each draw uses up a
-    turn.
+    A chain is a sequence of draws in which each one repairs the one before. Each draw takes an
+    attempt.
 
     Attributes:
         now: the seconds since the call began.
@@ -50,8 +50,8 @@ class CallProgress(NamedTuple):
         started: the number of draws that have begun.
         failed: the number of draws that were judged and failed.
         broken: the number of chains that a permanent error has ended.
-        turns: the number of turns left.
-        waiting: the number of chains that wait to continue with a repair. A chain without a turn
+        turns: the number of attempts left.
+        waiting: the number of chains that wait to continue with a repair. A chain without attempts
             has ended, and does not wait.
         passed: the number of draws that passed. It is 0 unless a selection wants several.
         wanted: how many more passing draws a selection may need; None if the first pass ends the
@@ -96,7 +96,7 @@ class SchedulePlan(ABC):
 
         The engine calls this when the call begins, whenever a draw has ended, and at
         ``look_again`` unless the most draws are already in flight. It never starts more draws than
-        there are turns.
+        there are attempts.
 
         Args:
             progress: how far the call has come.

@@ -128,7 +128,7 @@ class Consensus(BaseSelection):
     Args:
         similarity: a synchronous, symmetric function of two `Candidate` objects that returns a
             float, which is higher for more similar ones.
-        n: how many are to pass; a call with fewer turns compares those that do.
+        n: how many draws must pass; a call with fewer attempts compares those that do.
 
     Raises:
         TypeError: ``similarity`` is not callable, or is async.
@@ -212,7 +212,7 @@ class Tournament(BaseSelection):
 
     Args:
         judge: the backend that compares; None for the strategy's judge.
-        n: how many are to pass; a call with fewer turns compares those that do.
+        n: how many draws must pass; a call with fewer attempts compares those that do.
         criterion: what makes a reply better, in words.
         rounds: ``"knockout"`` compares n - 1 pairs, and the loser of a pair is out. ``"pivots"``
             compares each candidate with the first ``pivots`` candidates to pass, and counts wins.
