@@ -213,8 +213,8 @@ async def compare(
     """Try two variants on the same examples until it is clear which one passes more often.
 
     Both variants are tried side by side on each example. Examples count in the order in which they
-    started, so a slow one holds back those after it, and quick passes have no advantage. What is
-    still running when the answer is clear is cancelled.
+    started, so a slow one holds back those after it, and quick passes have no advantage. Runs that
+    are still under way when the answer is clear are cancelled.
 
     Args:
         first: the first variant (a model, a prompt, a strategy): an async function of an example
@@ -231,7 +231,7 @@ async def compare(
     Raises:
         TypeError: an argument is of the wrong type.
         ValueError: an argument is out of its range.
-        Exception: what a variant raised.
+        Exception: the error of a variant.
     """
     whole_number("concurrency", concurrency)
     test = PairedTest(confidence)

@@ -103,7 +103,7 @@ class OutputTool:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a request asks for, in one mode.
+    """The type that a request asks for, in one mode.
 
     Args:
         mode: the way to ask.

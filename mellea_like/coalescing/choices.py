@@ -235,7 +235,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
             self._one_by_one = True
             warn("the server of %r %s n=: choices are asked for one by one", self.inner, does)
 
-    # What a component has to say
+    # The hooks of `BackgroundService`
 
     async def _serve_the_rest(self) -> None:
         await self._until(lambda: not self._waves)

@@ -210,7 +210,7 @@ class TraceView:
 
     @property
     def fates(self) -> list[tuple[str, Usage]]:
-        """What each draw was used for, with its cost; then the same for comparisons."""
+        """The use and the cost of each draw; then the same for comparisons."""
         decision = self.decision
         special = dict.fromkeys(() if decision is None else decision.heard, "heard")
         special |= {s.iteration: "won" for s in self.winners}

@@ -19,7 +19,7 @@ SLACK = 1e-6
 
 
 class CallFacts(NamedTuple):
-    """What a schedule knows of a call when it begins.
+    """The facts about a call that a schedule gets at its start.
 
     Attributes:
         action: the task.
@@ -185,7 +185,7 @@ class BaseSchedule(ABC):
         """Begin a call.
 
         Args:
-            facts: what is known of the call.
+            facts: the known facts about the call.
 
         Returns:
             The state that makes this call's decisions. None if all lanes start at once and keep

@@ -79,7 +79,7 @@ class LatencyQuantiles:
 
         Args:
             seconds: the duration, at least 0 and finite.
-            key: what took so long.
+            key: the kind of work that took this long.
             censored: whether it would have been longer without a cancellation.
 
         Raises:
@@ -100,7 +100,7 @@ class LatencyQuantiles:
 
         Args:
             slice_: its record.
-            key: what took so long.
+            key: the kind of work that took this long.
             before: the part of its seconds that requests before a restart took, which have been
                 recorded already.
         """
@@ -252,7 +252,7 @@ class PassRates:
         """Take note of a draw.
 
         Args:
-            key: what was drawn.
+            key: the kind of draw.
             passed: whether it met its requirements.
         """
         counts = _now_used(self._known, key, _Counts)
@@ -263,7 +263,7 @@ class PassRates:
         """Record a draw, from its record. Only a draw that was judged counts.
 
         Args:
-            key: what was drawn.
+            key: the kind of draw.
             slice_: its record.
         """
         if slice_.outcome is Outcome.PASSED or slice_.outcome is Outcome.FAILED:
@@ -314,7 +314,7 @@ class MeanTokens:
         """Take note of a draw.
 
         Args:
-            key: what was drawn.
+            key: the kind of draw.
             usage: its tokens.
         """
         sums = _now_used(self._known, key, lambda: [0, 0, 0])

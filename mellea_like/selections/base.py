@@ -61,7 +61,7 @@ class Ordered:
 
 
 class SelectionFacts(NamedTuple):
-    """What a selection knows of a call when it begins.
+    """The facts about a call that a selection gets at its start.
 
     Attributes:
         turns: the most draws that the call may start.
@@ -217,7 +217,7 @@ class BaseSelection(ABC):
         """Begin a call.
 
         Args:
-            facts: what is known of the call.
+            facts: the known facts about the call.
 
         Returns:
             The state of the selection in this call.

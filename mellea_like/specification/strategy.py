@@ -366,7 +366,7 @@ class StrategySpec(Section):
         return self.loop, self.concurrency
 
     def make_schedule(self) -> BaseSchedule:
-        """Make the schedule. What it learns is shared by all calls that use it."""
+        """Make the schedule. All calls that use it share its knowledge."""
         return parse_schedule(self.schedule)
 
     def make_requirements(
