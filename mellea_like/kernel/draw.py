@@ -1,6 +1,6 @@
 """One draw: ask, read, check, and the record of it.
 
-This code runs most often: it avoids whatever costs more than a microsecond.
+This code runs most often, so it avoids anything that takes more than a microsecond.
 """
 
 from __future__ import annotations
@@ -58,11 +58,7 @@ _NO_USAGE = Usage()
 
 
 def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
-    """Derive the seed of one request from the call's.
-
-    Neighbouring draws get unrelated seeds (BLAKE2b of the three), so that servers whose generators
-    are weak for close seeds still draw independently.
-    """
+    """Derive a request's seed from the call's, so that close draws get unrelated ones."""
     from hashlib import blake2b  # noqa: PLC0415 (it loads OpenSSL)
 
     digest = blake2b(f"{seed}/{iteration}/{purpose}".encode(), digest_size=4).digest()
@@ -70,7 +66,7 @@ def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
 
 
 class Draw:
-    """A draw under way: everything that is known of it so far."""
+    """A draw under way: everything known about it so far."""
 
     # Class-level defaults: a draw sets a third of them.
     messages: tuple[Message, ...] = ()
@@ -86,7 +82,7 @@ class Draw:
     inside: Meter | None = None
     """The cost of calls inside tools, validators and scorers."""
     tried: Exception | None = None
-    """The error of its request before it was sent again."""
+    """The last error of its request before it was sent again."""
     outcome = _ERRORED
     error: BaseException | None = None
     reason = ""
@@ -100,7 +96,7 @@ class Draw:
         self.meta = RequestMeta(call.id, ask.iteration, ask.subsample, call.started, call.deadline)
 
     def run(self) -> Awaitable[None]:
-        """Run it; it raises a cancellation that was asked for, and what ends the whole call."""
+        """Run it; only a requested cancellation and errors that end the call are raised."""
         ITERATION.set(self.meta)
         around = self.call.around_draw
         return self.go() if around is None else self._surrounded(around)
@@ -150,10 +146,7 @@ class Draw:
         return error
 
     async def go(self) -> None:
-        """Ask, read and check: the innermost part, which options surround.
-
-        It raises a cancellation that was asked for, and what ends the whole call.
-        """
+        """Ask, read and check: the innermost part, which options wrap."""
         try:
             ask = self.ask
             spec, messages = ask.spec, self.parts.messages
@@ -178,11 +171,7 @@ class Draw:
             self._take(exc)
 
     def read(self, generation: Generation) -> Candidate:
-        """Make a candidate of a reply.
-
-        Raises:
-            NotAnAnswer: it isn't a whole answer, or doesn't parse.
-        """
+        """Make a candidate of a reply, or raise `NotAnAnswer`."""
         ask = self.ask
         spec = ask.spec
         self.generation = generation
@@ -214,7 +203,7 @@ class Draw:
         return Candidate(text, value, generation, seen, ask.action, self.rounds)
 
     def why_incomplete(self, reply: Generation) -> str:
-        """Explain why a reply is incomplete; empty for one that is whole, or is accepted."""
+        """Explain why a reply is incomplete; empty if it is whole or accepted."""
         if self.call.rules.accept_incomplete:
             return ""
         spec = self.ask.spec
@@ -224,10 +213,7 @@ class Draw:
         return why_incomplete(reply, tools=tools or spec.tools is not None)
 
     def check(self, candidate: Candidate) -> Awaitable[None] | None:
-        """Check a candidate; return the part that has to wait, if there is one.
-
-        It is the second half of a draw, also for a text that nobody drew.
-        """
+        """Check a candidate; return the part that has to wait, if there is one."""
         call, validation = self.call, self.parts.validation
         if call.checks:
             return self._checked(candidate)
@@ -249,7 +235,7 @@ class Draw:
     def conclude(
         self, requirements: tuple[Requirement, ...], verdicts: Sequence[ValidationResult]
     ) -> None:
-        """Take the outcome from the verdicts: an error outweighs a failure."""
+        """Derive the outcome from the verdicts; an error outweighs a failure."""
         self.requirements = requirements
         self.verdicts = tuple(verdicts)
         outcome = _PASSED
@@ -297,7 +283,7 @@ class Draw:
     # The record
 
     def record(self) -> Slice:
-        """Return the record of what is known now, when it has ended."""
+        """Return the record of everything known when the draw has ended."""
         self.tried = None  # Its traceback refers to this draw.
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
@@ -356,7 +342,7 @@ class Draw:
 def _split(
     meter: Meter, reply: Generation | None, asked: str | None
 ) -> tuple[Usage, list[tuple[str | None, Usage]]]:
-    """Return what the model that was asked last cost, and each that had been asked before it."""
+    """Return the cost of the model that was asked last, and of each one asked before it."""
     others = [pair for pair in meter.usage_by_model if pair[0] not in {None, asked}]
     own = sum((cost for model, cost in meter.usage_by_model if model in {None, asked}), _NO_USAGE)
     return (own if others else cost_of(meter, reply)), others

@@ -1,4 +1,4 @@
-"""Chains of repairs: what a chain asks next, given what has failed in it."""
+"""Chains of repairs: what a chain asks next, given its failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GOES_ON = Chain.GOES_ON
 
 @dataclass(slots=True)
 class Memory:
-    """The memory of a chain before its next draw: its question, and its failures."""
+    """A chain's state before its next draw: its question, and its failures."""
 
     action: Action[Any]
     context: Context
@@ -43,14 +43,7 @@ class Memory:
 
 
 class Repairs:
-    """Ask the same again, or what the strategy's ``repair`` makes of the failures.
-
-    Args:
-        spec: the call's inputs.
-        repair: the strategy's.
-        strategy: its name, for errors.
-        several: whether several draws have to pass, so that a chain continues after a pass.
-    """
+    """Ask the same again, or whatever the strategy's ``repair`` makes of the failures."""
 
     def __init__(self, spec: Any, repair: Any, strategy: str, *, several: bool) -> None:
         self._spec = spec
@@ -60,7 +53,7 @@ class Repairs:
         self._memory: dict[int, Memory] = {}
 
     def ask(self, iteration: int, subsample: int, depth: int, chain: int) -> Ask | None:
-        """Return what a chain asks at a turn; None if the turn is of no use to it."""
+        """Return what a chain asks at a turn; None if it has no use for the turn."""
         spec, memory = self._spec, self._memory.get(chain)
         if memory is None:
             return Ask(iteration, subsample, depth, chain, spec.action, spec.context, spec)
