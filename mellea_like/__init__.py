@@ -1,7 +1,7 @@
 """Concurrent rejection sampling: results from language models that meet stated requirements.
 
-The names here are those that most programs use; the rest is in the packages below. Everything is
-imported when it is first named.
+This package has the names that most programs use. The others are in its subpackages. Each name is
+imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

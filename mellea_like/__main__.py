@@ -11,11 +11,7 @@ import sys
 
 
 def main() -> int:
-    """Run the command line.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command line, and return the exit code."""
     ours = [
         number
         for number in (signal.SIGINT, signal.SIGTERM)

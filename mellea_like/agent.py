@@ -1,7 +1,7 @@
-"""Agents: the winner's tools run, and the model is asked again, until there is an answer.
+"""Agents: sample, run the tools that the winner calls, and sample again until there is an answer.
 
-It is made of what any program can use: `BaseSamplingStrategy.sample`, `SamplingResult.run_tools`
-and `SamplingResult.context`.
+Any program can do the same with `BaseSamplingStrategy.sample`, `SamplingResult.run_tools` and
+`SamplingResult.context`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ F = TypeVar("F")
 
 
 class AgentArguments(Arguments, total=False):
-    """Arguments of `run_agent`, those of ``sample`` among them; see there."""
+    """Arguments of `run_agent`, including those of ``sample``."""
 
     max_rounds: int
     on_error: Literal["tell", "raise"]
@@ -52,9 +52,9 @@ class AgentResult(Generic[T]):
     """All rounds of an agent, and its answer. It is true if it is a `success`.
 
     Args:
-        results: the result of each call of ``sample``, in order. Between two of them the tools ran
-            that the winner of the first one calls.
-        tools_usage: the cost of calls inside those tools.
+        results: the result of each call of ``sample``, in order. The tools that one winner calls
+            ran before the next call of ``sample``.
+        tools_usage: the cost of model calls that those tools made.
     """
 
     results: tuple[SamplingResult[T], ...]
@@ -62,7 +62,7 @@ class AgentResult(Generic[T]):
 
     @property
     def final(self) -> SamplingResult[T]:
-        """The last round's result: the answer's, or the one in which no draw passed."""
+        """The last round's result: the answer, or a round in which no draw passed."""
         return self.results[-1]
 
     @property
@@ -75,7 +75,7 @@ class AgentResult(Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """The answer's parsed value, which may be None; None too without an answer."""
+        """The answer's parsed value, which may itself be None; also None if there is no answer."""
         return self.final.value
 
     @property
@@ -89,7 +89,7 @@ class AgentResult(Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """The cost of all requests: of all rounds, their losers and judges, and inside tools."""
+        """The cost of all requests in all rounds: draws, judges and calls inside tools."""
         return sum((result.usage for result in self.results), self.tools_usage)
 
     @property
@@ -148,34 +148,34 @@ async def run_agent(
 ) -> AgentResult[Any]:
     """Sample, run what the winner calls, and sample again, until a winner calls no tool.
 
-    Each round is a call of ``sample`` with the same requirements, format and options, so no tool
-    with a side effect runs before a reply that calls it has met every requirement, and only the
-    winner's calls run. The next round is asked in the winner's conversation
-    (`SamplingResult.context`), without repairs. Tools that are ``read_only`` run inside draws, as
-    in ``sample``.
+    Each round is a call of ``sample`` with the same requirements, format and options. A tool with
+    a side effect runs only if a winner calls it, so the reply that calls it has met every
+    requirement. The next round continues the winner's conversation (`SamplingResult.context`),
+    without repairs. Tools that are ``read_only`` run inside draws, as in ``sample``.
 
-    Requirements hold for replies that call tools, too: one of the calls looks at each of
-    ``candidate.tool_calls``, of which an answer has none. One of the text or the value goes into
-    `checks.unless_it_calls`.
+    Requirements also apply to replies that call tools. A requirement about the calls reads
+    ``candidate.tool_calls``, which is empty for an answer. Wrap a requirement about the text or
+    the value in `checks.unless_it_calls`.
 
     Args:
         strategy: how to sample.
         action: the task; see `BaseSamplingStrategy.sample`.
-        requirements: conditions for each draw of each round, with the strategy's and the action's.
+        requirements: conditions for each draw of each round, in addition to those of the strategy
+            and the action.
         tools: the tools that the model may call; each has a function.
-        max_rounds: how often the winner's tools run at most, at least 1.
+        max_rounds: the most rounds in which the winner's tools run, at least 1.
         on_error: how an exception in a tool is handled; see `SamplingResult.run_tools`.
-        **arguments: see `BaseSamplingStrategy.sample`. A ``budget`` is for all rounds together; the
-            strategy's ``timeout`` is for each. ``tool_choice`` is the first round's: after tools
-            have run, the model may answer as it likes.
+        **arguments: see `BaseSamplingStrategy.sample`. A ``budget`` is for all rounds together,
+            but the strategy's ``timeout`` is for each round. ``tool_choice`` is for the first
+            round only: once tools have run, the model may always answer.
 
     Returns:
-        The results of all rounds. If no draw of a round passed, that is the last one, and
-        ``success`` is False.
+        The results of all rounds. A round in which no draw passed is the last one, and ``success``
+        is then False.
 
     Raises:
-        UnansweredToolCalls: tools have run ``max_rounds`` times, and the model calls them again.
-            The error has the last result, and all rounds as ``agent``.
+        UnansweredToolCalls: tools have run in ``max_rounds`` rounds, and the model calls them
+            again. The error has the last result, and all rounds as ``agent``.
         ToolError: a tool raised, and ``on_error`` is ``"raise"``.
         TypeError: an argument is of the wrong type.
         ValueError: an argument is wrong, a tool has no function, or the strategy's selection is
@@ -210,7 +210,7 @@ async def run_agent(
             asked = _Answers(answers, first)
             arguments["context"] = result.context
             if arguments.get("tool_choice") is not None:
-                arguments["tool_choice"] = "auto"  # Required again, it could never answer.
+                arguments["tool_choice"] = "auto"  # Otherwise it could never answer.
     except Exception as exc:
         if ran := [bounded(str(c), 100) for result in results for c in result.tool_calls]:
             add_note(exc, f"run_agent: these calls ran before, or began: {', '.join(ran)}")
@@ -259,7 +259,7 @@ def run_agent_sync(
     requirements: Sequence[Requirement | str] = (),
     **arguments: Any,
 ) -> AgentResult[Any]:
-    """Do what `run_agent` does, for scripts and notebooks, as `sample_sync` does ``sample``.
+    """Do what `run_agent` does, without ``await``, for scripts and notebooks.
 
     Args:
         strategy: how to sample.
@@ -276,14 +276,14 @@ def run_agent_sync(
     """
     _check_strategy(strategy)
     if isinstance(requirements, Iterator):
-        requirements = tuple(requirements)  # They are looked at twice.
+        requirements = tuple(requirements)  # An iterator could be read only once.
     backends = backends_of(strategy.settings, action, requirements, arguments.get("backend"))
     return run_once(lambda: run_agent(strategy, action, requirements, **arguments), backends)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answers(Generic[T]):
-    """Answers of tools, as an action whose reply is read as the first action reads it."""
+    """The answers of tools, as an action that parses its reply as the first action does."""
 
     messages: tuple[Message, ...]
     action: Action[T]

@@ -1,4 +1,4 @@
-"""Check replies that exist already against requirements, as a draw is checked.
+"""Check replies that already exist, exactly as a draw is checked.
 
 ```python
 from mellea_like import check_sync, checks
@@ -7,7 +7,7 @@ result = check_sync("No, thanks.", [checks.word_count(at_most=5), checks.starts_
 print(result.problems)  # ('starts with "Yes": it starts with "No, thanks.", not with "Yes"',)
 ```
 
-No model is asked but judges. For many replies there is `mellea_like.batch.check_many`.
+No model is asked except judges. To check many replies, use `mellea_like.batch.check_many`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.rounds import CallInRounds
 
     class Arguments(TypedDict, total=False):
-        """Further arguments of `check`; see there."""
+        """Further arguments of `check`."""
 
         action: Asked | Action[Any] | None
         context: Context | Sequence[MessageLike] | None
@@ -67,7 +67,7 @@ Requirements: TypeAlias = "Requirement | str | Sequence[Requirement | str]"
 """One requirement or several; a text is decided by a judge."""
 
 CALLS_ALLOWED = Options(extra={"tools": True})
-"""Nothing is sent with these options: a given reply may call tools, whichever were offered."""
+"""Options with which a given reply may call any tool. Nothing is sent with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class CheckResult(Generic[T]):
     """The result of a check; true if every requirement is met. Generic in the parsed value.
 
     Args:
-        slice: the record, as that of a draw.
+        slice: the full record of the check, in the form of a draw's record.
     """
 
     slice: Slice
@@ -86,7 +86,7 @@ class CheckResult(Generic[T]):
 
     @property
     def status(self) -> Literal["passed", "failed", "errored"]:
-        """``"passed"``, ``"failed"``, or ``"errored"`` if a requirement could not be decided."""
+        """``"passed"``, ``"failed"``, or, if a requirement could not be decided, ``"errored"``."""
         outcome: Any = self.slice.outcome.value
         status: Literal["passed", "failed", "errored"] = outcome
         return status
@@ -103,7 +103,8 @@ class CheckResult(Generic[T]):
     def verdicts(self) -> tuple[ValidationResult, ...]:
         """The verdict on each requirement, in order; empty if the reply could not be checked.
 
-        It can't be if it is incomplete, or doesn't parse as the ``format``: see ``problems``.
+        That is the case for a reply that is incomplete or doesn't parse as the ``format``;
+        ``problems`` has the reason.
         """
         return self.slice.verdicts
 
@@ -114,7 +115,7 @@ class CheckResult(Generic[T]):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why it failed, one reason a line."""
+        """The reasons why it failed, one for each problem."""
         if self.error is not None:
             return (str(self.error),)
         return self.slice.problems
@@ -123,8 +124,9 @@ class CheckResult(Generic[T]):
     def score(self) -> float | None:
         """How well the requirements are met, from 0 to 1: the mean of the scores, by weight.
 
-        A requirement without a score counts 1 if it is met, else 0. It is 0 for a reply that could
-        not be checked, and None if a requirement could not be decided, or was skipped.
+        A requirement without a score counts as 1 if it is met, else as 0. The result is 0 for a
+        reply that could not be checked. It is None if a requirement was skipped or could not be
+        decided.
         """
         if self.status == "errored":
             return None
@@ -146,17 +148,17 @@ class CheckResult(Generic[T]):
 
     @property
     def error(self) -> BaseException | None:
-        """Why a requirement could not be decided; None if all were."""
+        """The error that kept a requirement from being decided; None if all were decided."""
         return self.slice.error
 
     @property
     def usage(self) -> Usage:
-        """The cost of the check: the judges' requests. The reply itself costs nothing here."""
+        """The cost of the judges' requests."""
         return self.slice.usage
 
 
 class NoJudge:
-    """In place of a judge: it is refused before it could be asked."""
+    """Takes the place of a missing judge. A requirement that needs one is refused in advance."""
 
     can_judge = False
     unfit = "there is none"
@@ -175,18 +177,18 @@ def strategy_for_checks(
     validate_all: bool = False,
     judge_options: Options | Mapping[str, Any] | None = None,
 ) -> RejectionSamplingStrategy:
-    """Make the strategy that `check` uses: a call of it with a `GivenReply` is a check.
+    """Make the strategy that `check` uses; sampling a `GivenReply` with it is a check.
 
     Args:
-        judge: decides requirements without a validator; None for none.
+        judge: decides requirements without a validator; None if there is no judge.
         validate_all: check every requirement even after one has failed.
-        judge_options: how the judge generates, as for a strategy.
+        judge_options: options for the judge's requests, as for a strategy.
 
     Returns:
         The strategy.
 
     Raises:
-        TypeError: ``judge`` isn't a backend, or ``judge_options`` are no options.
+        TypeError: ``judge`` isn't a backend, or ``judge_options`` aren't options.
         ValueError: an option is unknown.
     """
     return RejectionSamplingStrategy(
@@ -226,16 +228,16 @@ async def check(
     budget: Budget | None = None,
     validate_all: bool = False,
 ) -> CheckResult[Any]:
-    """Check a reply that exists already, exactly as a draw is checked.
+    """Check a reply that already exists, exactly as a draw is checked.
 
-    The stages, threads, time limits and validation hooks are those of a draw: cheap checks go
-    first, and the others are skipped if one of them fails. A reply that is cut off, refused, empty
-    or doesn't parse fails without being checked.
+    Stages, threads, time limits and validation hooks work as in a draw. Cheap checks run first,
+    and if one fails, the others are skipped. A reply that is cut off, refused, empty or not
+    parseable fails without being checked.
 
     Args:
         reply: the reply: its text, a `Message` or `Generation`, or an OpenAI-style message or
             completion.
-        requirements: the requirements, one or several; a text is decided by the judge.
+        requirements: one requirement or several. The judge decides those that are texts.
         action: the task that the reply answers, as for ``sample``. Judges see it.
         context: the conversation before the task.
         format: the type to parse the reply to, as for ``sample``.
@@ -245,16 +247,16 @@ async def check(
 
     Returns:
         The result. A requirement that can't be decided (the judge is down, a validator has a bug)
-        makes it ``"errored"``; nothing is raised for that.
+        makes it ``"errored"``; it doesn't raise.
 
     Raises:
         TypeError: an argument is of the wrong type.
         ValueError: an argument is wrong.
-        RequirementError: a requirement needs a judge, and there is none; or a validator returned no
-            verdict.
+        RequirementError: a requirement needs a judge, and there is none; or a validator returned
+            no verdict.
         LimitExceeded: the budget is spent.
         HookError: a plugin failed, or stopped the check.
-        Exception: what a validator raised whose ``on_error`` is ``"raise"``.
+        Exception: the exception of a validator whose ``on_error`` is ``"raise"``.
     """
     strategy = strategy_for_checks(judge, validate_all=validate_all)
     call = strategy.begin(
@@ -311,7 +313,7 @@ def check_sync(
 
 
 async def record_of(call: CallInRounds[Any]) -> Slice:
-    """Run a call that checks; return its record, also if a requirement could not be decided."""
+    """Run a call that checks a reply; return its record even if a requirement is undecided."""
     heard: list[Slice] = []
     try:
         await call.run(heard=heard.append)
@@ -326,5 +328,5 @@ async def record_of(call: CallInRounds[Any]) -> Slice:
 def several(
     requirements: Requirements,
 ) -> Sequence[Requirement | str]:
-    """Return requirements as a sequence; a lone one, such as ``a & b``, is checkable by itself."""
+    """Return requirements as a sequence, even if there is only one, such as ``a & b``."""
     return [requirements] if isinstance(requirements, str | Requirement) else requirements

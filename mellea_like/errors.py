@@ -11,9 +11,9 @@ MelleaError
 │   ├── InvalidRequest          another 4xx: the request itself is at fault
 │   ├── MalformedResponse       an answer that can't be read
 │   └── CacheError              a `CachedBackend`'s file can't be used
-├── SamplingFailed(result)      no slice passed
+├── SamplingFailed(result)      no draw passed
 │   ├── UnansweredToolCalls     ... as an answer: the winner calls tools
-│   ├── SamplingTimeout         time ran out before any slice was judged
+│   ├── SamplingTimeout         time ran out before any draw was judged
 │   └── ReplyBroken(text)       a reply failed after some of it had been handed on
 ├── LimitExceeded(result)       a budget of requests, tokens, cost or time is spent
 ├── HookError(result)           a plugin failed

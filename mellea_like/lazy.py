@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def lazy_exports(
     names: dict[str, Any], places: Mapping[str, str], moved: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make a package's ``__getattr__`` and ``__dir__`` (PEP 562) of the names in each module."""
+    """Make a package's ``__getattr__`` and ``__dir__`` (PEP 562), to import names on first use."""
     package = names["__name__"]
     found = {name: module for module, given in places.items() for name in given.split()}
     elsewhere = {n: module for module, given in (moved or {}).items() for n in given.split()}
@@ -37,7 +37,7 @@ def lazy_exports(
 
 
 def keep_installed(exports: list[str], **needs: str) -> None:
-    """Remove names that need a package that isn't installed from an ``__all__``."""
+    """Remove from an ``__all__`` the names that need a package that isn't installed."""
     exports[:] = [n for n in exports if all(map(_installed, needs.get(n, "").split()))]
 
 

@@ -2,14 +2,15 @@
 
 An item is a prompt with its requirements. Its record is a pair ``(draws, passes)``. A call that
 stops at its first pass has the pair (draws until then, 1). Its ratio passes / draws is biased
-upwards, because a pass at once counts as a rate of 1. So the coverage is estimated from likelihoods
-instead, which are the same whether a fixed number or the first pass ended the draws (Berger and
-Wolpert, The Likelihood Principle, 1988).
+upwards, because a pass at the first draw looks like a rate of 1. So the coverage is estimated from
+likelihoods instead, which are the same whether a fixed number or the first pass ended the draws
+(Berger and Wolpert, The Likelihood Principle, 1988).
 
-Draws that raced and were cancelled are a third number, ``(draws, passes, cut)``. The draws that
-ended first are not a random sample, but all draws that *started* are, because nothing was known of
-them when they started. So a cancelled draw counts as a failure for the lower end of an interval of
-the coverage, and as a pass for the upper end, however long passes and failures take.
+If draws raced and some were cancelled, their number is the third of ``(draws, passes, cut)``. The
+draws that ended first are not a random sample, but all draws that *started* are, because nothing
+was known about them at that time. So a cancelled draw counts as a failure for the lower end of an
+interval of the coverage, and as a pass for the upper end. This holds however long passes and
+failures take.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tup
 def pass_at_k_interval(
     draws: int, passes: int, k: int, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Return the interval of the chance that at least one of k draws of one item passes.
+    """Return an interval for the chance that at least one of k draws of one item passes.
 
     It is 1 - (1 - p)^k at both ends of the `pass_rate_interval` of p.
 
@@ -148,13 +149,13 @@ FURTHEST = 4
 """Forecasts extend to this multiple of the measured draws (tried in `benchmarks/forecasts.py`)."""
 
 RATES = tuple(math.sin(math.pi * n / 200) ** 2 for n in range(101))
-"""The pass rates that items may have, closer together where binomial counts distinguish them."""
+"""The pass rates that an item may have, denser where binomial counts can tell them apart."""
 
 NEAR = NormalDist().inv_cdf(0.975) ** 2 / 2
-"""The log likelihood at the ends of a 95 % interval, below its maximum (Wilks 1938)."""
+"""How far the log likelihood at the ends of a 95 % interval is below its maximum (Wilks 1938)."""
 
 _Weights: TypeAlias = "dict[int, float]"
-"""The share of the items with each of the `RATES`, by its place. Rates without items are absent."""
+"""The share of items at each of the `RATES`, by index. Rates without items are left out."""
 
 
 class Coverage(NamedTuple):
@@ -180,9 +181,10 @@ class Coverage(NamedTuple):
 class CoverageCurve:
     """Coverage by number of draws.
 
-    The distribution of pass rates over items may be any. An interval contains the results of all
-    distributions that fit the draws nearly as well as the best one, with a log likelihood that is
-    at most 1.92 lower. So it is wide if the draws say little, as with one draw of each item.
+    Nothing is assumed about how pass rates are distributed over items. An interval contains the
+    results of all distributions that fit the draws nearly as well as the best one, with a log
+    likelihood that is at most 1.92 lower. So it is wide if the draws say little, as with one draw
+    of each item.
 
     Args:
         shown: the number of items for each triple of draws, passes and cancelled draws.
@@ -219,9 +221,9 @@ class CoverageCurve:
 
     @property
     def hopeless(self) -> float:
-        """The upper end of the 95 % interval of the share of items that no draw passes.
+        """The upper end of the 95 % interval of the share of items that can never pass.
 
-        The lower end is 0, because no number of draws can tell never from hardly ever.
+        The lower end is 0, because no number of draws distinguishes "never" from "hardly ever".
         """
         if "hopeless" not in self._known:
             never = [float(rate == 0) for rate in RATES]
@@ -254,7 +256,7 @@ class CoverageCurve:
         return enough
 
     def next_passes(self, failures: int) -> float:
-        """Return the chance that the next draw of an item passes after a number of failures."""
+        """Return the chance that an item's next draw passes after a number of failures."""
         mixture = self._mixture(upper=False)
         missed = 1 - mixture.mean(_coverage(failures))
         return 1 - (1 - mixture.mean(_coverage(failures + 1))) / missed if missed > 0 else 1.0
@@ -289,8 +291,8 @@ def coverage_curve(seen: Iterable[tuple[int, int] | tuple[int, int, int]]) -> Co
 
     Args:
         seen: for each item, the number of draws that were judged, the number that passed and, if
-            draws raced, the number that were cancelled. Add up the numbers of equal items. Items
-            without a judged draw are left out.
+            draws raced, the number that were cancelled. Items that occur several times must be
+            added up first. Items without a judged draw are left out.
 
     Returns:
         The curve.
@@ -312,10 +314,11 @@ def _coverage(draws: int) -> list[float]:
 
 
 class _Mixture:
-    """The distribution of pass rates over items: the likelihood of shares of each of the `RATES`.
+    """A distribution of pass rates over items, fitted by the likelihood of the shares of `RATES`.
 
-    Its maximum is the nonparametric one (Laird, JASA 73, 1978), found with Wang's method (JRSS B
-    69, 2007): Newton's steps among the rates in use and those at the gradient's peaks.
+    The maximum is the nonparametric one (Laird, JASA 73, 1978). It is found with Wang's method
+    (JRSS B 69, 2007), which takes Newton steps among the rates in use and those at the gradient's
+    peaks.
     """
 
     def __init__(self, counts: Mapping[tuple[int, int], int]) -> None:
@@ -331,7 +334,7 @@ class _Mixture:
         return sum(of_rate[place] * weight for place, weight in self.best.items())
 
     def highest(self, of_rate: Sequence[float]) -> float:
-        """Return the highest mean over a distribution that is nearly as likely as the best one."""
+        """Return the highest mean of any distribution that is nearly as likely as the best one."""
         weights, lack = self.best, NEAR / self._items
         low, high, pull = 0.0, math.inf, 2 * lack
         most = self.mean(of_rate)
@@ -357,7 +360,7 @@ class _Mixture:
     def _climb(
         self, weights: _Weights, tilt: Sequence[float], lack: float
     ) -> tuple[_Weights, float]:
-        """Find the maximum of the mean log likelihood plus a tilt; return that likelihood, too."""
+        """Maximize the mean log likelihood plus a tilt; return the weights and that likelihood."""
         value, fitted = self._value(weights, tilt)
         for _ in range(60):
             ratios = list(map(float.__truediv__, self._shares, fitted))
@@ -365,7 +368,7 @@ class _Mixture:
                 sum(map(mul, ratios, c)) + t for c, t in zip(self._columns, tilt, strict=True)
             ]
             mean = sum(slopes[place] * weight for place, weight in weights.items())
-            if max(slopes) - mean < lack:  # No distribution is higher by more than that.
+            if max(slopes) - mean < lack:  # No distribution is better by more.
                 break
             peaks = (
                 place
@@ -444,7 +447,7 @@ def _between(start: _Weights, end: _Weights, place: int, step: float) -> float:
 
 
 def _likelihoods(draws: int, passes: int) -> list[float]:
-    """Return how likely each of the rates makes what an item has shown, beside the likeliest."""
+    """Return the likelihood of an item's draws at each of the rates, relative to the highest."""
     logs = [-math.inf if passes else 0.0]
     logs += [passes * math.log(p) + (draws - passes) * math.log1p(-p) for p in RATES[1:-1]]
     logs.append(-math.inf if passes < draws else 0.0)
@@ -453,7 +456,7 @@ def _likelihoods(draws: int, passes: int) -> list[float]:
 
 
 def _solved(rows: list[list[float]]) -> list[float]:
-    """Solve linear equations (Gauss), each a row with its right side at its end."""
+    """Solve linear equations by Gaussian elimination; each row ends with its right side."""
     size = len(rows)
     for n in range(size):
         pivot = max(range(n, size), key=lambda row: abs(rows[row][n]))

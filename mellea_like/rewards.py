@@ -1,4 +1,4 @@
-"""Rewards for training: requirements as a reward function of completions.
+"""Reward functions for training, made from requirements.
 
 ```python
 from mellea_like import checks
@@ -8,9 +8,9 @@ short = reward([checks.word_count(at_most=20)])
 print(short.sync(["Noon.", ""]))  # [1.0, 0.0]
 ```
 
-A reward is from 0 to 1, or None if a requirement could not be decided. Its parameters are those of
-a reward function of TRL's ``GRPOTrainer`` (``reward_funcs=[short]``). `Reward.one` scores a single
-reply, as a task of ``verifiers`` does.
+A reward is from 0 to 1, or None if a requirement could not be decided. The function can be passed
+to TRL's ``GRPOTrainer`` (``reward_funcs=[short]``). `Reward.one` scores a single reply, as tasks
+of ``verifiers`` need it.
 """
 
 from __future__ import annotations
@@ -54,21 +54,22 @@ def reward(
     """Make a reward function of requirements.
 
     The reward of a completion is the mean of its requirements' scores by their ``weight``, from 0
-    to 1; a requirement without a score counts 1 if it is met, else 0. A completion that is empty,
-    or doesn't parse as the ``format``, gets 0. **If a requirement can't be decided, because its
-    validator raised or its judge is down, the reward is None, not 0**: a trainer must not teach a
-    model to avoid what a checker chokes on. TRL leaves such completions out.
+    to 1; a requirement without a score counts as 1 if it is met, else as 0. A completion that is
+    empty, or doesn't parse as the ``format``, gets 0. **If a requirement can't be decided, because
+    its validator raised or its judge is down, the reward is None, not 0**: training must not teach
+    a model to avoid texts that merely break a checker. TRL ignores completions with the reward
+    None.
 
-    A model in training finds every hole in a checker. Code is therefore refused where a program can
-    forge its pass: instead of ``passes_tests``, use ``returns``, ``agrees_with`` or ``prints`` of
-    `mellea_like.requirements.code`.
+    A model in training finds every hole in a checker. So a check of code is refused if a program
+    can forge its pass: instead of ``passes_tests``, use ``returns``, ``agrees_with`` or ``prints``
+    of `mellea_like.requirements.code`.
 
     Args:
-        requirements: the requirements, or a plain function that returns those of a row: a
-            dictionary with the ``prompt`` and the data set's other columns.
+        requirements: the requirements, or a plain function that returns the requirements of a row.
+            It takes a dictionary with the ``prompt`` and the data set's other columns.
         name: the name of the reward in TRL's metrics.
-        partial: give partial rewards. If false, a completion that meets all requirements gets 1,
-            any other 0, and checking stops at the first failure.
+        partial: whether to give partial rewards. If not, a completion gets 1 if it meets all
+            requirements, else 0, and checking stops at the first failure.
         format: the type that completions are parsed to, as for ``sample``.
         judge: decides requirements without a validator. It sees the prompt.
         budget: the limit on what the judges may cost; when it is spent, `LimitExceeded` is raised.
@@ -79,14 +80,14 @@ def reward(
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is wrong, or a program can forge a pass of a requirement.
+        ValueError: an argument is wrong, or a program could forge the pass of a requirement.
     """
     return Reward(requirements, name, partial, format, judge, budget, concurrency)
 
 
 @dataclass(frozen=True)
 class Reward:
-    """A reward function of completions, made by `reward`; see there."""
+    """A reward function of completions, as `reward` makes it."""
 
     requirements: Requirements | Callable[[Mapping[str, Any]], Requirements]
     name: str
@@ -152,7 +153,7 @@ class Reward:
 
     @property
     def sync(self) -> Callable[..., list[float | None]]:
-        """The same reward function without ``await``, for trainers that know no async ones."""
+        """The same reward function without ``await``, for trainers that take no async ones."""
         return _SyncReward(self)
 
     async def one(self, completion: Any, prompt: Prompt | None = None, **row: Any) -> float:
@@ -167,7 +168,8 @@ class Reward:
             The reward, from 0 to 1.
 
         Raises:
-            Exception: why a requirement could not be decided, or an error of calling the reward.
+            Exception: the error because of which a requirement could not be decided, or one that
+                calling the reward raises.
         """
         result = await self._check(completion, prompt, {"prompt": prompt, **row})
         found = self._reward_of(result)
@@ -248,7 +250,7 @@ class Reward:
 
 @dataclass(frozen=True)
 class _SyncReward:
-    """A reward function without ``await``; it pickles, and has the name that TRL shows."""
+    """A reward function without ``await``. It can be pickled, and has the name that TRL shows."""
 
     reward: Reward
 
@@ -286,7 +288,7 @@ def _refuse_forgeable(requirements: Requirements) -> None:
 
 
 def _reply_of(completion: Any) -> tuple[list[Message], ReplyLike]:
-    """Return the messages before a completion's reply, and the reply; empty if it has none."""
+    """Split a completion into the messages before its reply and the reply, empty if missing."""
     if isinstance(completion, str | Mapping | Message | Generation):
         return [], cast("ReplyLike", completion)
     if not _is_conversation(completion):
@@ -294,7 +296,7 @@ def _reply_of(completion: Any) -> tuple[list[Message], ReplyLike]:
         raise TypeError(msg)
     messages = _messages(completion)
     if not messages or messages[-1].role != "assistant":
-        return messages, ""  # The rounds of its tools were used up, say.
+        return messages, ""  # For example, the conversation ended after its last round of tools.
     return messages[:-1], messages[-1]
 
 
@@ -305,7 +307,7 @@ def _is_conversation(thing: object) -> bool:
 
 
 def _messages(conversation: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
-    """Read a conversation; TRL's tool calls have no ids, and arguments that aren't encoded."""
+    """Read a conversation. TRL's tool calls have no ids, and their arguments aren't encoded."""
     messages: list[Message] = []
     waiting: list[str] = []
     for message in conversation:

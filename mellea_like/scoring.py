@@ -1,4 +1,4 @@
-"""Scores for `BestOf` and weights for `Vote` that a model gives."""
+"""Scores for `BestOf` and weights for `Vote`, given by a model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Answer with one JSON object and nothing else: {{"reason": "one sentence", "score
 """
 
 ASK_LOGPROBS = Options(extra={"logprobs": True, "top_logprobs": 20})
-"""The most alternatives that OpenAI's protocol allows."""
+"""Asks for as many alternatives to a token as OpenAI's protocol allows."""
 
 _SCORE = re.compile(r'(?<!\\)"score"\s*:\s*')
 _DIGITS = re.compile(r"[-.\d]+")
@@ -49,18 +49,18 @@ def judge_score(
 ) -> Callable[[Candidate], Awaitable[tuple[float, str]]]:
     """Make a scorer that asks a judge model for a number.
 
-    The judge replies in JSON. If its reply isn't a score on the scale, it is asked once more; if
-    that fails, too, the candidate counts as errored. The cost of the judge is part of the
-    candidate's usage and of the call's budgets.
+    The judge replies in JSON. If its reply isn't a score on the scale, it is asked once more. If
+    that fails too, the candidate counts as errored. The judge's cost is part of the candidate's
+    usage and counts towards the call's budgets.
 
     In a selection, the judge uses the strategy's ``judge_options``. The default temperature is 0.
     If the call's budgets limit money or output tokens, set ``max_tokens`` in these options.
 
     The judge is asked for the log-probabilities of its tokens. If it gives them, the score is the
     mean of the numbers that it might have written, weighted by their probabilities (G-Eval, arXiv
-    2303.16634). This gives 7.3 instead of 7, so fewer candidates are equal. A digit that may be the
-    beginning of a longer number, such as 1 on a scale to 10, counts only if the judge wrote it. If
-    a judge refuses to give log-probabilities, it isn't asked for them again.
+    2303.16634). This gives 7.3 instead of 7, so fewer candidates are tied. A digit that may begin
+    a longer number, such as 1 on a scale to 10, counts only if the judge wrote it. A judge that
+    refuses to give log-probabilities isn't asked for them again.
 
     Args:
         rubric: the criterion in words, such as "How polite is the reply? 10: a butler's".
@@ -79,7 +79,7 @@ def judge_score(
 
 @dataclass(frozen=True)
 class _JudgeScore:
-    """A scorer. Its fields identify it in a batch's journal."""
+    """The scorer that `judge_score` makes. Its fields identify it in a batch's journal."""
 
     rubric: str
     judge: Backend
@@ -147,7 +147,7 @@ class _JudgeScore:
 
 
 def expected_score(reply: Generation, said: float, low: float, high: float) -> float:
-    """Return the mean of the scores that a judge might have written, or else the one it wrote."""
+    """Return the mean of the scores that the judge might have written, or else the one it wrote."""
     tokens = reply.logprobs
     found = list(_SCORE.finditer("".join(token.text for token in tokens)))
     if not found:
@@ -180,7 +180,7 @@ def expected_score(reply: Generation, said: float, low: float, high: float) -> f
 
 
 def _score_of(written: str, rest: str, low: float, high: float) -> float | None:
-    """Return the score that another token would have completed, or None."""
+    """Return the score that another token would have made of the text, or None."""
     digits = _digits(rest)
     number = written + digits
     score = _as_float(number)
@@ -198,5 +198,5 @@ def _digits(text: str) -> str:
 def _as_float(number: str) -> float | None:
     try:
         return float(number)
-    except ValueError:  # Nothing yet, a sign, a point.
+    except ValueError:  # The text is empty so far, or only a sign or a point.
         return None

@@ -1,10 +1,10 @@
-"""Tests of pass rates that may stop at any time: when the answer is certain, and not before.
+"""Tests of pass rates that draw until the answer is certain, and then stop.
 
-They are e-processes: bets against a hypothesis whose capital is expected to stay below 1 as long as
-it is true, and grows if it is false. By Ville's inequality (1939), the capital ever reaches 1 /
-(1 - confidence) with a chance of at most 1 - confidence, however often one looks. The bets mix over
-the alternatives, as in Robbins' mixtures (Annals of Mathematical Statistics 41, 1970) and Waudby-
-Smith and Ramdas (JRSS B 86, 2024).
+They are e-processes: bets against a hypothesis, whose capital is expected to stay below 1 while
+the hypothesis is true, and grows if it is false. By Ville's inequality (1939), the chance that the
+capital of a true hypothesis ever reaches 1 / (1 - confidence) is at most 1 - confidence, however
+often one looks. The bets mix over the alternatives, as in Robbins' mixtures (Annals of
+Mathematical Statistics 41, 1970) and in Waudby-Smith and Ramdas (JRSS B 86, 2024).
 """
 
 from __future__ import annotations
@@ -36,20 +36,22 @@ MOST_FORESEEN = 10_000_000
 class PassRateTest:
     """Decide whether a pass rate is at least a threshold.
 
-    Draws may run side by side: what ends first is no random sample of what has started, for passes
-    may be quicker than failures. So `start` numbers the draws, and `end` counts a draw as soon as
-    all before it have ended.
+    Draws may run side by side. Those that end first are not a random sample, because passes may be
+    quicker than failures. So `start` numbers the draws, and `end` counts a draw only once all
+    draws with lower numbers have ended.
 
     Args:
         at_least: the threshold, between 0 and 1.
-        confidence: 1 minus the chance of each kind of wrong answer, between 0 and 1: ``"passed"``
-            though the rate is below the threshold, ``"failed"`` though it is not.
+        confidence: 1 minus the chance of each kind of wrong answer, between 0 and 1. The wrong
+            answers are ``"passed"`` if the rate is below the threshold, and ``"failed"`` if it
+            isn't.
 
     Attributes:
         started: how many draws have started.
         draws: how many draws count so far.
         passes: how many of them have passed.
-        verdict: ``"passed"``, ``"failed"``, or None while it is open. It never changes again.
+        verdict: None until the test is decided, then ``"passed"`` or ``"failed"``, which never
+            changes.
 
     Raises:
         TypeError: an argument isn't a number.
@@ -68,7 +70,7 @@ class PassRateTest:
         self._ended: dict[int, bool] = {}
 
     def start(self) -> int:
-        """Return the number of a draw that starts, from 0."""
+        """Return the number of a draw that now starts, from 0."""
         self.started += 1
         return self.started - 1
 
@@ -80,7 +82,7 @@ class PassRateTest:
             passed: whether it passed.
 
         Raises:
-            ValueError: no such draw has started, or it has ended before.
+            ValueError: no such draw has started, or it has already ended.
         """
         if not self.draws <= number < self.started or number in self._ended:
             msg = f"draw {number} has not started, or has ended before"
@@ -90,7 +92,7 @@ class PassRateTest:
             self._count(self._ended.pop(self.draws))
 
     def add(self, passed: bool) -> None:  # noqa: FBT001 (the one thing to say)
-        """Count a draw, of several that are made one after another."""
+        """Count a draw, for draws that are made one after another."""
         self.end(self.start(), passed)
 
     def _count(self, passed: bool) -> None:  # noqa: FBT001
@@ -165,12 +167,12 @@ class Comparison(NamedTuple):
     """Which of two variants is better, so far.
 
     Attributes:
-        better: ``"first"``, ``"second"``, or None while that is open.
-        first: the first one's passes.
-        second: the second one's passes.
+        better: ``"first"``, ``"second"``, or None while that is undecided.
+        first: the number of passes of the first variant.
+        second: the number of passes of the second variant.
         examples: how many examples both were tried on.
-        p_value: the chance of a difference as clear as this, at any time so far, if there is none:
-            at most this.
+        p_value: an upper bound on the chance that two equal variants ever show a difference this
+            clear.
     """
 
     better: Literal["first", "second"] | None
@@ -183,8 +185,8 @@ class Comparison(NamedTuple):
 class PairedTest:
     """Decide which of two variants passes more often, on the same examples.
 
-    Only examples on which they differ tell them apart. If neither is better, each of these is as
-    likely to favour the one as the other; the bets are against that.
+    Only the examples on which the variants differ count. If neither is better, each such example
+    is equally likely to favour either one, and the test bets against that.
 
     Args:
         confidence: 1 minus the chance to call one better if neither is, between 0 and 1.
@@ -242,8 +244,8 @@ async def compare(
     """Try two variants on the same examples until it is clear which one passes more often.
 
     Both variants are tried side by side on each example. Examples count in the order in which they
-    started, so a slow one holds back those after it, and quick passes have no advantage. What is
-    still running when the answer is clear is cancelled.
+    started, so a slow one holds back those after it, and quick passes have no advantage. Runs that
+    are still under way when the answer is clear are cancelled.
 
     Args:
         first: the first variant (a model, a prompt, a strategy): an async function of an example

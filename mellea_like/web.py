@@ -1,4 +1,4 @@
-"""Work for a client of a web application, which ends when the client leaves."""
+"""Work on behalf of a web client, cancelled when the client leaves."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ async def while_here(
 ) -> T:
     """Run something until it is done or the client of a request leaves.
 
-    When the client closes its connection, the work is cancelled, along with its requests to models.
-    Otherwise, a web application would notice that only when it sends its response.
+    When the client closes its connection, the work is cancelled, along with its requests to
+    models. Without this, a web application would notice only when it sends its response.
 
     Args:
         receive: the request's ``receive``, as ASGI defines it; in Starlette and FastAPI
-            ``request.receive``. Read the request's body before, because the rest of it is
+            ``request.receive``. Read the request's body first, because whatever is left of it is
             discarded.
         work: an async function without arguments.
 
@@ -39,8 +39,9 @@ async def while_here(
     """
     done: list[T] = []
     error: Exception | None = None
-    # The watch ends inside its own scope, because a cancelled task leaves its exception in a cycle
-    # (of `TaskGroup`'s ``task_done``), and with it everything about the request.
+    # The watch ends inside its own scope. A task that is cancelled from outside keeps its
+    # exception, and with it the whole request, in a reference cycle of `TaskGroup`'s
+    # ``task_done``.
     watching = anyio.CancelScope()
 
     async def watch() -> None:
@@ -58,7 +59,7 @@ async def while_here(
         try:
             done.append(await work())
         except Exception as exc:  # noqa: BLE001 (raised below, outside of the group)
-            error = error or exc  # That of `receive` came before it.
+            error = error or exc  # If `receive` failed, that happened first.
         watching.cancel("done")
     if error is not None:
         try:

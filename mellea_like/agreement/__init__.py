@@ -1,4 +1,4 @@
-"""Measure a judge: how often it agrees with people, and with itself.
+"""Measure how often a judge agrees with people, and with itself.
 
 ```python
 from mellea_like.agreement import Labelled, agreement
@@ -8,7 +8,7 @@ report = await agreement(labelled, "It apologises.", judges={"mini": judge})
 print(report.judges["mini"].accuracy, report.judges["mini"].kappa)
 ```
 
-Needs the extra ``agreement``, scikit-learn.
+This package needs the extra ``agreement`` (scikit-learn).
 """
 
 from typing import TYPE_CHECKING

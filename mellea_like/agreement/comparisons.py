@@ -1,4 +1,4 @@
-"""A judge's comparisons in both orders: does it prefer a position, and agree with people?"""
+"""Measure a judge that compares two replies: does it agree with people, and is it biased?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
 
 EQUAL = 0.5
-"""A comparison that neither wins."""
+"""The result of a comparison without a winner."""
 
 __all__ = ["ComparisonReport", "LabelledPair", "comparison_agreement"]
 
@@ -35,7 +35,7 @@ class LabelledPair:
     """Two replies to one task.
 
     Args:
-        first: the one reply.
+        first: one reply.
         second: the other reply.
         better: which of them a person found better; None if nobody was asked.
         task: the task that they answer; None if that is unknown.
@@ -60,14 +60,15 @@ class ComparisonReport:
     """The result of `comparison_agreement`.
 
     Args:
-        accuracy: the share of labelled pairs on which the judge finds better what people do. A pair
-            on which its two answers differ is one that it finds equal.
+        accuracy: the share of labelled pairs on which the judge agrees with the person. If its
+            answers in the two orders differ, it is taken to find the replies equal.
         consistent: the share of pairs on which both orders gave the same answer.
-        prefers_first: of the pairs on which it contradicts itself, the share on which it prefers
-            the reply that it reads first. Without a bias it is 0.5; None if there is no such pair.
-        undecided: how many pairs lack a readable answer. They are in none of the shares.
+        prefers_first: among the pairs on which the judge contradicts itself, the share on which it
+            prefers the reply that it reads first. An unbiased judge has 0.5. None if there is no
+            such pair.
+        undecided: the number of pairs without a readable answer. The shares leave them out.
         usage: the cost of all comparisons.
-        why_undecided: why the first of the undecided pairs has no answer; None without such.
+        why_undecided: why the first undecided pair has no answer; None if all pairs are decided.
     """
 
     accuracy: Estimate | None
@@ -89,16 +90,16 @@ async def comparison_agreement(
     concurrency: int = 16,
     on_row: Callable[[], None] | None = None,
 ) -> ComparisonReport:
-    """Measure how a judge compares: in both orders, and beside people.
+    """Measure how consistently a judge compares two replies, and how often it agrees with people.
 
-    It is asked as in a `Tournament`, about each pair twice.
+    The judge gets the same question as in a `Tournament`, twice for each pair: once in each order.
 
     Args:
         pairs: the pairs of replies.
-        criterion: in what the better one is better, in words, as for a `Tournament`.
+        criterion: what makes a reply better, in words, as for a `Tournament`.
         judge: the backend that compares.
         confidence: the probability that an interval contains the true number, between 0 and 1.
-        judge_options: how the judge generates; by default at temperature 0.
+        judge_options: options for the judge's requests; the default is temperature 0.
         budget: the limit on what all comparisons may cost.
         concurrency: how many pairs are compared at a time.
         on_row: called without arguments after each pair, for progress.
@@ -165,7 +166,7 @@ def _report(
     usage: Usage,
     why_undecided: str | None,
 ) -> ComparisonReport:
-    """Compare the answers of both orders, and with people's."""
+    """Compare the judge's answers in the two orders, and with people's."""
     decided = [
         (one, other, pair.better)
         for pair, (one, other) in zip(pairs, answers, strict=True)
@@ -185,7 +186,7 @@ def _report(
 
 
 def _winner(one: float, other: float) -> str:
-    """Return which reply wins: each number is what the one that was read first won."""
+    """Return which reply wins, given the points of the reply that was read first in each order."""
     return "first" if one > other else "second" if one < other else "neither"
 
 

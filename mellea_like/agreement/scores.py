@@ -1,4 +1,4 @@
-"""A judge's scores beside people's labels: how well they rank, and where to put the bar."""
+"""Measure a judge that gives scores: how well they rank replies, and which threshold is best."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ScoreReport", "score_agreement"]
 
 FOLDS = 10
-"""How many parts of the rows take turns in testing the bar that the others set."""
+"""The number of parts of the rows. Each part tests the threshold that the other parts determine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ScoreReport:
         decisions: the decisions with such a threshold on rows that had no part in setting it
             (10-fold cross-validation), so they aren't flattered by the choice.
         usage: the cost of the scores.
-        why_undecided: why the first row without a score has none; None without such.
+        why_undecided: why the first row without a score has none; None if all rows have one.
     """
 
     scores: tuple[float | None, ...]
@@ -54,7 +54,7 @@ class ScoreReport:
 
     @property
     def undecided(self) -> int:
-        """The number of rows without a score. They are in none of the numbers."""
+        """The number of rows without a score. The other numbers leave them out."""
         return self.scores.count(None)
 
 
@@ -71,8 +71,8 @@ async def score_agreement(
 
     Args:
         labelled: the replies with their labels.
-        score: the scorer, such as `judge_score` makes; an async function of a `Candidate` that
-            returns the score and a reason.
+        score: the scorer, such as one that `judge_score` makes. It is an async function of a
+            `Candidate` that returns the score and a reason.
         confidence: the probability that an interval contains the true number, between 0 and 1.
         budget: the limit on what all scores may cost.
         concurrency: how many replies are scored at a time.

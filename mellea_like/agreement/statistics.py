@@ -1,4 +1,4 @@
-"""Statistics of two raters: shares, Cohen's kappa and thresholds, with their intervals."""
+"""Statistics of two raters: shares, Cohen's kappa and thresholds, with intervals."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["Decisions", "Estimate", "best_threshold", "decisions_of", "ranking", "share"]
 
 POSTERIOR_DRAWS = 20_000
-"""At 95 %, the ends of an interval vary by some 0.003 between seeds."""
+"""With this many draws, the ends of a 95 % interval vary by about 0.003 between seeds."""
 PRIOR = 0.5
-"""Jeffreys's prior of each cell of a table."""
+"""Jeffreys's prior for each cell of a table."""
 SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number that was measured on a sample, and the interval in which it plausibly lies.
+    """A number measured on a sample, and the interval in which the true number plausibly lies.
 
     Args:
         value: the estimate.
@@ -44,13 +44,13 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """A judge's decisions beside people's: each argument is a number of rows.
+    """How a judge's decisions compare with people's.
 
     Args:
-        both_passed: the judge and people passed it.
-        only_judge_passed: the judge passed what people failed.
-        only_people_passed: the judge failed what people passed.
-        both_failed: both failed it.
+        both_passed: the number of rows that both the judge and people passed.
+        only_judge_passed: the number of rows that the judge passed and people failed.
+        only_people_passed: the number of rows that the judge failed and people passed.
+        both_failed: the number of rows that both failed.
         confidence: the probability that an interval contains the true number, between 0 and 1.
     """
 
@@ -76,23 +76,24 @@ class Decisions:
 
     @property
     def wrong_passes(self) -> Estimate | None:
-        """The share of the rows that people failed which the judge passed; None without such."""
+        """The judge's share of passes among the rows that people failed; None without such."""
         failed = self.only_judge_passed + self.both_failed
         return share(self.only_judge_passed, failed, self.confidence)
 
     @property
     def wrong_failures(self) -> Estimate | None:
-        """The share of the rows that people passed which the judge failed; None without such."""
+        """The judge's share of failures among the rows that people passed; None without such."""
         passed = self.only_people_passed + self.both_passed
         return share(self.only_people_passed, passed, self.confidence)
 
     @property
     def kappa(self) -> Estimate | None:
-        """Cohen's kappa (1960): agreement beyond chance. 1 is perfect, 0 that of chance.
+        """Cohen's kappa (1960), the agreement beyond chance: 1 is perfect, 0 is chance.
 
-        The interval is that of the posterior of the four cells' shares under Jeffreys's prior, so
-        that it has a width even if all agree. It is None if there are no rows, or the judge and
-        people gave all of them the same label: then nothing is known of agreement beyond chance.
+        The interval comes from the posterior of the four cells' shares under Jeffreys's prior, so
+        it has a width even if the judge and people always agree. The result is None if there are
+        no rows, or if both gave all rows the same label, because then nothing is known about
+        agreement beyond chance.
         """
         both, judge, people, none = self._cells
         if not self.count or self.count in (both, none):
@@ -109,12 +110,12 @@ class Decisions:
         chance = judged * labelled + (1 - judged) * (1 - labelled)
         tail = (1 - self.confidence) / 2
         low, high = np.quantile((observed - chance) / (1 - chance), [tail, 1 - tail])
-        # The posterior's middle is nearer to 0 than the estimate: the interval contains both.
+        # The posterior's middle is nearer to 0 than the estimate. The interval must contain both.
         return Estimate(float(value), min(float(low), value), max(float(high), value), self.count)
 
 
 def share(number: float, of: int, confidence: float) -> Estimate | None:
-    """Return a share with Wilson's interval; None of nothing."""
+    """Return a share with Wilson's interval; None for a share of nothing."""
     if not of:
         return None
     low, high = pass_rate_interval(of, round(number), confidence)
@@ -122,7 +123,7 @@ def share(number: float, of: int, confidence: float) -> Estimate | None:
 
 
 def decisions_of(pairs: Iterable[tuple[bool, bool]], confidence: float) -> Decisions:
-    """Count pairs of a judge's decision and people's."""
+    """Count the pairs of a judge's decision and people's decision."""
     cells = Counter(pairs)
     return Decisions(
         cells[True, True], cells[True, False], cells[False, True], cells[False, False], confidence
@@ -130,18 +131,14 @@ def decisions_of(pairs: Iterable[tuple[bool, bool]], confidence: float) -> Decis
 
 
 def ranking(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
-    """Return how likely a passed row scores above a failed one; ties count half (ROC AUC)."""
+    """Return the chance that a passed row scores above a failed one; ties count half (ROC AUC)."""
     if len(set(labels)) < 2:  # noqa: PLR2004 (both labels)
         return None
     return float(_metrics().roc_auc_score(labels, scores))
 
 
 def best_threshold(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
-    """Return the lowest score to pass that errs least: Youden's index J (1950) is greatest.
-
-    J weighs wrong passes and wrong failures alike, each as a share of its class. The threshold is
-    in the middle between two scores. None if there is only one label.
-    """
+    """Return the threshold with the highest Youden's index J (1950), halfway between two scores."""
     if len(set(labels)) < 2:  # noqa: PLR2004 (both labels)
         return None
     wrong, right, thresholds = _metrics().roc_curve(labels, scores, drop_intermediate=False)
@@ -152,11 +149,7 @@ def best_threshold(scores: Sequence[float], labels: Sequence[bool]) -> float | N
 
 
 def _metrics() -> Any:
-    """Import scikit-learn's metrics, which takes a second.
-
-    Raises:
-        ImportError: scikit-learn is missing.
-    """
+    """Import scikit-learn's metrics; raise ``ImportError`` if it is missing."""
     try:
         return import_module("sklearn.metrics")
     except ImportError as exc:

@@ -1,4 +1,4 @@
-"""A judge's verdicts beside people's labels, and beside its own of another draw."""
+"""Measure a judge that gives verdicts: how often it agrees with people, and with itself."""
 
 from __future__ import annotations
 
@@ -54,16 +54,17 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class JudgeReport:
-    """How a judge, or a panel, agrees with people, and with itself.
+    """How often a judge, or a panel of judges, agrees with people and with itself.
 
     Args:
-        decisions: its decisions beside people's, of the first draw for each row.
-        undecided: how many rows it gave no readable verdict on, in the first draw. They are in none
-            of the shares.
-        self_agreement: how likely two draws for the same row agree; None if each was drawn once.
-            The interval is Wilson's for as many rows, and so rather too wide.
-        wrong: the places of the rows on which it differs from people.
-        why_undecided: why the first of the undecided rows got no verdict; None without such.
+        decisions: its decisions compared with people's. Only the first verdict on each row counts.
+        undecided: the number of rows whose first verdict was missing or unreadable. The shares
+            leave them out.
+        self_agreement: the chance that two verdicts on the same row agree; None if there was one
+            verdict for each row. The interval is Wilson's for the number of rows, which is
+            somewhat too wide.
+        wrong: the indices of the rows on which it disagrees with people.
+        why_undecided: why the first undecided row has no verdict; None if all rows are decided.
     """
 
     decisions: Decisions
@@ -79,17 +80,17 @@ class JudgeReport:
 
     @property
     def kappa(self) -> Estimate | None:
-        """Cohen's kappa: its agreement with people beyond chance."""
+        """Cohen's kappa: the agreement with people beyond chance."""
         return self.decisions.kappa
 
     @property
     def wrong_passes(self) -> Estimate | None:
-        """The share of the rows that people failed which it passed."""
+        """Among the rows that people failed, the share that it passed."""
         return self.decisions.wrong_passes
 
     @property
     def wrong_failures(self) -> Estimate | None:
-        """The share of the rows that people passed which it failed."""
+        """Among the rows that people passed, the share that it failed."""
         return self.decisions.wrong_failures
 
 
@@ -99,8 +100,8 @@ class AgreementReport:
 
     Args:
         judges: the report on each judge, by its name.
-        panel: the report on the majority of the judges' votes; None of a single judge. A row is
-            undecided if a tie, or a missing vote, leaves no majority.
+        panel: the report on the majority of the judges' votes; None if there is only one judge. A
+            row without a majority, because of a tie or a missing vote, is undecided.
         usage: the cost of all verdicts.
     """
 
@@ -123,21 +124,23 @@ async def agreement(
 ) -> AgreementReport:
     """Measure how judges agree with people's labels.
 
-    Each judge is asked about each reply as in a draw, in the same words. With ``repeats``, it is
-    asked so often: the first answer counts beside the label, and all of them tell how often it
-    agrees with itself. Backends that cache replies agree always.
+    Each judge gets the same question about each reply as in a draw, ``repeats`` times. The first
+    verdict is compared with the label; all of them show how often the judge agrees with itself. A
+    backend that caches replies always agrees with itself.
 
-    The numbers hold for replies like these: label some of those that the judge will see, among them
-    enough that fail. Intervals take the rows as independent, so don't label several drafts of one
-    reply. People aren't always right: two of them rarely have a kappa of 1.
+    The numbers hold only for similar replies: label some of those that the judge will see,
+    including enough that fail. The intervals assume that rows are independent, so don't label
+    several drafts of one reply. People aren't always right either: two people rarely have a kappa
+    of 1.
 
     Args:
         labelled: the replies with their labels.
-        requirement: the requirement in words, as the judge is asked.
-        judges: the judge, or several by name; several are measured as a panel, too.
+        requirement: the requirement in words, as the judge sees it.
+        judges: the judge, or several judges by name. Several are also measured as a panel.
         repeats: how often each judge is asked about each reply, at least 1.
         confidence: the probability that an interval contains the true number, between 0 and 1.
-        judge_options: how the judges generate, as for a strategy; by default at temperature 0.
+        judge_options: options for the judges' requests, as for a strategy; the default is
+            temperature 0.
         budget: the limit on what all verdicts may cost.
         concurrency: how many replies are judged at a time.
         on_row: called without arguments after each reply that was judged, for progress.
@@ -167,7 +170,7 @@ async def agreement(
         record = await record_of(strategy.begin(given, wanted, budget=budget))
         refused = None if record.error is None else record.error.__cause__
         if isinstance(refused, AuthenticationFailed):
-            raise refused  # Each further row would be refused, too.
+            raise refused  # The server would refuse every other row too.
         if on_row is not None:
             on_row()
         return record
@@ -204,7 +207,7 @@ def _named(judges: Backend | Mapping[str, Backend]) -> Mapping[str, Backend]:
 
 
 def _vote(record: Slice, judge: int) -> bool | None:
-    """Return a judge's verdict in one check; None if it gave none."""
+    """Return a judge's verdict in one check, or None if it gave none."""
     if not record.verdicts:  # No judge was asked: the reply is empty, or something went wrong.
         return False if record.error is None else None
     verdict = record.verdicts[judge]
@@ -213,7 +216,7 @@ def _vote(record: Slice, judge: int) -> bool | None:
 
 
 def _why(records: Sequence[Slice], judge: int) -> str | None:
-    """Return why the first of a judge's missing verdicts is missing."""
+    """Return why the first missing verdict of a judge is missing."""
     for record in records:
         if _vote(record, judge) is None:
             return record.verdicts[judge].reason if record.verdicts else str(record.error)

@@ -1,6 +1,6 @@
-"""Models that generate. The parts of a larger backend have modules with its name in front.
+"""Models that generate. A larger backend's parts are in modules that begin with its name.
 
-A backend that needs an extra is imported when first named.
+A backend that needs an extra is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

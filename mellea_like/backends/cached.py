@@ -1,7 +1,7 @@
-"""Replies kept on disk, so that what was asked before isn't asked again: a file of SQLite's.
+"""Replies kept in an SQLite file, so that no request is sent twice.
 
-The file is shared by processes and threads: it is in SQLite's write-ahead-log mode, each reply is
-one row that is written once, and a row that is there is never changed.
+Processes and threads can share the file, which is in SQLite's write-ahead-log mode. Each reply is
+a row that is written once and never changed.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 __all__ = ["CacheStatistics", "CachedBackend"]
 
 APPLICATION_ID = 0x4D4C6361
-"""The mark in the file: ``MLca``, at byte 68 (https://sqlite.org/fileformat2.html)."""
+"""The application id in the file, ``MLca`` at byte 68 (https://sqlite.org/fileformat2.html)."""
 
 FORMAT_VERSION = 1
-"""The version of its table, in the file's ``user_version``."""
+"""The version of the table, stored in the file's ``user_version``."""
 
 TABLE = "CREATE TABLE replies (key BLOB NOT NULL PRIMARY KEY, reply TEXT NOT NULL)"
 
 BUSY_SECONDS = 10.0
-"""How long to wait while another process writes; each write is one row."""
+"""How long to wait for another process that is writing. Each write is one row."""
 
 HIT = Usage(cache_hits=1)
 
@@ -56,9 +56,9 @@ class CacheStatistics(NamedTuple):
     """The statistics of a `CachedBackend`.
 
     Attributes:
-        hits: requests answered from the file.
-        misses: requests passed on.
-        kept: replies written to the file.
+        hits: the number of requests answered from the file.
+        misses: the number of requests passed on to the inner backend.
+        kept: the number of replies written to the file.
     """
 
     hits: int = 0
@@ -67,33 +67,33 @@ class CacheStatistics(NamedTuple):
 
 
 class CachedBackend(BackendWrapper):
-    """Answers from a file what it was asked before, and keeps each new reply there.
+    """Keeps replies in a file, and answers repeated requests from it.
 
-    For development, tests and evaluations: a program that is run again asks for nothing that it
-    was told before. A reply is kept under all that shapes it: the backend, the conversation, the
+    This is for development, tests and evaluations: a program that runs again sends no request
+    twice. The key of a reply has everything that shapes it: the backend, the conversation, the
     options with their seed, the format, the tools, whether it is a verdict, and the iteration. So
-    the draws of a call remain different draws, and the next run of the program gets the same ones
-    again. A retry is the same draw.
+    the draws of a call stay different from each other, and the next run of the program gets the
+    same draws. A retry is the same draw.
 
-    Two calls that ask the same get the same draws, also within one run. If they ask at the same
-    time, on one event loop, the one waits for the other's reply. (What streams does not wait: then
-    each gets its own, and the one that ends first is kept.) If they should differ, as in an
+    Two calls that ask the same get the same draws, even within one run. If they ask at the same
+    time on one event loop, one waits for the other's reply. (Streams don't wait: each call gets
+    its own reply, and the first one to end is kept.) If the calls should differ, as in an
     evaluation that samples each task several times, give each its own ``seed``.
 
-    A reply from the file costs nothing: its usage is ``Usage(cache_hits=1)``, and budgets and rate
-    limits around this backend are charged nothing, although they have to have room for it. It
-    streams, word by word, if the inner backend does.
+    A reply from the file costs nothing. Its usage is ``Usage(cache_hits=1)``. Budgets and rate
+    limits around this backend charge nothing for it, but must have room for the request. It
+    streams word by word if the inner backend streams.
 
-    Errors aren't kept, nor replies that were left while they arrived, nor values that JSON can't
-    hold. If a reply can't be written, because the disk is full say, it is returned all the same,
-    and a warning is logged.
+    Errors aren't kept, nor are incomplete replies, nor values that JSON can't express. If a reply
+    can't be written, for example because the disk is full, it is still returned, and a warning is
+    logged.
 
     Args:
         inner: the backend inside.
-        path: the file; it is made if there is none. Only its owner may read it.
-        name: the name of the inner backend, if others have replies in the file, too. By default
-            what it says of itself: its provider, its model and its URL. Give functions and models
-            without a name one, and change it when they change.
+        path: the file, which is created if necessary. Only its owner may read it.
+        name: identifies the inner backend, because other backends may have replies in the same
+            file. The default consists of its provider, model and URL. Give a name to functions and
+            to models without one, and change it when they change.
 
     Raises:
         TypeError: ``inner`` isn't a backend, or the path isn't a path.
@@ -113,24 +113,25 @@ class CachedBackend(BackendWrapper):
         return f"<{type(self).__name__} {self.inner!r} in {self.path}>"
 
     def apart(self, name: str) -> CachedBackend:
-        """Return the same cache for requests whose replies should differ from those kept so far.
+        """Return the same cache for requests that need replies other than those kept so far.
 
         Args:
-            name: tells them from others, such as the number of an evaluation's sample.
+            name: distinguishes these requests from others, such as the number of an evaluation's
+                sample.
 
         Returns:
-            A backend with the same file. Its statistics begin at 0.
+            A backend with the same file. Its statistics start at 0.
         """
         other = CachedBackend(self.inner, self.path, name=f"{self._name} {name}")
         other._file, other._under_way = self._file, self._under_way
         return other
 
     def statistics(self) -> CacheStatistics:
-        """Return how many requests were answered from the file, and how many were not."""
+        """Return the numbers of requests answered from the file and passed on."""
         return CacheStatistics(self._hits, self._misses, self._kept)
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request, from the file or else by the inner backend.
+        """Answer one request from the file, or else with the inner backend.
 
         Raises:
             CacheError: the file can't be used.
@@ -170,10 +171,10 @@ class CachedBackend(BackendWrapper):
             yield piece
 
     async def clear(self) -> int:
-        """Forget all replies, those of other backends and processes too.
+        """Delete all replies, including those of other backends and processes.
 
         Returns:
-            How many there were.
+            The number of deleted replies.
 
         Raises:
             CacheError: the file can't be used.
@@ -181,15 +182,15 @@ class CachedBackend(BackendWrapper):
         return await self.prune(0)
 
     async def prune(self, keep: int) -> int:
-        """Forget all but the newest replies, those of other backends and processes too.
+        """Delete all but the newest replies, including those of other backends and processes.
 
-        The newest are those that were written last; a hit does not make a reply newer.
+        The newest replies are those written last. A hit does not make a reply newer.
 
         Args:
-            keep: how many replies are left, at least 0.
+            keep: the number of replies to keep, at least 0.
 
         Returns:
-            How many were forgotten. Their room on the disk is given back.
+            The number of deleted replies. Their disk space is freed.
 
         Raises:
             CacheError: the file can't be used.
@@ -200,11 +201,11 @@ class CachedBackend(BackendWrapper):
         return await run_in_thread(self._file.prune, keep)
 
     async def close_file(self) -> None:
-        """Close the file, and leave the inner backend as it is; both may be used again."""
+        """Close the file, but not the inner backend. Both can be used again."""
         await run_in_thread(self._file.close)
 
     async def aclose(self) -> None:
-        """Close the file and the inner backend's idle connections; both may be used again."""
+        """Close the file and the inner backend's idle connections. Both can be used again."""
         await run_in_thread(self._file.close)
         await super().aclose()
 
@@ -227,7 +228,7 @@ class CachedBackend(BackendWrapper):
             return
         try:
             await run_in_thread(self._file.keep, key, written)
-        except CacheError as exc:  # The reply is paid for.
+        except CacheError as exc:  # The reply has been paid for.
             warn("a reply was not kept: %s", exc)
         else:
             self._kept += 1
@@ -260,12 +261,12 @@ class _Hit:
 
 
 def _described(backend: Backend) -> str:
-    """Say what tells a backend from others: all that could answer, if there are several."""
+    """Return what identifies a backend, or all backends that could answer."""
     inside: Any = innermost(backend)
-    if several := getattr(inside, "backends", None):  # One of them takes over from another.
+    if several := getattr(inside, "backends", None):  # They replace each other in outages.
         return " or ".join(map(_described, several))
     provider = getattr(inside, "provider", type(inside).__name__)
-    # A llama.cpp server of our own has another port each time.
+    # Our llama.cpp server has another port each time.
     url = "" if provider == "llama.cpp" else getattr(inside, "base_url", "")
     return f"{provider} {getattr(inside, 'model', None)} {url}"
 
@@ -278,7 +279,7 @@ async def _pieces(reply: Generation) -> AsyncGenerator[str | Generation]:
 
 
 def _written(reply: Generation) -> str | None:
-    """Write a reply as JSON; None if that can't hold it."""
+    """Return a reply as JSON; None if JSON can't express it."""
     plain: dict[str, Any] = {
         "text": reply.text,
         "model": reply.model,
@@ -318,7 +319,7 @@ def _read(written: str) -> Generation:
 
 
 class _UnderWay:
-    """The requests under way, so that another that asks the same waits for the reply."""
+    """The requests under way, so that an equal request can wait for the reply."""
 
     def __init__(self) -> None:
         self._ended: dict[tuple[object, bytes], anyio.Event] = {}
@@ -328,7 +329,7 @@ class _UnderWay:
 
     @asynccontextmanager
     async def first(self, key: bytes, request: Request) -> AsyncGenerator[None]:
-        """Wait for one that was first, once: if it got nothing to keep, all others continue."""
+        """Wait for the first of equal requests, once. If that leaves no reply, all others go on."""
         place = (running_loop(), key)
         ended = self._ended.get(place)
         if ended is not None:
@@ -349,7 +350,7 @@ class _UnderWay:
 
 
 class _File:
-    """The file; all of it blocks."""
+    """The file. All methods block."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -366,12 +367,12 @@ class _File:
             return None if row is None else _read(row[0])
 
     def keep(self, key: bytes, reply: str) -> None:
-        """Keep a reply, unless another process was first."""
+        """Write a reply, unless another process has already written one."""
         with self._opened() as db, db:
             db.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, reply))
 
     def prune(self, keep: int) -> int:
-        """Forget all but the newest replies, and give their room back."""
+        """Delete all but the newest replies, and free their disk space."""
         forget = (
             "DELETE FROM replies WHERE rowid NOT IN"
             " (SELECT rowid FROM replies ORDER BY rowid DESC LIMIT ?)"
@@ -406,7 +407,7 @@ class _File:
         connect = partial(sqlite3.connect, timeout=BUSY_SECONDS, check_same_thread=False)
         with closing(connect(self._path)) as db:
             with db:
-                db.execute("BEGIN IMMEDIATE")  # Another process may be about to make it, too.
+                db.execute("BEGIN IMMEDIATE")  # Another process may be about to create it.
                 kind = db.execute("PRAGMA application_id").fetchone()[0]
                 version = db.execute("PRAGMA user_version").fetchone()[0]
                 if not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
@@ -419,7 +420,7 @@ class _File:
                     raise ValueError(msg)
             db.execute("PRAGMA journal_mode = WAL")
         db = connect(self._path)
-        # A reply that a power cut takes is asked for again.
+        # Replies lost in a power cut can be requested again.
         db.execute("PRAGMA synchronous = NORMAL")
         return db
 

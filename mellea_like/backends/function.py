@@ -1,4 +1,4 @@
-"""Any callable as a backend: rejection sampling over any generator of values."""
+"""A function as a backend, for rejection sampling over any generator of values."""
 
 from __future__ import annotations
 
@@ -32,28 +32,29 @@ GenerateFunction: TypeAlias = "Callable[[Request], object | Awaitable[object]]"
 class FunctionBackend:
     """Calls a function for each reply.
 
-    The function is given the `Request`, with its tools and the images in its messages, and returns
-    a str, a whole `Generation`, which may call tools, or any other value; a value becomes the
-    generation's ``value``, and its text is the value as JSON where it has a JSON form, else its
-    ``repr``. Exceptions of the function pass unchanged. A connection error or a timeout (Python's
-    ``ConnectionError`` and ``TimeoutError``, and those of httpx, httpx2, aiohttp and trio) is tried
-    again; so is a `mellea_like.errors.BackendError` that is ``retryable``. Any other exception
+    The function takes the `Request`, including its tools and the images in its messages. It
+    returns a str, a `Generation` (which may call tools), or any other value. Such a value becomes
+    the generation's ``value``, and the text is its JSON form if it has one, else its ``repr``.
+    Exceptions of the function are raised unchanged. A retry follows a connection error or a
+    timeout (Python's ``ConnectionError`` and ``TimeoutError``, and those of httpx, httpx2, aiohttp
+    and trio), and a `mellea_like.errors.BackendError` that is ``retryable``. Any other exception
     ends the lane.
 
-    A function costs one request and no tokens, unless the generation that it returns has a usage,
-    or the function passes the request on to another backend, or calls a strategy: then it costs
-    what that does, and an error that the strategy has retried is not tried again.
+    A call of the function costs one request and no tokens. If it returns a generation with a
+    usage, passes the request on to another backend, or calls a strategy, it costs as much as that.
+    An error that such a strategy has already retried is not retried again.
 
     Args:
         function: an async function, or a plain one, which runs in a thread so that it may block.
-        inline: call a plain function on the event loop itself: for quick ones, under 1 ms or so.
-        model: the model's name, for records; by default the function's name.
-        can_judge: whether the function can decide requirements, that is, answers a judge's prompt
-            with a JSON verdict.
+        inline: call a plain function on the event loop itself. Use this for quick functions, under
+            about 1 ms.
+        model: the model's name for records; the default is the function's name.
+        can_judge: whether the function can decide requirements, which means that it answers a
+            judge's prompt with a JSON verdict.
 
     Raises:
         TypeError: the function can't be called.
-        ValueError: ``inline`` is asked for an async function.
+        ValueError: the function is async and ``inline`` is true.
     """
 
     provider = "function"
@@ -83,14 +84,14 @@ class FunctionBackend:
         """Call the function once.
 
         Raises:
-            BaseException: whatever the function raised.
+            BaseException: the function's exception.
             TypeError: the function returned None.
-            RuntimeError: the function raised ``StopIteration``: it has no more values to give.
+            RuntimeError: the function raised ``StopIteration``, so it has no more values.
         """
         meter = request.meter
         before = meter.usage if meter.started else _NOTHING
         token = SPENDS_ON.set(meter)
-        called: list[Request] = []  # It waits for a thread, and may be cancelled before it is.
+        called: list[Request] = []  # It may be cancelled while it waits for a thread.
         try:
             result = await self._call(request, called)
             generation = result if isinstance(result, Generation) else self._generation(result)
@@ -104,7 +105,7 @@ class FunctionBackend:
             SPENDS_ON.reset(token)
         if result is not generation:
             if not meter.started:
-                # Nothing inside has cost anything, which is so with most functions.
+                # Most functions make no requests, so nothing inside has cost anything.
                 meter.finish(generation)
                 return generation
             generation = replace(generation, usage=_NOTHING)
@@ -130,7 +131,8 @@ class FunctionBackend:
         try:
             return self._function(request)
         except StopIteration as exc:
-            # No coroutine can raise it, and Python's own replacement does not say whose it is.
+            # A coroutine can't raise StopIteration, and Python's replacement doesn't name the
+            # function.
             msg = f"the function {self._name} of a FunctionBackend has no more values to give"
             raise RuntimeError(msg) from exc
 
@@ -157,7 +159,7 @@ def _name_of(function: GenerateFunction) -> str:
 
 
 def _text_of(value: object) -> str:
-    to_json = getattr(value, "model_dump_json", None)  # a pydantic model's own
+    to_json = getattr(value, "model_dump_json", None)  # Pydantic models have their own.
     if callable(to_json):
         return str(to_json())
     try:
@@ -167,7 +169,7 @@ def _text_of(value: object) -> str:
 
 
 def _count(meter: Meter, usage: Usage) -> None:
-    """Put a usage on the meter: at least one request, the tokens on the first of them."""
+    """Add a usage to the meter, with all tokens on the first request and at least one request."""
     tokens = replace(usage, requests=0, unknown=0, cache_hits=0)
     for number in range(max(usage.requests, 1)):
         request = meter.start()

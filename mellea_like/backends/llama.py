@@ -48,26 +48,22 @@ module = module_from_spec(spec)
 spec.loader.exec_module(module)
 module.main()
 """
-"""The program of the child: that one module, for the package around it takes longer to load."""
+"""The child's program. It is a single module, because importing the package would take longer."""
 
 POLL_SECONDS = 0.01
 CRASH_SECONDS = 5.0
-"""How long to wait for the process to end after its connection broke.
-
-The kernel closes a killed process's sockets before the process can be reaped, and on a busy machine
-its other threads may take more than a second to exit.
-"""
+"""How long a process may take to end after its connection broke, even on a busy machine."""
 
 STOP_SECONDS = 2.0
-"""How long the child may take to end by itself; then it is killed."""
+"""How long the child may take to end by itself before it is killed."""
 
 TAIL_BYTES = 16_384
 TAIL_LINES = 8
-"""How much of the log is shown when the server fails."""
+"""The number of lines of the log to show when the server fails."""
 
 
 def check_gguf(path: Path) -> None:
-    """Make sure that a file is there and is a GGUF file."""
+    """Make sure that a path is a GGUF file."""
     try:
         with path.open("rb") as file:
             magic = file.read(4)
@@ -80,7 +76,7 @@ def check_gguf(path: Path) -> None:
 
 
 class ServerProcess:
-    """The child process, which is started at once; `address` tells when the server is ready."""
+    """The child process. It is started at once; `address` returns once the server is ready."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         check_gguf(path)
@@ -98,7 +94,7 @@ class ServerProcess:
         self._output = cast("IO[bytes]", self._process.stdout)
         os.set_blocking(self._output.fileno(), False)
         config = {**config, "path": str(path.resolve())}
-        with suppress(OSError):  # Where it has ended already, `address` says so.
+        with suppress(OSError):  # If the process has already ended, `address` reports it.
             self._input.write(json.dumps(config).encode() + b"\n")
             self._input.flush()
 
@@ -108,22 +104,23 @@ class ServerProcess:
         return self._process.pid
 
     def has_ended(self) -> bool:
-        """Tell whether the process is gone."""
+        """Tell whether the process has ended."""
         return self._process.poll() is not None
 
     def address(self) -> str | None:
-        """Look whether the server is ready; does not wait."""
+        """Return the server's address if it is ready, else None, without waiting."""
         ended = self.has_ended()
         self._said += self._output.read() or b""
-        # Output of llama.cpp comes in other lines.
+        # Other lines are llama.cpp's output.
         for line in self._said.splitlines(keepends=True):
             if line.startswith(b"{") and line.endswith(b"\n"):
                 answer = json.loads(line)
                 if "address" in answer:
                     return str(answer["address"])
                 if not ended:
-                    return None  # Its log, which has the reason, is whole when it has ended.
-                # llama.cpp's exception says nothing; the first reason in its log does.
+                    # The log has the reason, and is complete when the process has ended.
+                    return None
+                # llama.cpp's exception has no reason, but its log does; the first one counts.
                 marked = (said.partition("error loading model: ")[2] for said in self._last_lines())
                 why = next(filter(None, marked), answer["error"])
                 msg = f"llama.cpp can't load {self._path}: {why}"
@@ -134,7 +131,7 @@ class ServerProcess:
         return None
 
     def failure(self, what: str) -> BackendUnavailable:
-        """Say what happened to the server, with the end of its log."""
+        """Return the error for a failed server, with the end of its log."""
         code = self._process.poll()
         how = ""
         if code is not None:
@@ -146,8 +143,8 @@ class ServerProcess:
         )
 
     def stop(self) -> None:
-        """End the process and wait for its end; kill it if it takes too long."""
-        with suppress(OSError):  # There may be something unwritten, for no one to read.
+        """End the process and wait until it has ended; kill it if that takes too long."""
+        with suppress(OSError):  # Buffered data may be left that nobody will read.
             self._input.close()
         try:
             self._process.wait(STOP_SECONDS)
@@ -166,10 +163,10 @@ class ServerProcess:
 class LlamaCppBackend(OpenAIBackend):
     """Runs a llama.cpp server for one GGUF file.
 
-    Enter it with ``async with``, or with ``with`` in a script; the server is up inside the block,
-    for any number of event loops, and gone after it. It is gone too when this process ends in
-    whatever way. Only this process may use it: it listens on the loopback and asks for a key that
-    is made for it.
+    Enter it with ``async with``, or in a script with ``with``. The server runs inside the block,
+    for any number of event loops, and stops at its end. It also stops when this process ends, even
+    if it is killed. Only this process can use it: it listens on the loopback interface and
+    requires a key that is generated for it.
 
     ```python
     async with LlamaCppBackend("model.gguf") as backend:
@@ -178,23 +175,24 @@ class LlamaCppBackend(OpenAIBackend):
 
     Args:
         gguf_path: the model's file.
-        context_size: tokens of one request, prompt and reply together.
-        concurrency: requests that the server works on at a time; further ones wait in its queue.
-        threads: processor threads; None leaves it to llama.cpp.
+        context_size: the most tokens of one request, prompt and reply together.
+        concurrency: how many requests the server works on at a time; further ones wait in its
+            queue.
+        threads: the number of processor threads; None leaves it to llama.cpp.
         startup_timeout: how long loading may take, in seconds.
         timeout: the longest silence of the server during a request, in seconds; None for no limit.
-        options: defaults for what a request's options leave open.
-        can_judge: whether its verdicts on requirements are wanted.
+        options: defaults for the options that a request leaves open.
+        can_judge: whether it may judge requirements.
 
     Attributes:
         provider: ``"llama.cpp"``, for telemetry.
         can_judge: as given.
         defaults: ``options``, as given.
-        model: the file's name without its ending.
+        model: the file's name without its suffix.
 
     Raises:
         ImportError: ``xllamacpp`` is not installed.
-        TypeError: a number is none.
+        TypeError: a number isn't a number.
         ValueError: a number is out of its range.
     """
 
@@ -249,7 +247,7 @@ class LlamaCppBackend(OpenAIBackend):
         """The process id of the server.
 
         Raises:
-            RuntimeError: it is not running.
+            RuntimeError: the server is not running.
         """
         return self._server().pid
 
@@ -280,7 +278,7 @@ class LlamaCppBackend(OpenAIBackend):
         self._stop()
 
     def _start(self) -> Generator[bool]:
-        """Start the server in quick steps, with pauses between them; stop it if there's no last."""
+        """Start the server in quick steps with pauses in between; stop it if not all are taken."""
         if self._process is not None:
             msg = "this LlamaCppBackend is entered already: one block at a time"
             raise RuntimeError(msg)
@@ -332,7 +330,7 @@ class LlamaCppBackend(OpenAIBackend):
 
 
 async def _whole(function: Callable[..., object], *arguments: object) -> object:
-    """Run a function in a thread to its end, even when the caller is cancelled."""
+    """Run a function in a thread to its end, even if the caller is cancelled."""
     result: object = None
     with anyio.CancelScope(shield=True):
         result = await run_in_thread(function, *arguments)
@@ -340,7 +338,7 @@ async def _whole(function: Callable[..., object], *arguments: object) -> object:
 
 
 async def _explained(exc: BackendError, process: ServerProcess) -> BackendError:
-    """Return the error itself, or what caused it if the server has crashed."""
+    """Return the error itself or, if the server has crashed, the crash as its cause."""
     if exc.status is not None or isinstance(exc, BackendTimeout):
         return exc
     with anyio.move_on_after(CRASH_SECONDS):

@@ -1,9 +1,9 @@
 """The child process of `LlamaCppBackend`: a llama.cpp server that ends with its parent.
 
-The parent writes one line of JSON to standard input: what to serve, and how. The answer is one line
-on standard output: the server's address, or what went wrong. llama.cpp's log goes to standard
-error. When standard input ends, or the process has another parent, the server's parent is gone, in
-whatever way, and so is this process.
+The parent writes one line of JSON to standard input: what to serve, and how. The child answers
+with one line on standard output: the server's address or an error. llama.cpp's log goes to
+standard error. When standard input ends or the process gets a new parent, the original parent is
+gone, and this process ends too.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["main", "serve"]
 PARENT_CHECK_SECONDS = 1.0
 
 HTTP_THREADS = 64
-"""Each open connection takes a thread of the server's: one for a request, one for a pooled one."""
+"""The server needs a thread for each open connection: one in use, and one kept open in a pool."""
 
 
 def serve(config: dict[str, Any]) -> tuple[Any, str]:
     """Start the server."""
-    # 100 MB that only this process needs; without types.
+    # This loads 100 MB that only this process needs. It has no types.
     xllamacpp: Any = importlib.import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = config["path"]
@@ -45,16 +45,13 @@ def serve(config: dict[str, Any]) -> tuple[Any, str]:
     if config["threads"] is not None:
         params.cpuparams.n_threads = config["threads"]
         params.cpuparams_batch.n_threads = config["threads"]
-    # Returns when the model is loaded, and raises when it can't be.
+    # This returns when the model is loaded, and raises if it can't be loaded.
     server = xllamacpp.Server(params)
     return server, str(server.listening_address)
 
 
 def _end_with_parent(parent: int) -> None:
-    """Return when standard input has ended; exit when the process has another parent.
-
-    The pipe alone is not enough: a process that was forked off the parent holds it open too.
-    """
+    """Return when standard input has ended; exit when the process has a new parent."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -69,7 +66,7 @@ def _end_with_parent(parent: int) -> None:
 def main() -> None:
     """Serve until the parent is gone."""
     parent = os.getppid()
-    # Ctrl-C goes to the parent, which ends this process when it is done with it.
+    # Ctrl-C is the parent's to handle. It ends this process when it no longer needs it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = json.loads(sys.stdin.readline())
     try:
@@ -82,7 +79,7 @@ def main() -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
     if server is None:
-        return  # The interpreter's way: llama.cpp then writes the rest of its log.
+        return  # A normal exit lets llama.cpp write the rest of its log.
     _end_with_parent(parent)
-    # Not the interpreter's way: a server in the midst of a request would be waited for.
+    # A normal exit would wait for a server that is in the middle of a request.
     os._exit(0)

@@ -1,9 +1,10 @@
 """A client for each event loop.
 
 A client's connections belong to the event loop that opened them. So a backend that outlives a loop
-(`sample_sync` starts a new one at each call) needs a client for each. The client of a loop that
-ends is closed by an async generator that it leaves suspended: asyncio and trio both run the rest of
-such generators before a loop ends. A backend that was dropped without `aclose` is closed then, too.
+needs one client for each loop (`sample_sync` starts a new loop at each call). To close the client
+of a loop that ends, each client leaves an async generator suspended: asyncio and trio both run the
+rest of such generators before a loop ends. This also closes a backend that was dropped without
+`aclose`.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ __all__ = ["Closing", "LoopClient", "LoopClients"]
 
 
 class Closing(Protocol):
-    """Anything that has connections to close."""
+    """An object with connections that can be closed."""
 
     async def close(self) -> None:
-        """Close them."""
+        """Close the connections."""
         ...
 
 
 T = TypeVar("T", bound=Closing)
 
 CLOSE_SECONDS = 1.0
-"""How long closing connections may take; what is not closed by then is cut."""
+"""How long closing connections may take; then they are cut."""
 
 _suspended: WeakKeyDictionary[object, set[AsyncGenerator[None]]] = WeakKeyDictionary()
-"""By event loop, so that none is garbage before its loop ends: trio would warn of that."""
+"""Suspended generators by event loop; trio warns if one is collected before its loop ends."""
 
 
 class LoopClient(Generic[T]):
@@ -55,11 +56,11 @@ class LoopClient(Generic[T]):
 
     @property
     def client(self) -> T:
-        """The client; there once `start` has returned."""
+        """The client. It exists once `start` has returned."""
         return cast("T", self._client)
 
     async def start(self, make: Callable[[], T], *, close: bool) -> None:
-        """Make the client, unless that is done."""
+        """Make the client, unless it has been made."""
         async with self.lock:
             if self._client is not None:
                 return
@@ -67,11 +68,11 @@ class LoopClient(Generic[T]):
                 self._client = await run_in_thread(make)
             if close:
                 self.closing = _close_when_resumed(self.client)
-                await anext(self.closing)  # Runs to its yield without waiting.
+                await anext(self.closing)  # This runs to the yield without waiting.
                 _suspended.setdefault(current_token().native_token, set()).add(self.closing)
 
     async def stop(self) -> None:
-        """Close the client, if it is ours to close."""
+        """Close the client, if this library made it."""
         if self.closing is not None:
             _suspended[current_token().native_token].discard(self.closing)
             await self.closing.aclose()
@@ -96,11 +97,12 @@ class LoopClients(Generic[T]):
         self._clients: WeakKeyDictionary[object, LoopClient[T]] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(LoopClients, close=self._close), (self._make,)  # Clients are made again.
+        # A copy makes its own clients.
+        return partial(LoopClients, close=self._close), (self._make,)
 
     @asynccontextmanager
     async def hold(self) -> AsyncGenerator[LoopClient[T]]:
-        """Hold the running event loop's client; it stays open meanwhile."""
+        """Enter a block in which the running event loop's client stays open."""
         held = self._clients.get(current_token().native_token)
         if held is None:
             for clients in (self._clients, _suspended):
@@ -116,7 +118,7 @@ class LoopClients(Generic[T]):
                 await held.stop()
 
     async def aclose(self) -> None:
-        """Close the running event loop's client once no request holds it any more."""
+        """Close the running event loop's client as soon as no request uses it."""
         held = self._clients.pop(current_token().native_token, None)
         if held is None:
             return
@@ -126,7 +128,7 @@ class LoopClients(Generic[T]):
 
 
 def _forget_dead_loops(by_loop: WeakKeyDictionary[object, Any]) -> None:
-    # The remains of a loop that was closed without running its generators.
+    # These are left over from a loop that was closed without running its generators.
     for loop in list(by_loop):
         if getattr(loop, "is_closed", bool)():
             by_loop.pop(loop, None)

@@ -1,4 +1,4 @@
-"""A small Markov chain text generator, in pure Python, with no download."""
+"""A small Markov chain text generator in pure Python, without a download."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ if TYPE_CHECKING:
 
 __all__ = ["MarkovBackend"]
 
-# --- sentences, out of Python's help pages or of what a user names --------------------------------
+# --- sentences from Python's help pages or from the user's texts
+# -----------------------------------
 
-# In the help pages, code stands in quotes or backticks; a plain word in them is fit for prose.
+# In the help pages, code is in quotes or backticks. A plain word in quotes is still prose.
 _QUOTED_WORD = re.compile("[\u201c\"`']{1,2}([A-Za-z]+)[\u201d\"`']{1,2}")
 _ASIDE = re.compile(r"\s\([^()]*\)")
 _BULLET = re.compile(r"\A(?:[*•-]|\d+\.)\s+")
 _PROSE = re.compile("[A-Z][a-z]*(?:,? (?:[A-Za-z][A-Za-z'\u2019-]*|[0-9]+)){3,25}[.!?]")
 _REFERENCE = re.compile(r"\A(?:See|Changed|New|Deprecated|Added)\b|\bPEP\b|\bsection\b")
 
-# Behind a full stop and the quotes or brackets that close there, before a capital or a figure.
+# After a full stop and any closing quotes or brackets, before a capital or a digit.
 _SENTENCE_END = re.compile(
     "(?<!\\bMr\\.)(?<!\\bMs\\.)(?<!\\bDr\\.)(?<!\\bSt\\.)(?<!\\bMrs\\.)"
     "(?:(?<=[.!?…])|(?<=[.!?…][\"'\u201d\u2019)\\]]))\\s+(?=[\"'\u201c\u2018(\\[]?[^\\W_a-z])"
 )
 
 FEWEST_SENTENCES = 50
-"""Below this many sentences, the help pages are not what this module takes them for."""
+"""With fewer sentences than this, the help pages are not in the form that this module expects."""
 
 
 def help_sentences() -> tuple[str, ...]:
@@ -58,10 +59,7 @@ def help_sentences() -> tuple[str, ...]:
 
 
 def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
-    """Return the sentences of help pages that are plain English.
-
-    Sentences with code, symbols, references or lists in them are left out.
-    """
+    """Return the sentences of help pages that are plain English."""
     found: dict[str, None] = {}
     for page in pages:
         for paragraph in page.split("\n\n"):
@@ -80,7 +78,7 @@ def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
 
 
 def sentences_of(text: str) -> list[str]:
-    """Cut a text into sentences; if it has none, into lines."""
+    """Split a text into sentences or, if it has none, into lines."""
     found: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         line = " ".join(paragraph.split())
@@ -92,7 +90,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def _body(lines: list[str]) -> list[str]:
-    """Leave out the term above an indented definition."""
+    """Drop the term above an indented definition."""
     depths = [len(line) - len(line.lstrip()) for line in lines[:2]]
     defined = len(depths) > 1 and depths[1] > depths[0] and not _BULLET.match(lines[0].strip())
     return [line.strip() for line in (lines[1:] if defined else lines)]
@@ -106,25 +104,26 @@ def _read(path: str | os.PathLike[str]) -> str:
         raise ValueError(msg) from exc
 
 
-# --- a word trigram model: which word follows two others, and how often it did --------------------
+# --- a word trigram model: which word follows two others, and how often
+# ----------------------------
 
 LONGEST = 32
-"""Words of a sentence at most; one that has not ended by then is drawn again, then cut."""
+"""The most words of a sentence. A longer one is drawn again, and in the end cut."""
 
 TRIES = 4
-"""How often a sentence is drawn again that got too long, or missed its theme."""
+"""How often a sentence is drawn again if it is too long or misses its theme."""
 
 MORE = 0.3
 """The probability that another sentence follows."""
 
 MOST_SENTENCES = 4
 PULL = 6.0
-"""How much more likely a word of the instruction is than its count says."""
+"""The factor by which words of the instruction are made more likely."""
 
 COMMON = 0.1
-"""A word in more than this share of the sentences says nothing about the theme."""
+"""A word in more than this share of the sentences doesn't indicate a theme."""
 
-# The words of any instruction, whatever it is about.
+# Words that occur in instructions of any topic.
 _FILLERS = (
     "about all and any are asked attempt can did does earlier exactly for from generate give has"
     " have how into its least line make most must one paragraph please put reply requirement right"
@@ -138,7 +137,7 @@ _WORD = re.compile(r"[^\W\d_]{3,}")
 
 
 class TrigramModel:
-    """Counts of word triples, from which sentences are drawn."""
+    """Counts of word triples, from which it draws sentences."""
 
     def __init__(self, sentences: Iterable[str]) -> None:
         self._followers: dict[tuple[str, str], list[str]] = {}
@@ -170,7 +169,7 @@ class TrigramModel:
         )
 
     def draw(self, chance: Random, theme: tuple[str, ...], temperature: float) -> str:
-        """Draw a text: a sentence, now and then a few."""
+        """Draw a text: a sentence, or occasionally several."""
         text = self._sentence(chance, theme, temperature)
         count = 1
         while temperature and count < MOST_SENTENCES and chance.random() < MORE:
@@ -223,13 +222,13 @@ def _choose(
     if temperature == 0:
         return max(weights, key=weights.__getitem__)
     if temperature != 1:
-        most = max(weights.values())  # keeps the powers below from running out of range
+        most = max(weights.values())  # Keep the powers below in range.
         weights = {word: (weight / most) ** (1 / temperature) for word, weight in weights.items()}
     return chance.choices(list(weights), list(weights.values()))[0]
 
 
 def _themes(text: str) -> frozenset[str]:
-    """Return a text's words in lower case, without a plural's s."""
+    """Return a text's words in lower case, without a plural's "s"."""
     return frozenset(
         word[:-1] if word.endswith("s") and len(word) > 3 else word  # noqa: PLR2004
         for word in _WORD.findall(text.lower())
@@ -239,7 +238,7 @@ def _themes(text: str) -> frozenset[str]:
 # --- the backend ----------------------------------------------------------------------------------
 
 WORDS_A_STEP = 4
-"""Words of a stream between two checkpoints."""
+"""The number of words of a stream between two checkpoints."""
 
 _training = threading.Lock()
 
@@ -252,28 +251,28 @@ def _of_help_pages() -> TrigramModel:
 class MarkovBackend:
     """A small Markov chain text generator, for trying things out and for constrained text.
 
-    It is not a model that understands: it knows which word followed which two others in the text
-    that it learnt from, by default the plain English sentences of Python's own help pages, and
-    draws new sentences from that. Words of the last message that also stand in that text steer
-    where its sentences start; nothing else of an instruction has any effect. It can't judge and
-    can't write JSON.
+    It understands nothing. It counts which word follows which two others in a text, and draws new
+    sentences from these counts. The default text is the plain English sentences of Python's own
+    help pages. Words of the last message that also occur in the text influence how its sentences
+    start; otherwise, instructions have no effect. It can't judge and can't write JSON.
 
-    Learning takes some 40 milliseconds for the help pages, and about 1 second for each 5 MB of
-    text; it is done in a thread, once, at the first request. Don't use it in virtual time.
+    Learning takes about 40 ms for the help pages, and about 1 second for each 5 MB of text. It
+    happens once, in a thread, at the first request. Don't use this backend in virtual time.
 
-    Of the options it knows ``temperature`` (0 always takes the most frequent word; default 1, the
-    frequencies of the text), ``max_tokens`` (words; default: a sentence or a few), ``stop`` and
-    ``seed``: the same seed and messages give the same text. Without a seed, the system's randomness
-    decides.
+    It supports the options ``temperature`` (0 always takes the most frequent word; the default 1
+    follows the text's frequencies), ``max_tokens`` (in words; the default is one sentence or a
+    few), ``stop`` and ``seed``. The same seed and messages give the same text. Without a seed,
+    texts are random.
 
     Args:
-        corpus: the path of a text file (UTF-8) to learn from, or several; they are read now.
+        corpus: the path of a text file (UTF-8) to learn from, or several paths. The files are read
+            at once.
         text: a text to learn from instead.
         model: the model's name, for records.
 
     Raises:
         OSError: a file can't be read.
-        ValueError: a file isn't UTF-8 text, or there is no word in the whole text.
+        ValueError: a file isn't UTF-8 text, or the whole text has no word.
     """
 
     provider = "markov"
@@ -297,18 +296,18 @@ class MarkovBackend:
         self.model = model
 
     async def generate(self, request: Request) -> Generation:
-        """Draw a text; its tokens are words.
+        """Draw a text, in which each word is a token.
 
         Raises:
             InvalidRequest: the request asks for a format, a verdict or another model.
-            RuntimeError: this Python comes without its help pages, and there is no other corpus.
+            RuntimeError: this Python lacks its help pages, and there is no other corpus.
         """
         text, reason, meter = await self._draw(request)
         return self._whole(text, reason, meter)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
-        """Draw a text and hand it over word by word; see `StreamingBackend.stream`."""
+        """Draw a text and stream it word by word; see `StreamingBackend.stream`."""
         async with aclosing(self._pieces(request)) as pieces:
             yield pieces
 
@@ -367,7 +366,7 @@ class MarkovBackend:
 
     def _learn(self) -> TrigramModel:
         with _training:
-            if self._model is not None:  # learnt while this request waited for its turn
+            if self._model is not None:  # Another request may have learnt it.
                 return self._model
             own = self._text
             self._model = _of_help_pages() if own is None else TrigramModel(sentences_of(own))

@@ -1,9 +1,9 @@
-"""The model of an MCP client: requests for sampling over the Model Context Protocol.
+"""The model of an MCP client: sampling requests over the Model Context Protocol.
 
-A tool of an MCP server may ask its client to sample; the client shows the request to a person. From
-the protocol's revision 2026-07-28 on, a server sends no requests to its client. A tool returns what
-it needs to know, and the client calls it again with the answers. The work is not begun afresh then:
-it was kept, waiting, and goes on.
+A tool of an MCP server may ask its client to sample, and the client shows the request to a person.
+Since the protocol's revision 2026-07-28, a server no longer sends requests to its client. Instead,
+a tool returns its questions, and the client calls it again with the answers. The tool's work
+doesn't start over then: it was kept waiting, and continues.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ T = TypeVar("T")
 # --- requests and replies as the protocol writes them ---------------------------------------------
 
 REFUSED = -1
-"""The error code with which a client says that its user refused."""
+"""The error code with which a client reports that its user refused."""
 
 EXTRA = ("metadata", "model_preferences", "include_context")
-"""The keys of ``options.extra``."""
+"""The keys of ``options.extra`` that can be sent."""
 
 FINISH_REASONS = {"endTurn": "stop", "stopSequence": "stop", "maxTokens": "length"}
 
@@ -75,10 +75,10 @@ FORM = "Reply with JSON that fits this JSON Schema, and with nothing else:\n"
 
 
 def sampling_params(request: Request, options: Options) -> types.CreateMessageRequestParams:
-    """Write a request for sampling.
+    """Write a sampling request.
 
-    System messages become the system prompt, wherever they stand. A seed is left out: it is a wish
-    that this protocol has no word for.
+    System messages become the system prompt, wherever they are in the conversation. A seed is left
+    out, because the protocol has no field for it and it is only a wish.
     """
     texts_only(request, "MCPSamplingBackend")
     system = [message.text for message in request.messages if message.role == "system"]
@@ -149,10 +149,7 @@ def generation_of(result: object, usage: Usage) -> Generation:
 
 
 def error_of(exc: Exception) -> BackendError:
-    """Say what a failed request for sampling means.
-
-    None is worth a retry by itself: that would show a person the same prompt again.
-    """
+    """Translate the exception of a failed sampling request; none is retried."""
     kind: type[BackendError] = BackendUnavailable
     match exc:
         case ValidationError():
@@ -177,13 +174,13 @@ def error_of(exc: Exception) -> BackendError:
 # --- the backend ----------------------------------------------------------------------------------
 
 DEFAULT_MAX_TOKENS = 1000
-"""The longest reply by default: the protocol wants a number."""
+"""The default length limit of a reply, because the protocol requires one."""
 
 ROUNDS_VERSION = "2026-07-28"
-"""From this revision on, a server asks by returning its requests from the tool."""
+"""Since this revision, a server asks by returning its requests from the tool."""
 
 SamplingWay = Literal["request", "rounds"]
-"""How a connection samples: the server sends a request, or the tool returns it."""
+"""How a connection samples: the server sends requests, or the tool returns them."""
 
 ToolContext: TypeAlias = "Context[Any, Any] | ServerRequestContext[Any, Any]"
 
@@ -193,31 +190,32 @@ BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 class MCPSamplingBackend:
     """Samples through the client of an MCP server's tool.
 
-    Make one in the tool, of the tool's context, for each call. On connections before the protocol's
-    revision 2026-07-28 each request is sent to the client while the tool runs. From that revision
-    on, a tool returns its requests instead: run its work through `SamplingRounds`. If a connection
-    offers neither, ``fallback`` answers; without one, each request is an
+    Make one in the tool from the tool's context, for each call. On connections before the
+    protocol's revision 2026-07-28, each request is sent to the client while the tool runs. Since
+    that revision, a tool returns its requests instead: run its work through `SamplingRounds`. If a
+    connection offers neither, ``fallback`` answers; without a fallback, each request raises
     `InvalidRequest`.
 
-    A client shows each request to a person. A request that they refuse (error code -1) is a reply
-    whose ``finish_reason`` is ``"refusal"``. Nothing that fails is ``retryable``, so that no one is
-    asked the same again. The protocol does not say what a reply cost: usage counts one request of
+    A client shows each request to a person. If the person refuses (error code -1), the reply has
+    the ``finish_reason`` ``"refusal"``. No error is ``retryable``, so nobody is asked the same
+    question again. The protocol doesn't report the cost of a reply, so the usage is one request of
     unknown cost.
 
     Args:
         context: the tool's context: the SDK's ``Context`` or ``ServerRequestContext``.
-        fallback: a backend to ask directly where the client can't sample.
-        max_tokens: the longest reply where the options say nothing.
+        fallback: a backend to ask directly if the client can't sample.
+        max_tokens: the longest reply, unless the options say otherwise.
         timeout: the longest wait for the client, in seconds; None for no limit.
-        options: defaults for what a request's options leave open. A model is a hint to the client.
-        can_judge: whether its verdicts on requirements are wanted.
+        options: defaults for the options that a request leaves open. A model is only a hint to the
+            client.
+        can_judge: whether it may judge requirements.
 
     Attributes:
         provider: ``"mcp"``, for telemetry.
         defaults: ``options``, with ``max_tokens``.
-        model: the hint; None if there is none.
-        way: how this connection samples: ``"request"`` or ``"rounds"``; None if the client
-            can't, or can't be reached.
+        model: the model suggested to the client, or None.
+        way: how this connection samples: ``"request"`` or ``"rounds"``. None if the client can't
+            sample or can't be reached.
 
     Raises:
         TypeError: the fallback isn't a backend, or a number isn't a number.
@@ -255,24 +253,24 @@ class MCPSamplingBackend:
 
     @property
     def can_judge(self) -> bool:
-        """Whether it, or the fallback where that answers, decides requirements."""
+        """Whether this backend, or the fallback if that answers, decides requirements."""
         if self._fallback is not None and not self.can_coalesce:
             return judges(self._fallback)
         return self._can_judge
 
     @property
     def can_coalesce(self) -> bool:
-        """Whether requests go to the client, who approves each: a fallback's need nobody."""
+        """Whether requests may be put together; not if a person approves each one."""
         return self.way == "request" or self._rounds is not None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._session.protocol_version} {self.way}>"
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request, by the client or the fallback.
+        """Answer one request, with the client or the fallback.
 
         Raises:
-            InvalidRequest: the request can't be said in this protocol, or the connection offers no
+            InvalidRequest: the protocol can't express the request, or the connection offers no
                 sampling and there is no fallback.
             BackendError: there is no reply.
         """
@@ -285,7 +283,7 @@ class MCPSamplingBackend:
         counted = request.meter.start()
         if self._rounds is not None:
             return generation_of(await self._rounds.ask(params), counted.usage)
-        # The SDK's create_message is deprecated, takes no timeout, and does the same.
+        # This is what the SDK's create_message does, which is deprecated and takes no timeout.
         try:
             result = await self._session.send_request(
                 types.CreateMessageRequest(params=params),
@@ -299,7 +297,7 @@ class MCPSamplingBackend:
             error = error_of(exc)
         else:
             return generation_of(result, counted.usage)
-        # Outside the handler, so that the SDK's exception does not hang on as the context.
+        # Raising outside the handler keeps the SDK's exception from becoming the context.
         raise error
 
     def _nothing_offered(self) -> str:
@@ -328,14 +326,14 @@ def _way_of(session: ServerSession) -> SamplingWay | None:
 # --- tools that return their requests -------------------------------------------------------------
 
 TOKEN_BYTES = 32
-"""Random bytes of what names a call that waits: nobody guesses it."""
+"""The number of random bytes in the name of a waiting call, so that nobody can guess it."""
 
 
 class SamplingRounds:
-    """Runs the work of tools that sample, over connections of any revision of the protocol.
+    """Runs the work of tools that sample, whatever the protocol revision of their connections.
 
-    Enter it for as long as the server runs, in its ``lifespan``. It keeps the work that waits for a
-    client in this process, so each call must come back to the process where it began.
+    Enter it in the server's ``lifespan``, so that it stays open as long as the server runs. It
+    keeps waiting work in this process, so each call must come back to the process where it began.
 
     ```text
     @server.tool()
@@ -347,13 +345,13 @@ class SamplingRounds:
         return await rounds.run(MCPSamplingBackend(context), context, work)
     ```
 
-    The client's SDK gives up after ten rounds by default, so let requests that can be made at the
-    same time come together. A client whose user refuses does not come back at all, and neither does
-    one that left: what it was asked fails with `BackendTimeout` after ``patience`` seconds.
+    By default, the client's SDK gives up after ten rounds, so make requests at the same time if
+    possible. A client that has left does not come back, nor does one whose user refuses; its
+    requests fail with `BackendTimeout` after ``patience`` seconds.
 
     Args:
-        patience: the longest that work waits for its client to come back, in seconds.
-        gather: how long further requests are waited for before the tool returns, in seconds.
+        patience: how long work waits for its client to come back, in seconds.
+        gather: how long the tool waits for further requests before it returns, in seconds.
 
     Raises:
         TypeError: an argument isn't a number.
@@ -379,7 +377,7 @@ class SamplingRounds:
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for their client to come back."""
+        """The number of calls that wait for their client to come back."""
         return len(self._waiting)
 
     async def run(
@@ -388,24 +386,25 @@ class SamplingRounds:
         context: Context[Any, Any],
         work: Callable[[MCPSamplingBackend], Awaitable[T]],
     ) -> T | types.InputRequiredResult:
-        """Do a tool's work; return what the tool should return.
+        """Run a tool's work; return what the tool should return.
 
-        Where the connection carries requests, or the backend's fallback answers, the work just
-        runs. Else it runs until it needs the client, and goes on when the tool is called again.
+        If the connection carries requests, or the backend's fallback answers, the work runs to its
+        end. Otherwise it runs until it needs the client, and continues when the tool is called
+        again.
 
         Args:
-            backend: made of the tool's context.
+            backend: the backend made from the tool's context.
             context: the same context.
             work: an async function of the backend to sample from. It is called once, however often
-                the tool is: it must not use the context, whose call may have ended.
+                the tool is called. It must not use the context, whose call may have ended.
 
         Returns:
-            The work's result; or what the client has to answer first.
+            The work's result, or the questions that the client must answer first.
 
         Raises:
-            InvalidRequest: the client came back to work that is not there any more.
+            InvalidRequest: the client came back to work that no longer exists.
             ShutdownError: the rounds are closed.
-            BaseException: whatever the work raised.
+            BaseException: the work's exception.
         """
         if backend.way != "rounds":
             return await work(backend)
@@ -444,7 +443,7 @@ class SamplingRounds:
         finally:
             call.end()
         if call.token is not None:
-            # Nothing waits for the client any more, but it comes back for the result.
+            # The work has ended, but the client still comes back for the result.
             with anyio.move_on_after(self._patience):
                 await call.fetched.wait()
             self._waiting.pop(call.token or "", None)
@@ -475,7 +474,7 @@ class _Question:
 
 
 class _Work(Generic[T]):
-    """A tool's work, over all the calls that it takes."""
+    """A tool's work, over all its calls."""
 
     def __init__(self, patience: float) -> None:
         self.scope = anyio.CancelScope()
@@ -525,7 +524,7 @@ class _Work(Generic[T]):
                 await self._changed.wait()
 
     def give_out(self) -> types.InputRequests:
-        """Return the questions that were not yet asked, for the client."""
+        """Return the questions that the client hasn't been asked yet."""
         given: types.InputRequests = {}
         for key, question in self._open().items():
             question.given_out = True
@@ -533,7 +532,7 @@ class _Work(Generic[T]):
         return given
 
     def take(self, answers: Mapping[str, object]) -> None:
-        """Take what the client answered; what it left out is not asked again."""
+        """Take the client's answers. Questions that it left out fail."""
         if self.done.is_set():
             self.fetched.set()
         for key, question in self._questions.items():
@@ -542,7 +541,7 @@ class _Work(Generic[T]):
                 question.settled.set()
 
     def end(self) -> None:
-        """Say that the work has ended."""
+        """Note that the work has ended."""
         self.done.set()
         self._changed.set()
 

@@ -1,4 +1,4 @@
-"""Any server that speaks OpenAI's chat protocol, through the official SDK."""
+"""Any server with OpenAI's chat protocol, through the official SDK."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mellea_like.core.backend import Options, insisted
 from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
 
 try:
-    import httpx2  # The SDK's HTTP library, from version 3 on.
+    import httpx2  # The SDK's HTTP library since version 3.
     import openai
 except ImportError as exc:  # pragma: no cover
     msg = "OpenAIBackend needs the official SDK: pip install 'mellea-like[openai]'"
@@ -44,7 +44,7 @@ from mellea_like.backends.server_address import (
 from mellea_like.backends.server_errors import refuses_temperature
 
 for _module in ("openai.resources.models", "httpcore2"):
-    # The SDK loads these at its first request, and would hold that up.
+    # The SDK would load these at its first request and delay it.
     with suppress(ImportError):
         import_module(_module)
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenAIBackend"]
 
 Client: TypeAlias = "openai.AsyncOpenAI | OwnClient"
-"""The client that a user gave, or ours."""
+"""A user's client, or this library's."""
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 
@@ -69,73 +69,75 @@ NO_RESPONSES = "; the server may not have the Responses API: use api='chat'"
 CONNECT_SECONDS = 10.0
 
 MAX_BODY = 128 * 2**20
-"""Bytes of an answer, most of which is packaging: a token comes in about 200 to 300."""
+"""The most bytes of an answer. Most of it is packaging: a token takes about 200 to 300 bytes."""
 
 PACKAGING = 64
-"""... and where longer replies are allowed, bytes for each of their characters."""
+"""The bytes to allow for each character, if longer replies are allowed."""
 
 
 class OpenAIBackend:
     """A model behind OpenAI's protocols: OpenAI, Azure, vLLM, llama.cpp, Ollama and others.
 
-    Replies are always streamed on the wire, so that the server stops generating when a request is
-    cancelled. Nothing is retried here, also with a client that would. Works on asyncio and trio,
-    and in one event loop after another.
+    Replies are always streamed over the network, so that the server stops generating when a
+    request is cancelled. This backend never retries, even with a client that would. It works on
+    asyncio and trio, and in one event loop after another.
 
-    A refusal is a reply: its text and its ``refusal`` are what the model said, its
-    ``finish_reason`` is ``"refusal"``. So is a reply that a content filter cut short
-    (``"content_filter"``). A reply that calls tools has them in ``tool_calls``, put together from
-    what is streamed, and the ``finish_reason`` ``"tool_calls"``; what the model thought aloud
-    (``reasoning_content`` or ``reasoning``) is its ``reasoning``.
+    A refusal is a reply: its text and its ``refusal`` are the model's words, and its
+    ``finish_reason`` is ``"refusal"``. A reply that a content filter cut short is also a reply
+    (``"content_filter"``). If a reply calls tools, they are in ``tool_calls``, and the
+    ``finish_reason`` is ``"tool_calls"``. The model's thoughts, if the server sends them
+    (``reasoning_content`` or ``reasoning``), are in ``reasoning``.
 
     Args:
-        model: the model's name. None asks the server once for its models and takes the first;
-            OpenAI's own has too many for that and needs a name.
-        base_url: where the server is; by default ``OPENAI_BASE_URL``, else OpenAI's own.
-        api_key: the key; by default ``OPENAI_API_KEY``. Servers other than OpenAI's get a
-            placeholder where there is none. Both variables are read when first needed.
-        client: a ready `openai.AsyncOpenAI` instead of the two above, or one of a subclass such as
-            `openai.AsyncAzureOpenAI`, whose deployment is the model where none is given. It is used
-            as it is but for retries, belongs to one event loop, and stays open.
-        timeout: the longest silence of the server, in seconds; None for no limit. Bytes that are
-            no part of a reply are silence, too.
-        options: defaults for what a request's options leave open.
-        can_judge: whether its verdicts on requirements are wanted.
+        model: the model's name. With None, the backend asks the server once for its models and
+            takes the first one. OpenAI's own server has too many models and needs a name.
+        base_url: the server's URL. The default is ``OPENAI_BASE_URL``, or else OpenAI's own
+            server.
+        api_key: the key. The default is ``OPENAI_API_KEY``; without a key, servers other than
+            OpenAI's get a placeholder. Both variables are read when they are first needed.
+        client: an `openai.AsyncOpenAI` instead of the URL and the key, or an object of a subclass
+            such as `openai.AsyncAzureOpenAI`, whose deployment is the default model. It is used as
+            it is, but without its retries. It belongs to one event loop, and is never closed.
+        timeout: the longest silence of the server, in seconds; None for no limit. Bytes that
+            aren't part of a reply count as silence.
+        options: defaults for the options that a request leaves open.
+        can_judge: whether it may judge requirements.
         total_timeout: the longest time for a whole request, in seconds; None for no limit.
-        max_characters: the longest reply; one that gets longer is given up as malformed. What the
-            model thinks aloud counts, too.
-        trust_env: whether the environment's proxy settings count; not used with ``client``.
-        keep_alive: whether connections stay open between requests. None keeps them but for servers
-            on this machine: a new connection costs nothing there, and llama.cpp's server now and
-            then closes one under the next request.
-        max_connections: how many connections an event loop may have open at a time, 1 or more; a
-            further request waits for one for as long as it takes. None leaves it to the SDK,
-            which opens up to 1,000.
-        follow_redirects: whether a redirect (such as HTTP 307) is followed, to another server too,
-            with the whole request but for the key; if not, it is an error. Not used with
+        max_characters: the longest reply, including reasoning. A longer one is abandoned as
+            malformed.
+        trust_env: whether to use the environment's proxy settings. It has no effect with
             ``client``.
-        output: how a server is asked for a reply of a ``format``: ``"json_schema"`` (it is given
-            the schema and keeps to it), ``"tool"`` (the model has to call a tool with the reply as
-            its arguments), ``"json_object"`` (the server sees to it that it is a JSON object; the
-            prompt says which), or ``"prompt"`` (the prompt says it all). ``"auto"`` begins with the
-            first that the server isn't known to lack, and takes the next one when the server
-            refuses it: the request is sent again at once, within the same draw. That is remembered
-            for the model, for as long as this backend lives.
-        api: ``"chat"`` for chat completions, which most servers have; ``"responses"`` for OpenAI's
-            Responses API, whose replies are not stored at the server unless ``options.extra`` has
-            ``store``. It has neither seeds (ignored) nor stop texts, sounds and several choices
-            (refused), and no place for the names and the reasoning of messages.
+        keep_alive: whether connections stay open between requests. With None, they do, except to
+            servers on this machine. There, new connections cost nothing, and llama.cpp's server
+            sometimes closes an old one just as the next request is sent.
+        max_connections: the most open connections of an event loop, 1 or more. Further requests
+            wait for one without a limit. None leaves it to the SDK, which opens up to 1,000.
+        follow_redirects: whether to follow redirects (such as HTTP 307), even to another server;
+            the request is sent there without the key. Otherwise, a redirect is an error. It has no
+            effect with ``client``.
+        output: how to ask the server for a reply in a ``format``. With ``"json_schema"``, the
+            server enforces the schema. With ``"tool"``, the model must call a tool with the reply
+            as its arguments. With ``"json_object"``, the server enforces only that it is a JSON
+            object, and the prompt has the schema. With ``"prompt"``, there is only the prompt.
+            ``"auto"`` starts with the first of these that the server isn't known to lack. If the
+            server refuses it, the request is sent again with the next one, within the same draw.
+            This backend remembers the outcome for each model.
+        api: ``"chat"`` for chat completions, which most servers have, or ``"responses"`` for
+            OpenAI's Responses API. The latter stores replies on the server only if
+            ``options.extra`` has ``store``. It ignores seeds, refuses stop texts, audio and
+            several choices, and leaves out the names and the reasoning of messages.
 
     Attributes:
-        provider: for telemetry: ``"openai"``, or ``"azure.ai.openai"`` with an Azure client.
+        provider: the name for telemetry: ``"openai"``, or ``"azure.ai.openai"`` with an Azure
+            client.
         can_judge: as given.
         defaults: ``options``, as given.
 
     Raises:
         TypeError: ``client`` isn't an `openai.AsyncOpenAI`, or ``max_connections`` isn't an int.
-        ValueError: ``base_url`` isn't an HTTP URL, ``timeout`` is not positive, ``client`` comes
-            with a key or a URL, ``max_connections`` is below 1 or comes with a client, or there is
-            no such ``output`` or ``api``.
+        ValueError: ``base_url`` isn't an HTTP URL, ``timeout`` is not positive, ``client`` is
+            combined with a key or a URL, ``max_connections`` is below 1 or combined with a client,
+            or ``output`` or ``api`` is unknown.
     """
 
     provider: str = "openai"
@@ -190,7 +192,7 @@ class OpenAIBackend:
 
     @property
     def model(self) -> str | None:
-        """The model's name; None while it is left to the server and was not yet asked for."""
+        """The model's name; None if the server is to choose and hasn't been asked yet."""
         return self._model
 
     @property
@@ -199,7 +201,7 @@ class OpenAIBackend:
 
     @property
     def base_url(self) -> str:
-        """Where the requests go, without credentials.
+        """The URL that requests are sent to, without credentials.
 
         Raises:
             ValueError: ``OPENAI_BASE_URL`` isn't a URL.
@@ -208,11 +210,12 @@ class OpenAIBackend:
 
     @property
     def limit_key(self) -> tuple[str, bytes] | None:
-        """What the server counts requests by: backends with equal ones wait for each other.
+        """The key under which the server counts requests. Backends with equal keys share a gate.
 
-        The URL and a digest of the key, which means nothing outside this process. None where it
-        can't be known: the client fetches its key for each request, or there is no valid one yet.
-        Azure counts by deployment, whoever asks: the URL of that, and no key.
+        It consists of the URL and a digest of the API key that is meaningless outside this
+        process. It is None if the API key is unknown, because the client fetches one for each
+        request or there is no valid one yet. Azure counts by deployment, so there it has the
+        deployment's URL and no API key.
         """
         try:
             url = self.base_url.rstrip("/")  # The SDK's clients put one there.
@@ -246,22 +249,22 @@ class OpenAIBackend:
     def stream_choices(
         self, request: Request, choices: int
     ) -> AbstractAsyncContextManager[AsyncIterator[tuple[int, str | Generation]]]:
-        """Ask for several replies at once (``n``), so that the prompt is paid for once.
+        """Ask for several replies at once (``n``), so that the prompt is paid for only once.
 
-        Servers may refuse that, or ignore it and send one reply: `ChoicesBackend` notices.
+        Servers may refuse this, or ignore it and send one reply, which `ChoicesBackend` notices.
 
         Args:
-            request: what is wanted.
-            choices: how many replies are, at least 1.
+            request: the request.
+            choices: the number of replies, at least 1.
 
         Returns:
-            A context manager to enter with ``async with``; it gives an iterator over the pieces of
-            the texts and, as each one's last, the whole `Generation`, each with the index of its
-            reply, from 0. Its usage is that of all together, as known by then. Leaving the block
-            early closes the request.
+            An async context manager. It gives an iterator over pairs of a reply's index, from 0,
+            and a piece of its text or, at the end of each reply, the whole `Generation`. A
+            generation's usage is that of all replies together, as far as it is known then. Leaving
+            the block early closes the request.
 
         Raises:
-            InvalidRequest: the Responses API is asked, which gives one reply.
+            InvalidRequest: this backend uses the Responses API, which gives one reply.
         """
         whole_number("choices", choices)
         if self._api == "responses":
@@ -281,7 +284,7 @@ class OpenAIBackend:
 
     @asynccontextmanager
     async def _open(self, request: Request, choices: int | None = None) -> AsyncGenerator[Incoming]:
-        """Send a request; the reply to it is closed when the block is left."""
+        """Enter a block with the reply to a request, which is closed when the block is left."""
         options = request.options.over(self.defaults)
         sending = Sending(request)
         ends = anyio.current_time() + (self._total_timeout or math.inf)
@@ -313,7 +316,7 @@ class OpenAIBackend:
             sending.ended()
 
     async def aclose(self) -> None:
-        """Close the running event loop's connections; the backend may be used again.
+        """Close the running event loop's connections. The backend may be used again.
 
         A request under way keeps its connection until it ends.
         """
@@ -348,11 +351,7 @@ class OpenAIBackend:
         sending: Sending,
         ends: float,
     ) -> tuple[Any, OutputTool | None]:
-        """Send a request, again where the server refuses how it asks.
-
-        That is how it asks for its output, and a temperature that nobody but this library wants.
-        Return the response, and the tool whose arguments are the reply, if there is one.
-        """
+        """Send a request, again if the server refuses an output mode or our own temperature."""
         wanted = insisted(request.options)
         prefers = wanted is not request.options
         if prefers and model in self._refuse_temperature:
@@ -402,8 +401,8 @@ class OpenAIBackend:
             try:
                 if isinstance(client, OwnClient):
                     return await client.post_body(body, sending.trace)
-                # What client.chat.completions.create does in the end, without a copy of the body
-                # by its types, which takes as long as a reply's events.
+                # This is what client.chat.completions.create does in the end, but without its
+                # typed copy of the body, which takes as long as reading a reply's events.
                 post: Any = client.post
                 return await post(
                     PATHS[self._api],
@@ -418,7 +417,7 @@ class OpenAIBackend:
                 error = self._translator(client, model).of(exc)
             finally:
                 SENDING.reset(token)
-            # Outside the handler, so that the SDK's exception does not hang on as the context.
+            # Raising outside the handler keeps the SDK's exception from becoming the context.
             raise error
         raise self._translator(client, model).late()
 
@@ -487,7 +486,7 @@ class OpenAIBackend:
         )
 
     def _headers(self) -> dict[str, str]:
-        # Compression would hold back pieces of the reply.
+        # Compression would delay pieces of the reply.
         headers = {"Accept-Encoding": "identity"}
         keep = self._keep_alive
         if keep is None:

@@ -55,7 +55,7 @@ def request_body(
 
 
 def tool_choice(request: Request) -> Any:
-    """Write whether, and which, tool is to be called."""
+    """Return which tool the model should call, if any, in the protocol's form."""
     choice = request.tool_choice
     if choice in TOOL_CHOICES:
         return choice
@@ -65,15 +65,15 @@ def tool_choice(request: Request) -> Any:
 def _message(message: Message, *, official: bool) -> dict[str, Any]:
     written = message.as_dict()
     if message.tool_calls and not message.content:
-        written["content"] = None  # As the servers write it themselves; some refuse empty texts.
+        written["content"] = None  # Servers write it so, and some refuse empty texts.
     if official:
         for name in ("reasoning_content", "reasoning"):
-            written.pop(name, None)  # Fields that OpenAI's own servers do not know.
+            written.pop(name, None)  # OpenAI's own servers don't know these fields.
     return written
 
 
 def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
-    """Add the fields that ask for output of a type."""
+    """Add the fields that ask for typed output."""
     match output.mode:
         case "json_schema":
             body["response_format"] = response_format(output, official=official)
@@ -91,28 +91,28 @@ def output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
     """Write the tool whose arguments are the reply."""
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
     if not official:
-        # Other servers may not know the word; they keep to the schema as they always do.
+        # Other servers may not know "strict", and enforce the schema anyway.
         return {"type": "function", "function": {**function, "parameters": tool.parameters}}
     schema, strict = _strict(tool.parameters, official=official)
     return {"type": "function", "function": {**function, "parameters": schema, "strict": strict}}
 
 
 def response_format(output: Demand, *, official: bool) -> dict[str, Any]:
-    """Write the ``response_format`` that makes a server keep to a type."""
+    """Write the ``response_format`` that makes a server enforce a type."""
     schema, strict = _strict(output.schema, official=official)
     described = {"name": output.name, "schema": schema, "strict": strict}
     return {"type": "json_schema", "json_schema": described}
 
 
 def _strict(schema: dict[str, Any], *, official: bool) -> tuple[dict[str, Any], bool]:
-    """Return a schema as a server takes it, and whether it is asked to keep to it strictly.
+    """Return a schema in the form that a server takes, and whether to ask for ``strict``.
 
-    OpenAI's own servers take ``strict`` schemas of a subset of JSON Schema: each object closed,
-    each property required, and some keywords not at all. The schema is narrowed to that; one that
-    does not fit (such as that of a mapping with free keys) goes without ``strict``. Other servers
-    (llama.cpp, vLLM) compile the whole schema into a grammar and get it with all its keywords; but
-    some of them take ``strict`` as OpenAI does, so its objects are closed then, and one with a
-    property that isn't required goes without.
+    OpenAI's own servers take ``strict`` schemas in a subset of JSON Schema: each object is closed,
+    each property is required, and some keywords are missing. The schema is narrowed to this
+    subset. If that is impossible (for example for a mapping with free keys), it is sent without
+    ``strict``. Other servers (llama.cpp, vLLM) compile the whole schema into a grammar, so they
+    get all its keywords. But some of them read ``strict`` as OpenAI does, so the schema's objects
+    are closed, and one with an optional property is sent without ``strict``.
     """
     try:
         return (_narrowed(schema) if official else _closed(schema)), True
@@ -125,7 +125,7 @@ class _NoFit(Exception):
 
 
 def _closed(schema: Any) -> Any:
-    """Return a schema whose objects take no other properties, if they require all of theirs."""
+    """Return a schema with closed objects, provided that they require all their properties."""
     if not isinstance(schema, dict):
         return schema
     old = cast("dict[str, Any]", schema)
@@ -154,7 +154,7 @@ def _narrowed(schema: Any) -> Any:
         return schema
     old = cast("dict[str, Any]", schema)
     if "$ref" in old:
-        # The subset takes no keywords beside a reference, but the root keeps its definitions.
+        # In the subset, a reference has no other keywords. The root keeps its definitions.
         old = {key: value for key, value in old.items() if key in ("$ref", "$defs")}
     free = "properties" not in old or old.get("additionalProperties")
     if old.get("type") == "object" and free:

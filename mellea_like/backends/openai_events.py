@@ -1,8 +1,8 @@
-"""The server-sent events of a reply: cutting a body into them, and reading one.
+"""Server-sent events: splitting the body of a reply into events, and reading them.
 
-Nothing here waits and nothing here needs the SDK. The events are decoded here rather than by the
-SDK's stream because that one takes twice the time, and leaves its generators suspended when it sees
-``[DONE]``: each request would leave a task behind on asyncio, and a ``ResourceWarning`` on trio.
+Nothing here waits or needs the SDK. The SDK's own stream would take twice the time, and leaves its
+generators suspended when it sees ``[DONE]``. Each request would then leave a task behind on
+asyncio, or a ``ResourceWarning`` on trio.
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ from pydantic_core import from_json
 __all__ = ["EventDecoder", "ReplyTooLongError", "ServerError", "from_event"]
 
 MAX_EVENT = 2**20
-"""Bytes of one event; a longer one isn't a part of a reply."""
+"""The most bytes of one event; a longer one isn't part of a reply."""
 
 HEAD = 1000
 
 
 class EventDecoder:
-    """Cuts a body into the data of its server-sent events.
-
-    The format: https://html.spec.whatwg.org/multipage/server-sent-events.html
-    """
+    """Splits a body into the data of its server-sent events, as HTML's standard defines them."""
 
     __slots__ = ("_after_cr", "_data", "_failed", "_left", "_line", "_max_event", "_most", "head")
 
@@ -38,7 +35,7 @@ class EventDecoder:
         self._after_cr = False
         self._failed = False
         self.head = b""
-        """How the body begins, to be shown if it turns out to be no reply."""
+        """The beginning of the body, to show if it turns out not to be a reply."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Take the next part of the body; return the data of the events that end in it."""
@@ -49,7 +46,7 @@ class EventDecoder:
         if len(self.head) < HEAD:
             self.head += chunk[:HEAD]
         if self._after_cr and chunk:
-            chunk = chunk.removeprefix(b"\n")  # Of a line's end that was cut in two.
+            chunk = chunk.removeprefix(b"\n")  # The second half of a line end.
             self._after_cr = False
         if (
             chunk.startswith(b"data: ")
@@ -59,7 +56,7 @@ class EventDecoder:
             and not (self._line or self._data or self._failed)
             and len(chunk) <= self._max_event
         ):
-            return [chunk[6:-2]]  # One event and a part of the body: most servers send them so.
+            return [chunk[6:-2]]  # This is the usual case: a part of the body is exactly one event.
         lines = chunk.splitlines(keepends=True)
         if not lines:
             return []
@@ -79,7 +76,7 @@ class EventDecoder:
         return found
 
     def finish(self) -> list[bytes]:
-        """Take the end of the body, where servers may leave out the last blank line."""
+        """Handle the end of the body, where servers may leave out the last blank line."""
         found: list[bytes] = []
         for line in (bytes(self._line), b""):
             self._read(line, found)
@@ -108,15 +105,15 @@ def from_event(data: bytes) -> Any:
     try:
         return from_json(data)
     except ValueError:
-        return json.loads(data)  # It takes lone halves of surrogate pairs, too.
+        return json.loads(data)  # It also accepts lone halves of surrogate pairs.
 
 
 class ReplyTooLongError(Exception):
-    """A reply is longer than allowed."""
+    """A reply exceeds the allowed length."""
 
 
 class ServerError(Exception):
-    """The server reported an error in the middle of its reply."""
+    """The server reported an error in the middle of a reply."""
 
     def __init__(self, error: object) -> None:
         super().__init__("the server reported an error")

@@ -1,4 +1,4 @@
-"""Further fields of a streamed reply of OpenAI's chat protocol, put together from its pieces."""
+"""Extra fields of a streamed reply of OpenAI's chat protocol, assembled from its pieces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["FurtherFields"]
 
 KNOWN: Mapping[str, frozenset[str]] = {
     "reply": frozenset(
-        # Noise that hides how long pieces are is no part of a reply.
+        # Padding that hides the length of pieces isn't part of a reply.
         {"id", "object", "created", "model", "choices", "usage", "error", "obfuscation"}
     ),
     "choice": frozenset({"index", "delta", "message", "text", "finish_reason", "logprobs"}),
@@ -27,14 +27,14 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "function": frozenset({"name", "arguments"}),
     "usage": frozenset({"prompt_tokens", "completion_tokens", "total_tokens"}),
 }
-"""The fields that are read elsewhere, by the objects that they are in."""
+"""The fields that other modules read, by the objects that contain them."""
 
 NAMES = frozenset({"id", "index", "type", "format", "name", "role", "mime_type"})
-"""Fields whose texts come whole, perhaps again with each piece."""
+"""Fields whose texts come complete, perhaps repeated in each piece."""
 
 
 class FurtherFields:
-    """The fields of one reply that nothing else reads, by the objects that they are in."""
+    """The fields of one reply that nothing else reads, by the objects that contain them."""
 
     __slots__ = ("_found",)
 
@@ -42,7 +42,7 @@ class FurtherFields:
         self._found: dict[str, dict[str, Any]] = {}
 
     def take(self, place: str, given: Mapping[str, Any]) -> None:
-        """Keep the further fields of an object, which may be a piece of it."""
+        """Keep the extra fields of an object, or of a piece of one."""
         known = KNOWN[place]
         if given.keys() <= known:
             return
@@ -52,7 +52,7 @@ class FurtherFields:
             for name, value in further.items():
                 before = found.get(name)
                 if place == "choice" and isinstance(value, list):
-                    # Such as the ids of tokens.
+                    # Token ids are an example.
                     found[name] = before if isinstance(before, list) else []
                     found[name] += value
                 else:
@@ -62,16 +62,16 @@ class FurtherFields:
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """All of them."""
+        """All extra fields."""
         return Extra(_settled(self._found)) if any(self._found.values()) else NO_EXTRA
 
 
-# Pieces are put together as the official SDK does it, see `accumulate_delta` in its
-# openai.lib.streaming._deltas; but numbers and names are replaced, not added up.
+# Pieces are put together as in the official SDK (`accumulate_delta` in
+# openai.lib.streaming._deltas), except that numbers and names are replaced, not added up.
 
 
 class _Text(list[str]):
-    """A text in pieces: to join them one by one would take a time that grows with its square."""
+    """A text in pieces. Joining them one by one would take time that grows quadratically."""
 
 
 def _grow(found: dict[str, Any], more: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ def _grow(found: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _grown(name: str, before: Any, more: Any) -> Any:
-    """Return a value with its next piece; lists and objects are copies, which may be changed."""
+    """Return a value extended by its next piece. Lists and objects are copied."""
     if isinstance(more, str) and name not in NAMES:
         text = before if isinstance(before, _Text) else _Text()
         text.append(more)
@@ -99,7 +99,7 @@ def _grown(name: str, before: Any, more: Any) -> Any:
 
 
 def _add_item(items: list[Any], item: Any) -> None:
-    """Add to a list: an item with the index of another is a piece of that."""
+    """Add an item to a list. An item with the index of an earlier one is a piece of that one."""
     if not isinstance(item, dict):
         items.append(item)
         return

@@ -39,19 +39,19 @@ CHAT_USAGE = ("prompt_tokens", "completion_tokens")
 
 @dataclass(slots=True)
 class _Call:
-    """A tool call that is arriving."""
+    """A tool call that is being received."""
 
     index: int | None
     id: str
     name: str = ""
     arguments: StringIO = field(default_factory=StringIO)
     received: int = 0
-    """Characters of the arguments that have come; those of the output tool are kept as text."""
+    """The number of characters received of the arguments. The output tool's are kept as text."""
     further: FurtherFields = field(default_factory=FurtherFields)
 
 
 class Gathered(ABC):
-    """One reply so far, in whichever protocol."""
+    """One reply received so far, in either protocol."""
 
     def __init__(
         self,
@@ -73,24 +73,24 @@ class Gathered(ABC):
         self._logprobs: list[TokenLogprob] = []
         self._further = FurtherFields()
         self.counted = 0
-        """How many tokens have come, as far as chunks tell."""
+        """The number of tokens received, as far as chunks show it."""
         self.done = False
         self.began = False
         self.call_pieces: list[CallPiece] | None = None
-        """The pieces of calls that nobody has taken yet, where somebody takes them."""
+        """The pieces of calls that nobody has taken yet; None if nobody takes them."""
 
     @property
     def ended(self) -> bool:
-        """Whether the server has said why the reply ends."""
+        """Whether the server has sent the finish reason."""
         return self._finish_reason is not None
 
     @property
     def whole(self) -> bool:
-        """Whether the reply came to its end."""
+        """Whether the reply is complete."""
         return self.began and (self.done or self.ended)
 
     def generation(self) -> Generation:
-        """Return the reply as far as it was read."""
+        """Return the reply received so far."""
         return Generation(
             self._text.getvalue(),
             None,
@@ -99,7 +99,7 @@ class Gathered(ABC):
             self._finish_reason,
             logprobs=tuple(self._logprobs),
             tool_calls=tuple(
-                # Some servers give calls no ids, but the messages that answer them need some.
+                # Some servers give calls no ids, but the messages that answer calls need them.
                 ToolCall(
                     call.id or f"call_{number}",
                     call.name,
@@ -116,10 +116,10 @@ class Gathered(ABC):
 
     @abstractmethod
     def read(self, data: bytes) -> str:
-        """Take one event; return the piece of the text that came with it."""
+        """Take one event; return its piece of the text."""
 
     def _said(self, content: str, refusal: str = "", thought: str = "") -> str:
-        """Take a piece of the reply; return what of it is text."""
+        """Take a piece of the reply; return the part of it that is text."""
         piece = content + refusal
         if piece or thought:
             self._reasoning.write(thought)
@@ -136,16 +136,13 @@ class Gathered(ABC):
         arguments: str,
         further: Mapping[str, Any] | None = None,
     ) -> str:
-        """Take a piece of a tool call: the first has its id and name, all have arguments.
-
-        Return the piece of the text: what the output tool is called with is the reply's text.
-        """
+        """Take a piece of a tool call, and return it as text if it belongs to the output tool."""
         self._count(len(name) + len(arguments))
         call = self._call_of(index, id_, name)
         if further is not None:
             call.further.take("call", further)
             call.further.take("function", further.get("function") or {})
-        if name != call.name:  # Some servers repeat it with each piece.
+        if name != call.name:  # Some servers repeat the name.
             call.name += name
         call.received += len(arguments)
         call.arguments.write(arguments)
@@ -161,10 +158,10 @@ class Gathered(ABC):
         return text
 
     def _call_of(self, index: int | None, id_: str, name: str) -> _Call:
-        """Return the call that a piece belongs to, which it may begin.
+        """Return the call that a piece belongs to, or a new one.
 
-        Some servers give pieces no index, or all calls the same one: then another id begins another
-        call, and without indices and ids a name does.
+        Some servers send no index, or the same index for all calls. Then a new id begins a new
+        call; without an index or an id, a name does.
         """
         for call in reversed(self._calls):
             if call.index == index and (not id_ or call.id in ("", id_)):
@@ -177,7 +174,7 @@ class Gathered(ABC):
         return call
 
     def _finish(self, reason: str | None) -> str:
-        """Note why the reply ends; return the piece of the text that is left."""
+        """Note the finish reason; return the rest of the text."""
         text = ""
         if self._output is not None and self._calls:
             tool, calls, self._calls = self._output, self._calls, []
@@ -193,13 +190,13 @@ class Gathered(ABC):
             msg = "a tool call has no name"
             raise ValueError(msg)
         if self._calls and reason in (None, "stop"):
-            # A forced call ends with "stop", and some servers end all of them so.
+            # A forced call ends with "stop", and some servers end all calls so.
             reason = "tool_calls"
         self._finish_reason = "refusal" if self._refusal.tell() else reason
         return text
 
     def _count(self, characters: int) -> None:
-        # Servers send about a chunk a token; the usage at the end corrects it.
+        # Servers send about one chunk per token; the usage at the end corrects this.
         self.began = True
         self.counted += 1
         self._meter.update(output_tokens=self.counted)
@@ -210,7 +207,7 @@ class Gathered(ABC):
 
 
 class Reply(Gathered):
-    """One streamed reply of the chat protocol, so far."""
+    """One streamed reply of the chat protocol, received so far."""
 
     def __init__(
         self,
@@ -226,16 +223,16 @@ class Reply(Gathered):
         self._thinks_as: set[str] = set()
 
     def generation(self) -> Generation:
-        """Return the reply as far as it was read."""
+        """Return the reply received so far."""
         made = super().generation()
         if self._thinks_as != {"reasoning"}:
             return made
-        # A server that calls its thoughts so wants them back by that name.
+        # A server expects reasoning back under the name that it used.
         message = {**made.extra.get("message", {}), "reasoning": made.reasoning}
         return replace(made, extra=Extra({**made.extra, "message": message}))
 
     def read(self, data: bytes) -> str:
-        """Take one event; return the piece of the text that came with it."""
+        """Take one event; return its piece of the text."""
         if is_end(data):
             return self.end()
         return self._take_chunk(from_event(data))
@@ -263,12 +260,12 @@ class Reply(Gathered):
         return piece
 
     def end(self) -> str:
-        """Note that the stream has ended; return the piece of the text that is left."""
+        """Note that the stream has ended; return the rest of the text."""
         self.done = True
         return self._finish(self._finish_reason)
 
     def take(self, chunk: Any) -> str:
-        """Take what a chunk says of this reply; return the piece of the text."""
+        """Take a chunk's part for this reply; return its piece of the text."""
         if chunk.get("error"):
             raise ServerError(chunk["error"])
         if isinstance(model := chunk.get("model"), str) and model:
@@ -313,10 +310,10 @@ class Reply(Gathered):
 
 
 class Replies:
-    """Several replies to one request, whose chunks come interleaved.
+    """Several replies to one request, whose chunks are interleaved.
 
-    A reply is handed over when it ends, but for the last one, which waits for the usage at the end
-    of the stream. As long as only one has begun there may be no others: then it waits, too.
+    A reply is handed over when it ends, except for the last one, which waits for the usage at the
+    end of the stream. If only one reply has begun, it may be the last, so it waits too.
     """
 
     def __init__(
@@ -327,7 +324,7 @@ class Replies:
         output: OutputTool | None,
         choices: int,
     ) -> None:
-        # Imported lazily: few requests have several choices.
+        # This is imported here because few requests have several choices.
         from mellea_like.core.generation import RequestMeter  # noqa: PLC0415
 
         self._meter = meter
@@ -340,16 +337,16 @@ class Replies:
 
     @property
     def began(self) -> bool:
-        """Whether one has begun."""
+        """Whether any reply has begun."""
         return any(reply.began for reply in self._replies)
 
     @property
     def whole(self) -> bool:
-        """Whether all that have begun came to their ends."""
+        """Whether all replies that have begun are complete."""
         return self.began and all(reply.whole for reply in self._replies if reply.began)
 
     def read(self, data: bytes) -> list[tuple[int, str | Generation]]:
-        """Take one event; return what came with it, and of which reply."""
+        """Take one event; return its pieces with the indices of their replies."""
         if is_end(data):
             self.done = True
             return [(i, piece) for i, reply in enumerate(self._replies) if (piece := reply.end())]
@@ -362,7 +359,7 @@ class Replies:
             counted = sum(reply.counted for reply in self._replies)
             self._meter.update(output_tokens=counted)
             final = all(reply.ended for reply in self._replies if reply.began)
-            # llama.cpp says what the last choice took, and not what all did.
+            # llama.cpp reports the usage of the last choice only.
             read_usage(self._meter, chunk.get("usage"), final=final and self.began, least=counted)
         except (AttributeError, TypeError, KeyError) as exc:
             raise _NoChunkError from exc
@@ -372,7 +369,7 @@ class Replies:
         return found
 
     def generation(self) -> list[tuple[int, Generation]]:
-        """Return the replies that were not handed over before."""
+        """Return the replies that have not been handed over yet."""
         return self._ended()
 
     def _ended(self) -> list[tuple[int, Generation]]:
@@ -386,7 +383,7 @@ class Replies:
 
 
 def is_end(data: bytes) -> bool:
-    """Tell whether an event says that there are no more."""
+    """Tell whether an event marks the end of the stream."""
     return data.strip() == b"[DONE]"
 
 
@@ -403,7 +400,7 @@ def read_usage(
     least: int = 0,
     names: tuple[str, str] = CHAT_USAGE,
 ) -> None:
-    """Count what a server says that a request takes, where it makes sense."""
+    """Read the usage that a server reports, as far as it makes sense."""
     if not isinstance(usage, dict):
         return
     counts = cast("dict[str, Any]", usage)
@@ -423,14 +420,14 @@ def read_usage(
 
 
 def _part(counts: dict[str, Any], details: str, name: str, whole: int) -> int:
-    """Read how many of some tokens are of a kind; 0 where that isn't said, or can't be."""
+    """Read how many of the tokens are of a kind; 0 if that is missing or impossible."""
     said: Any = counts.get(details)
     part = cast("dict[str, Any]", said).get(name) if isinstance(said, dict) else None
     return part if type(part) is int and 0 <= part <= whole else 0
 
 
 def as_text(value: Any) -> str:
-    """Return a text that may be missing; anything else isn't one."""
+    """Return a text, which may be missing; raise an error for anything else."""
     if value is None or isinstance(value, str):
         return value or ""
     msg = f"a text is {type(value).__name__}"
@@ -438,7 +435,7 @@ def as_text(value: Any) -> str:
 
 
 def _of_call(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the further fields of a call as they were in it."""
+    """Return the extra fields of a call in their original structure."""
     if not found:
         return NO_EXTRA
     inside = {"function": found["function"]} if "function" in found else {}

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API as plain data: what is sent, and how a streamed response is read."""
+"""OpenAI's Responses API: writing requests, and reading streamed responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Response", "responses_body"]
 USAGE = ("input_tokens", "output_tokens")
 
 FINISH_REASONS = {"max_output_tokens": "length"}
-"""Why a response is incomplete, in the chat protocol's words where those are others."""
+"""The reasons why a response is incomplete, with their names in the chat protocol."""
 
 # --- what is sent ---------------------------------------------------------------------------------
 
@@ -38,11 +38,7 @@ def responses_body(
     official: bool,
     output: Demand | None = None,
 ) -> dict[str, Any]:
-    """Write the fields of a request to the Responses API.
-
-    It is not stored there, unless ``extra`` says so. The API has no seed: the draw is as random as
-    without.
-    """
+    """Write the fields of a request to the Responses API, which has no seed and stores nothing."""
     if options.stop:
         msg = "the Responses API has no stop texts: leave the option stop out, or use api='chat'"
         raise InvalidRequest(msg)
@@ -71,7 +67,7 @@ def responses_body(
 
 
 def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
-    """Add the fields that ask for output of a type."""
+    """Add the fields that ask for typed output."""
     match output.mode:
         case "json_schema":
             described = response_format(output, official=official)
@@ -88,12 +84,12 @@ def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Write a tool of the chat protocol; it isn't strict by default there, and so not here."""
+    """Convert a tool of the chat protocol. Tools there aren't strict by default, unlike here."""
     return {"type": "function", "strict": False, **tool["function"]}
 
 
 def _items(message: Message) -> Iterator[dict[str, Any]]:
-    """Write a message as items; names and reasoning have no place in them."""
+    """Write a message as items, without its name and reasoning, which items can't express."""
     content = message.content
     if message.role == "tool":
         output = content if isinstance(content, str) else [_part(part) for part in content]
@@ -135,14 +131,14 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 class Response(Gathered):
-    """One streamed response, so far."""
+    """One streamed response, received so far."""
 
     _summary = 0
-    """The part of the summary of the model's reasoning that was heard of last."""
+    """The index of the latest part of the reasoning summary."""
 
     def read(self, data: bytes) -> str:
-        """Take one event; return the piece of the text that came with it."""
-        if is_end(data):  # Not OpenAI's own, but other servers end so.
+        """Take one event; return its piece of the text."""
+        if is_end(data):  # Servers other than OpenAI's send this.
             return ""
         event = from_event(data)
         try:
@@ -194,19 +190,20 @@ class Response(Gathered):
         return ""
 
     def _take_item(self, index: int, item: Mapping[str, Any]) -> str:
-        """Take an item of the output, as it begins or as it is in the end."""
+        """Take an item of the output, at its beginning or at its end."""
         self.began = True
         if item["type"] != "function_call":
             return ""
         call = self._call_of(index, "", "")
         call.id = call.id or as_text(item.get("call_id"))
-        # All of the arguments, or none yet; what came in pieces is their beginning.
+        # These are all of the arguments, or none yet. The pieces received so far are their
+        # beginning.
         rest = as_text(item.get("arguments"))[call.received :]
         return self._called(index, "", as_text(item["name"]), rest)
 
     def _end(self, response: Mapping[str, Any], reason: str) -> str:
-        """Take the whole response, which has once more what came in pieces, if it did."""
-        if response.get("error"):  # Some servers end each response as completed.
+        """Take the whole response, which repeats earlier pieces, and note the finish reason."""
+        if response.get("error"):  # Some servers mark every response as completed.
             raise ServerError(response["error"])
         piece = ""
         self._model = as_text(response.get("model")) or self._model

@@ -1,10 +1,10 @@
-"""How a server is asked for output of a type, and what is done where it refuses one way to ask.
+"""How to ask a server for typed output, and what to do if it refuses one way of asking.
 
-Nothing here waits or knows a wire format. A backend keeps an `OutputModes`, takes an
-`OutputAttempt` from it for each request that has a format, writes its `Demand` in its own way, and
-asks the attempt what a refusal means. A refusal costs no turn: the backend sends the request again
-at once, asking in the next way. A refused request is counted as what it was: a request sent, on
-which nobody worked.
+Nothing here waits or knows a wire format. A backend has an `OutputModes` and takes an
+`OutputAttempt` from it for each request with a format. It writes the attempt's `Demand` in its own
+protocol, and passes refusals to the attempt. After a refusal, the backend sends the request again
+at once in the next mode, within the same draw. The refused request counts as one that was sent,
+but that the server did no work on.
 """
 
 from __future__ import annotations
@@ -41,30 +41,33 @@ __all__ = [
 ]
 
 Mode = Literal["json_schema", "tool", "json_object", "prompt"]
-"""A way to ask for output of a type, the strictest first.
+"""A way to ask for typed output, the strictest first.
 
-- ``"json_schema"``: the server is given the schema and keeps the reply to it.
-- ``"tool"``: the model is made to call a tool whose parameters are the schema. The call's arguments
-  are the reply.
-- ``"json_object"``: the server makes sure that it is a JSON object, the prompt says which.
-- ``"prompt"``: the prompt alone asks for it.
+- ``"json_schema"``: the server gets the schema and enforces it.
+- ``"tool"``: the model must call a tool whose parameters are the schema. The call's arguments are
+  the reply.
+- ``"json_object"``: the server enforces only that it is a JSON object. The prompt has the schema.
+- ``"prompt"``: only the prompt asks for it.
 """
 
 OutputMode = Literal["auto", "json_schema", "tool", "json_object", "prompt"]
-"""A `Mode`, or ``"auto"``: the strictest that the server takes."""
+"""A `Mode`, or ``"auto"`` for the strictest mode that the server accepts."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 MAX_SCHEMA = 32_000
-"""Characters of a schema in a prompt, some 8,000 tokens; a longer one loses its descriptions."""
+"""The most characters of a schema in a prompt; a longer one loses its descriptions."""
 
 TOOL_SERVERS = ("api.anthropic.com", "api.deepseek.com")
-"""Hosts that take a tool and no schema: the first ignores ``response_format``, so that it would not
-even refuse it (docs.anthropic.com, "OpenAI SDK compatibility"); the second answers 400 "This
-response_format type is unavailable now"."""
+"""Servers that accept a tool but not a schema.
+
+The first one ignores ``response_format``, so it would not even refuse it (docs.anthropic.com,
+"OpenAI SDK compatibility"). The second one answers 400 "This response_format type is unavailable
+now".
+"""
 
 WRAPPED = "value"
-"""The property that holds a reply that isn't an object: a tool's arguments have to be one."""
+"""The property for a reply that isn't an object, because a tool's arguments must be one."""
 
 _PROMPT = (
     "Reply with one JSON value that is valid against this JSON Schema, and with nothing else: no"
@@ -82,11 +85,13 @@ class OutputTool:
     """The tool whose arguments are the reply.
 
     Args:
-        name: its name, which none of the request's own tools has.
-        description: what it is for.
-        parameters: the JSON Schema of its arguments: an object.
-        wrapped: whether the reply is the ``value`` of the arguments, as the format isn't an object.
-        forced: whether it must be called; if not, one of the request's tools may be, instead.
+        name: its name, which differs from those of the request's own tools.
+        description: its description for the model.
+        parameters: the JSON Schema of its arguments, which is an object's.
+        wrapped: whether the reply is the ``value`` in the arguments, because the format isn't an
+            object.
+        forced: whether the model must call it. If not, it may call one of the request's tools
+            instead.
     """
 
     name: str
@@ -98,15 +103,16 @@ class OutputTool:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The demand of a request, in one mode.
+    """The type that a request asks for, in one mode.
 
     Args:
         mode: the way to ask.
-        name: the format's name, of letters that any server takes.
-        schema: the format's JSON Schema; shared, not to be changed.
-        messages: the conversation, with the schema where the server does not get it otherwise.
-        tool: in mode ``"tool"``, the tool to send along; None where the request says which of its
-            own tools is to be called, so that no reply is asked for yet.
+        name: the format's name, in letters that any server accepts.
+        schema: the format's JSON Schema. It is shared and must not be changed.
+        messages: the conversation, which has the schema in it if the server doesn't get it
+            otherwise.
+        tool: in mode ``"tool"``, the tool to send. It is None if the request demands a call of one
+            of its own tools, because then it doesn't ask for a typed reply.
     """
 
     mode: Mode
@@ -125,7 +131,7 @@ def check_output(output: object) -> OutputMode:
 
 
 def demand(request: Request, mode: Mode) -> Demand:
-    """Write what a request with a format asks for in a mode.
+    """Return what a request with a format asks for in a mode.
 
     Args:
         request: the request.
@@ -135,7 +141,7 @@ def demand(request: Request, mode: Mode) -> Demand:
         The demand to send.
 
     Raises:
-        InvalidRequest: that can't be asked for in this way.
+        InvalidRequest: the mode can't ask for this format.
     """
     schema = json_schema(request.format)
     made = Demand(mode, format_name(request.format), schema, request.messages)
@@ -176,7 +182,7 @@ def _tool(request: Request, made: Demand) -> OutputTool | None:
 
 
 def _as_object(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a schema of objects as one that says so at its root; None for any other."""
+    """Return the schema of an object with ``type`` at its root; None for any other schema."""
     if "$ref" in schema:
         definitions = schema.get("$defs", {})
         root = definitions.get(str(schema["$ref"]).removeprefix("#/$defs/"))
@@ -187,8 +193,9 @@ def _as_object(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _with(messages: Sequence[Message], asked: str) -> tuple[Message, ...]:
-    """Put what is asked for below the user's last message."""
-    # Some models have no system message; and at the top, it would change what a server has cached.
+    """Append a demand to the user's last message."""
+    # Some models take no system message, and one at the top would defeat the server's prompt
+    # cache.
     for at in range(len(messages) - 1, -1, -1):
         message = messages[at]
         if message.role != "user":
@@ -202,7 +209,7 @@ def _with(messages: Sequence[Message], asked: str) -> tuple[Message, ...]:
 
 
 def _bounded(schema: dict[str, Any]) -> str:
-    """Write a schema for a prompt: without titles, and if it is long without descriptions."""
+    """Write a schema for a prompt, without titles and, if it is long, without descriptions."""
     for dropped in (("title",), ("title", "description", "examples", "default")):
         text = json.dumps(_without(schema, dropped), ensure_ascii=False, separators=(", ", ": "))
         if len(text) <= MAX_SCHEMA:
@@ -215,7 +222,7 @@ def _bounded(schema: dict[str, Any]) -> str:
 
 
 def _without(schema: Any, dropped: tuple[str, ...], *, names: bool = False) -> Any:
-    """Leave keywords out of a schema; where properties are named, a name is no keyword."""
+    """Remove keywords from a schema, but not properties of the same name."""
     if isinstance(schema, list):
         return [_without(part, dropped) for part in cast("Sequence[Any]", schema)]
     if not isinstance(schema, dict):
@@ -235,13 +242,13 @@ _NAMING = ("properties", "$defs", "patternProperties", "dependentSchemas")
 
 
 def reply_text(tool: OutputTool, arguments: str) -> str:
-    """Return the reply that the arguments of a call of the output tool are."""
+    """Extract the reply from the arguments of the output tool's call."""
     if not tool.wrapped:
         return arguments
     try:
         value: Any = json.loads(arguments)
     except (ValueError, RecursionError):
-        return arguments  # Reading the reply tells what is wrong with it.
+        return arguments  # Reading the reply will report the error.
     if not isinstance(value, dict) or list(cast("dict[str, Any]", value)) != [WRAPPED]:
         return arguments
     return json.dumps(value[WRAPPED], ensure_ascii=False)
@@ -259,7 +266,7 @@ _SUBJECT: dict[Mode, re.Pattern[str]] = {
         r"response_?format|json.?object|json.mode|text\.format", re.IGNORECASE
     ),
 }
-"""The subject of a mode's refusal; nothing can be about the prompt."""
+"""Words that show that an error is about a mode. No error can be about the prompt."""
 
 _ELSEWHERE = re.compile(
     r"context.{0,10}(length|window|size)|max\w*.tokens|reduce the length"
@@ -267,7 +274,7 @@ _ELSEWHERE = re.compile(
     r"|tool_call_id|tool_calls|messages?\W{1,4}\d|role\W{0,3}tool",
     re.IGNORECASE,
 )
-"""Other subjects, though they may have such words in them: the length, or the conversation."""
+"""Words that show that an error is about something else, such as the length or the conversation."""
 
 _UNSUPPORTED = re.compile(
     r"support|requires|unavailable|not available|not allowed|not implement|unknown", re.IGNORECASE
@@ -277,26 +284,29 @@ _THIS_SCHEMA = re.compile(
     r"(invalid|unsupported) (json )?schema|schema.{0,30}(feature|is invalid)|parameters is|grammar",
     re.IGNORECASE,
 )
-"""... about this one schema, so that the server may take another in the same mode."""
+"""Words that show that an error is about this schema, so the server may accept another one."""
 
 _PERHAPS = (404, 500, 501)
-"""Others that servers use for it, where the words have to say so: OpenRouter answers 404 "No
-endpoints found that support tool use", llama.cpp 500 "tools param requires --jinja flag"."""
+"""Statuses that some servers use to refuse a mode, if the error's words show it.
+
+OpenRouter answers 404 "No endpoints found that support tool use", llama.cpp 500 "tools param
+requires --jinja flag".
+"""
 
 _TOOL_FIELDS = ("tools", "functions", "tool_choice")
-"""Fields of the wire that a user may have set by hand."""
+"""The protocol's fields for tools, which a user may have set in ``extra``."""
 
 _Refused = tuple["str | None", str, Mode]
-"""A model, the digest of a schema or nothing for all, and the mode that its server refused."""
+"""A model, a schema's digest (or None for any schema), and the mode that the server refused."""
 
 
 class OutputModes:
-    """How a backend asks for typed output: as it was told, or as its servers take it.
+    """How a backend asks for typed output: in the mode it was given, or in one its server accepts.
 
-    It remembers for each model, and where a server refused just one schema, for that one.
+    It remembers refusals for each model or, if a server refused only one schema, for that schema.
 
     Args:
-        output: the mode; with ``"auto"``, one after the other until the server takes it.
+        output: the mode. ``"auto"`` tries one after the other until the server accepts it.
     """
 
     def __init__(self, output: OutputMode = "auto") -> None:
@@ -306,16 +316,16 @@ class OutputModes:
     def begin(
         self, request: Request, model: str | None, options: Options, host: str = ""
     ) -> OutputAttempt:
-        """Begin to ask for the output of one request that has a format.
+        """Begin asking for the output of one request with a format.
 
         Args:
             request: the request.
-            model: the model that is asked.
-            options: the request's options, complete.
-            host: the name of the server, as far as it is known.
+            model: the model to ask.
+            options: the request's complete options.
+            host: the server's name, if it is known.
 
         Returns:
-            The demand to send, and the next one after a refusal.
+            The attempt, which has the demand to send, and the next one after a refusal.
 
         Raises:
             InvalidRequest: that can't be asked for in the mode that was chosen.
@@ -324,13 +334,13 @@ class OutputModes:
 
 
 class OutputAttempt:
-    """One request's output, asked for in one mode after the other; see `OutputModes.begin`.
+    """One request's typed output, asked for in one mode after another; see `OutputModes.begin`.
 
     Attributes:
         demand: the demand to send.
 
     Raises:
-        InvalidRequest: that can't be asked for in the mode that was chosen.
+        InvalidRequest: the chosen mode can't ask for this format.
     """
 
     demand: Demand
@@ -363,7 +373,7 @@ class OutputAttempt:
         self._choose()
 
     def refused(self, error: BackendError) -> bool:
-        """Take a refusal; tell whether to send the request again, as the demand is now."""
+        """Take a refusal; tell whether to send the request again with the new demand."""
         mode = self.demand.mode
         if self._modes.output != "auto":
             return False
@@ -375,7 +385,7 @@ class OutputAttempt:
         return True
 
     def accepted(self) -> None:
-        """Hear that the server has begun to reply: what it refused before was about the mode."""
+        """Note that the server has begun to reply, so its earlier refusals were about the mode."""
         self._modes.refused |= self._refused
 
     def _choose(self) -> None:
@@ -394,10 +404,10 @@ def _digest(format: Any) -> str:
 
 
 def refuses(mode: Mode, error: BackendError) -> bool:
-    """Tell whether a server refused a mode, rather than anything else in the request.
+    """Tell whether a server refused a mode, and not something else in the request.
 
     Args:
-        mode: how the output was asked for.
+        mode: the mode of the refused request.
         error: the server's refusal.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Anthropic, Google, Bedrock, Mistral and the rest, through Pydantic AI's direct model requests."""
+"""Anthropic, Google, Bedrock, Mistral and others, through Pydantic AI's direct model requests."""
 
 from __future__ import annotations
 
@@ -53,33 +53,35 @@ T = TypeVar("T")
 __all__ = ["PydanticAIBackend"]
 
 CLOSE_SECONDS = 1.0
-"""How long closing a reply that was left early may take."""
+"""How long closing an incomplete reply may take."""
 
 
 class PydanticAIBackend:
     """A model of a provider that Pydantic AI knows: Anthropic, Google, Bedrock, Mistral and more.
 
-    Replies are streamed where the provider can, so that it stops when a request is cancelled.
-    Nothing is retried here, nor by a provider's SDK. Works in one event loop after another; on trio
-    where the provider's SDK does: those of OpenAI, Anthropic, Google and Amazon do; Mistral's needs
-    asyncio, and a request on trio is an `InvalidRequest` that says so.
+    Replies are streamed if the provider can, so that it stops when a request is cancelled. Neither
+    this backend nor the provider's SDK retries. It works in one event loop after another. On trio
+    it works with the SDKs of OpenAI, Anthropic, Google and Amazon. Mistral's SDK needs asyncio, so
+    a request on trio raises an `InvalidRequest` that says so.
 
-    Where a request has a ``format``, the provider's own JSON Schema output is asked for if the
-    model's profile has it; else a tool whose arguments are the reply, or the schema in the prompt.
-    The names of messages and their ``reasoning`` are not sent: providers have no place for them.
+    If a request has a ``format``, the backend asks for the provider's own JSON Schema output, if
+    the model's profile has it. Otherwise it asks for a call of a tool whose arguments are the
+    reply, or puts the schema into the prompt. The names of messages and their ``reasoning`` are
+    not sent, because providers have no fields for them.
 
     Args:
-        model: what `pydantic_ai.models.infer_model` takes, such as
-            ``"anthropic:claude-sonnet-5-5"`` or ``"bedrock:us.amazon.nova-pro-v1:0"``, whose key is
-            in the provider's environment variable; or a `pydantic_ai.models.Model`, such as one
-            with a provider, a client or settings of its own: for one event loop at a time, and all
-            of them asyncio's, or all trio's.
-        timeout: the longest silence of the provider, in seconds; None for no limit but that of the
-            provider's client (mostly 600 s).
-        options: defaults for what a request's options leave open. In ``extra``, the names of
-            `pydantic_ai.settings.ModelSettings` and of the provider's own settings
-            (``anthropic_thinking``) are settings; all else is sent as it is (``extra_body``).
-        can_judge: whether its verdicts on requirements are wanted.
+        model: a name for `pydantic_ai.models.infer_model`, such as
+            ``"anthropic:claude-sonnet-5-5"`` or ``"bedrock:us.amazon.nova-pro-v1:0"``; the key is
+            in the provider's environment variable. Or a `pydantic_ai.models.Model`, for example
+            with your own provider, client or settings. Use such a model in one event loop at a
+            time, and only on asyncio or only on trio.
+        timeout: the longest silence of the provider, in seconds. With None, only the limit of the
+            provider's client applies (usually 600 s).
+        options: defaults for the options that a request leaves open. Entries of ``extra`` that are
+            named in `pydantic_ai.settings.ModelSettings` or in the provider's own settings
+            (``anthropic_thinking``) become settings. All other entries are sent unchanged
+            (``extra_body``).
+        can_judge: whether it may judge requirements.
         total_timeout: the longest time for a whole request, in seconds; None for no limit.
 
     Attributes:
@@ -89,8 +91,8 @@ class PydanticAIBackend:
         defaults: ``options``, as given.
 
     Raises:
-        TypeError: the model is neither, or a number isn't one.
-        ValueError: no provider has this name, or it has no key; or a number is out of its range.
+        TypeError: the model is neither of these, or a number isn't a number.
+        ValueError: the provider is unknown or has no key, or a number is out of its range.
         ImportError: the provider's SDK isn't installed; the message says what to install.
     """
 
@@ -117,7 +119,7 @@ class PydanticAIBackend:
 
     @property
     def model(self) -> str:
-        """The model's name, as its provider has it."""
+        """The provider's name for the model."""
         return self._model.model_name
 
     @property
@@ -127,7 +129,7 @@ class PydanticAIBackend:
 
     @property
     def limit_key(self) -> tuple[str, bytes] | None:
-        """What the provider counts requests by: its URL, and a digest of the key."""
+        """The key under which the provider counts requests: its URL and a digest of the API key."""
         url, key = self._model.base_url, key_of(self._model)
         return (url, digest(key)) if url and key else None
 
@@ -158,7 +160,7 @@ class PydanticAIBackend:
         return self._stream(request)
 
     async def aclose(self) -> None:
-        """Close the running event loop's connections; the backend may be used again.
+        """Close the running event loop's connections. The backend may be used again.
 
         A request under way keeps its connection until it ends.
         """
@@ -184,7 +186,7 @@ class PydanticAIBackend:
     async def _begin(
         self, stack: AsyncExitStack, model: Model, request: Request, asking: _Asking
     ) -> AsyncIterator[str | Generation]:
-        """Begin to ask, again if the model refuses a temperature that this library chose."""
+        """Send a request; send it again if the model refuses a temperature that nobody chose."""
         options, wanted = request.options, insisted(request.options)
         if not self._refuses_temperature:
             try:
@@ -215,7 +217,8 @@ class PydanticAIBackend:
         }
 
     def _make_client(self) -> _OpenModel:
-        # Connections belong to an event loop: so does a model, unless it was given ready.
+        # Connections belong to an event loop, so each loop has its own model, unless a user gave
+        # one.
         return _OpenModel(_made(self._given))
 
 
@@ -232,17 +235,13 @@ def _made(model: Model | str) -> Model:
 
 
 async def _tell_when_sent(request: Any) -> None:  # noqa: RUF029 (httpx awaits its hooks)
-    """Have a request of httpx's tell `SENDING` how far it is."""
+    """Make an httpx request tell `SENDING` how far it is."""
     if (sending := SENDING.get()) is not None:
         request.extensions["trace"] = sending.trace
 
 
 class _OpenModel:
-    """A model that one event loop uses, with its provider's client open.
-
-    Attributes:
-        tells: whether the provider's client tells when a request has been sent.
-    """
+    """A model of one event loop; ``tells`` means that its client tells when a request is sent."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -251,12 +250,12 @@ class _OpenModel:
         self.tells = False
 
     async def entered(self) -> Model:
-        """Open the client, unless that is done."""
+        """Open the client, unless it is open."""
         async with self._lock:
             if not self._entered:
                 await self._model.__aenter__()
                 self._entered = True
-                # That of the SDKs of OpenAI, Anthropic and Mistral: httpx's, or like it.
+                # The SDKs of OpenAI, Anthropic and Mistral have such a client, httpx's or similar.
                 http: Any = getattr(getattr(self._model, "client", None), "_client", None)
                 self.tells = tells_when_sent(getattr(http, "_transport", None))
                 if self.tells and _tell_when_sent not in http.event_hooks["request"]:
@@ -271,12 +270,12 @@ class _OpenModel:
 
 
 class _Asking(Sending):
-    """One request that is under way: what it costs, how long it may take, and why it failed."""
+    """One request under way: its cost, its time limit, and the reason for its failure."""
 
     silence = math.inf
     ends = math.inf
     told = False
-    """Whether it is told when it has been sent."""
+    """Whether the client tells when the request has been sent."""
 
     def __init__(self, request: Request, translator: Translator) -> None:
         super().__init__(request)
@@ -284,7 +283,7 @@ class _Asking(Sending):
         self.generators = _Generators()
 
     async def wait(self, step: Awaitable[T]) -> T:
-        """Wait for the provider, and say in this library's errors why it does not answer."""
+        """Wait for the provider, and translate its errors."""
         error: BackendError | None = None
         quiet = anyio.current_time() + self.silence
         token = SENDING.set(self)
@@ -300,7 +299,7 @@ class _Asking(Sending):
                     raise
             finally:
                 SENDING.reset(token)
-            # Outside the handler, so that the SDK's exception does not hang on as the context.
+            # Raising outside the handler keeps the SDK's exception from becoming the context.
             raise error
         raise self._translator.late() if quiet > self.ends else self._translator.silent()
 
@@ -348,7 +347,7 @@ async def _next(events: AsyncIterator[Any]) -> Any:
 
 
 def _events(response: StreamedResponse | ModelResponse) -> AsyncIterator[Any]:
-    """Iterate over a reply's events; one that came whole has one for each of its parts."""
+    """Iterate over a reply's events. A reply that came as a whole has one event for each part."""
     if not isinstance(response, ModelResponse):
         return aiter(response)
 
@@ -363,7 +362,7 @@ def _events(response: StreamedResponse | ModelResponse) -> AsyncIterator[Any]:
 async def _leave(
     stream: AbstractAsyncContextManager[StreamedResponse] | None, asking: _Asking
 ) -> None:
-    """Close a stream: if it was not read to its end, the connection too."""
+    """Close a stream and, if it wasn't read to the end, its connection."""
     with anyio.move_on_after(CLOSE_SECONDS, shield=True):
         if stream is not None:
             with suppress(Exception):
@@ -372,11 +371,11 @@ async def _leave(
 
 
 class _Generators:
-    """The async generators that some steps of a task have begun.
+    """The async generators that some steps of a task have started.
 
-    A generator that nobody runs to its end is closed by the event loop when it is garbage: asyncio
-    starts a task for each, and trio warns. The SDKs of providers leave several behind with each
-    reply. Those that steps awaited through this begin are closed by the task that began them.
+    If nobody runs a generator to its end, the event loop closes it at garbage collection: asyncio
+    starts a task for that, and trio warns. Providers' SDKs leave several behind with each reply.
+    If steps are awaited through this object, the task that started their generators closes them.
     """
 
     __slots__ = ("_begun",)
@@ -385,11 +384,11 @@ class _Generators:
         self._begun: list[AsyncGenerator[Any]] = []
 
     def awaited(self, step: Awaitable[T]) -> Awaitable[T]:
-        """Make a step's awaitable that keeps the generators which it begins."""
+        """Return an awaitable that runs a step and keeps the generators that it starts."""
         return _Step(step, self)
 
     async def aclose(self) -> None:
-        """Close them all, the outermost first."""
+        """Close all of them, outermost first."""
         for generator in self._begun:
             with suppress(Exception):
                 await generator.aclose()
@@ -397,7 +396,7 @@ class _Generators:
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Keep what this thread begins meanwhile: nothing may be awaited in here."""
+        """Keep the generators that this thread starts in a block, which must not await anything."""
         before = sys.get_asyncgen_hooks()
 
         def first(generator: AsyncGenerator[Any]) -> None:
@@ -414,7 +413,7 @@ class _Generators:
 
 
 class _Step(Generic[T]):
-    """An awaitable that has hooks while its code runs, and not while it waits."""
+    """An awaitable with hooks that are set only while its code runs, not while it waits."""
 
     __slots__ = ("_generators", "_step")
 

@@ -1,15 +1,13 @@
-"""Pydantic AI's side of `PydanticAIBackend`: what is sent, how a reply is read, what errors mean.
+"""Convert requests to Pydantic AI's types, read its replies, and translate its errors.
 
-The errors become:
-
-| what happened | becomes |
+| cause | error |
 |---|---|
 | 401, 403, no credentials | `AuthenticationFailed` |
-| 429 | `RateLimited`; not retryable when the quota is used up |
+| 429 | `RateLimited`; not retryable if the quota is used up |
 | 408, no answer in time | `BackendTimeout` |
 | 5xx, an overloaded provider, no connection, a broken one | `BackendUnavailable` |
-| any other status, what Pydantic AI refuses to send | `InvalidRequest`; retryable for 409 |
-| an answer that can't be read, or is cut off | `MalformedResponse` |
+| any other status, an unsendable request | `InvalidRequest`; retryable for 409 |
+| an answer that is unreadable or cut off | `MalformedResponse` |
 """
 
 from __future__ import annotations
@@ -63,17 +61,17 @@ __all__ = [
 ]
 
 OUTPUT_TOOL = "final_result"
-"""The name of the tool whose arguments are the reply, as Pydantic AI's agents call it."""
+"""The name of the tool whose arguments are the reply; Pydantic AI's agents use the same one."""
 
 GUARANTEES = ("stop_sequences", "extra_body", "extra_headers")
-"""Settings that a model may not simply ignore."""
+"""Settings that a model must not silently ignore."""
 
 
 # --- what is sent ---------------------------------------------------------------------------------
 
 
 def inner_models(model: Model) -> Iterator[Model]:
-    """Go through a model and those that it wraps or falls back to."""
+    """Iterate over a model and the models that it wraps or falls back to."""
     yield model
     inner: list[Model[Any] | None] = [
         getattr(model, "wrapped", None),
@@ -85,7 +83,7 @@ def inner_models(model: Model) -> Iterator[Model]:
 
 
 def can_stream(model: Model) -> bool:
-    """Tell whether a model has streams."""
+    """Tell whether a model can stream."""
     return not any(
         type(each).request_stream is Model.request_stream
         or (isinstance(each, FunctionModel) and each.stream_function is None)
@@ -94,7 +92,7 @@ def can_stream(model: Model) -> bool:
 
 
 def key_of(model: Model) -> str | None:
-    """Return the key that a model's provider sends, where its client has one."""
+    """Return the key that a model's provider sends, if its client reveals it."""
     for each in inner_models(model):
         client: Any = getattr(each.provider, "client", None)
         key = getattr(client, "api_key", None)
@@ -104,7 +102,7 @@ def key_of(model: Model) -> str | None:
 
 
 def model_messages(model: Model, messages: Sequence[Message]) -> list[wire.ModelMessage]:
-    """Write a conversation. Names and thoughts are left out: providers have no place for them."""
+    """Write a conversation, without names and reasoning, which providers have no fields for."""
     written: list[wire.ModelMessage] = []
     called: dict[str, str] = {}
     for message in messages:
@@ -164,7 +162,7 @@ def _detail(image: Image) -> dict[str, Any] | None:
 
 
 def model_settings(model: Model, options: Options, tool_choice: str | None) -> ModelSettings:
-    """Write the options; the names of settings in ``extra`` are settings."""
+    """Write the options. Entries of ``extra`` with the name of a setting become settings."""
     named = tool_choice not in {None, *TOOL_CHOICES}
     said: dict[str, Any] = {
         "temperature": options.temperature,
@@ -195,7 +193,7 @@ def model_settings(model: Model, options: Options, tool_choice: str | None) -> M
 
 
 def _families(model: Model) -> Iterator[str]:
-    # The settings of pydantic_ai.models.anthropic begin with anthropic_, and so on.
+    # For example, the settings of pydantic_ai.models.anthropic begin with anthropic_.
     for kind in type(model).__mro__:
         package, _, name = kind.__module__.partition("pydantic_ai.models.")
         if not package and name:
@@ -203,7 +201,7 @@ def _families(model: Model) -> Iterator[str]:
 
 
 def request_parameters(model: Model, request: Request) -> ModelRequestParameters:
-    """Write which tools there are and how the reply is to look."""
+    """Return the parameters for a request's tools and its typed output."""
     tools = [
         ToolDefinition(
             name=tool.name,
@@ -243,7 +241,7 @@ def request_parameters(model: Model, request: Request) -> ModelRequestParameters
 def _profile(model: Model) -> Any:
     try:
         return model.profile
-    except NotImplementedError:  # A FallbackModel's: each of its models has its own.
+    except NotImplementedError:  # It's a FallbackModel, whose models have their own.
         return {}
 
 
@@ -251,7 +249,7 @@ def _profile(model: Model) -> Any:
 
 
 class Reply:
-    """One reply that is arriving, so far."""
+    """One reply, received so far."""
 
     def __init__(self, meter: RequestMeter, parameters: ModelRequestParameters) -> None:
         self._meter = meter
@@ -261,7 +259,7 @@ class Reply:
         self._output_part: int | None = None
 
     def take(self, event: object, tokens: int) -> str:
-        """Take one event, with the output tokens that were counted by then; return its text."""
+        """Take an event, and the output tokens counted so far; return its text."""
         piece = ""
         match event:
             case wire.PartStartEvent(part=wire.TextPart(content=text)):
@@ -279,7 +277,7 @@ class Reply:
                 pass
             case _:
                 return ""
-        # Providers send about an event a token; the usage at the end corrects it.
+        # Providers send about one event per token; the usage at the end corrects this.
         self._pieces += 1
         self._meter.update(output_tokens=max(self._pieces, tokens))
         if piece:
@@ -287,7 +285,7 @@ class Reply:
         return piece
 
     def refused(self, response: wire.ModelResponse) -> str:
-        """Take a refusal's words, which come last; return them if there is no text."""
+        """Take the words of a refusal, which come last; return them if there is no text."""
         said = str((response.provider_details or {}).get("refusal") or "")
         if not said or self._text:
             return ""
@@ -295,7 +293,7 @@ class Reply:
         return said
 
     def generation(self, response: wire.ModelResponse) -> Generation:
-        """Return the whole."""
+        """Return the whole reply."""
         used = response.usage
         if used.has_values() and not used.unmeasured_requests:
             self._meter.settle(
@@ -323,7 +321,7 @@ class Reply:
 
 
 def _calls(response: wire.ModelResponse, *, given: bool) -> Iterator[ToolCall]:
-    """Read the calls of tools, but for that which gave the reply."""
+    """Read the tool calls, except for the one that contains the reply."""
     for part in response.parts:
         if isinstance(part, wire.ToolCallPart) and not (given and part.tool_name == OUTPUT_TOOL):
             yield ToolCall(part.tool_call_id, part.tool_name, _arguments(part.args) or "{}")
@@ -345,10 +343,7 @@ def _arguments(given: Any) -> str:
 
 
 class Translator:
-    """Turns what went wrong into this library's errors, without the provider's key.
-
-    They carry no cause: a provider's hold the request with its headers.
-    """
+    """Translates errors, without a cause, because that would hold the request's key."""
 
     def __init__(self, model: Model, timeout: float | None, total: float | None) -> None:
         self._model = model.model_id
@@ -357,25 +352,25 @@ class Translator:
         self._total = total
 
     def clean(self, text: str) -> str:
-        """Shorten a text, and take the key out of it."""
+        """Shorten a text and remove the key from it."""
         if self._key:
             text = text.replace(self._key, "***")
         return excerpt(text)
 
     def silent(self) -> BackendTimeout:
-        """Say that the provider was silent for too long."""
+        """Return the error for a provider that was silent for too long."""
         return BackendTimeout(
             f"{self._model} said nothing for {self._timeout:g} s, the backend's timeout"
         )
 
     def late(self) -> BackendTimeout:
-        """Say that the whole request took too long."""
+        """Return the error for a request that took too long as a whole."""
         return BackendTimeout(
             f"{self._model} was not done within {self._total:g} s, the backend's total_timeout"
         )
 
     def of(self, exc: Exception) -> BackendError | None:
-        """Translate an exception that a request ended with; None for what is a bug."""
+        """Translate the exception of a request; return None for a bug."""
         said = f"{type(exc).__name__}: {self.clean(str(exc))}"
         match exc:
             case BackendError():
@@ -425,7 +420,7 @@ CATEGORIES: tuple[tuple[type[Exception], type[BackendError], bool | None], ...] 
     (exceptions.ModelAuthenticationError, AuthenticationFailed, None),
     (exceptions.ModelRequestRejectedError, InvalidRequest, None),
 )
-"""Pydantic AI's categories of errors, what they become, and whether to try again, if unusual."""
+"""Pydantic AI's categories of errors, the errors they become, and whether to retry, if unusual."""
 
 
 def _kind(
@@ -452,11 +447,11 @@ def _message(exc: exceptions.ModelAPIError) -> str:
 NEVER_SENT = (exceptions.UserError, InvalidRequest, ConnectionRefusedError, NotImplementedError)
 
 CONNECTING = ("ConnectError", "ConnectTimeout", "EndpointConnectionError")
-"""The names that HTTP libraries give to having no connection."""
+"""HTTP libraries' names for errors of connecting."""
 
 
 def never_sent(exc: BaseException) -> bool:
-    """Tell whether a request failed before it could leave: it costs nothing, and counts as none."""
+    """Tell whether a request failed before it could be sent, so that it costs nothing."""
     seen: set[int] = set()
     cause: BaseException | None = exc
     while cause is not None and id(cause) not in seen:

@@ -1,4 +1,4 @@
-"""Counts a backend's requests, and words in place of tokens if there is no tokeniser."""
+"""Count a backend's requests, and words in place of tokens if there is no tokeniser."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class RequestStatistics(NamedTuple):
     """A snapshot of a backend's requests: ``started = finished + failed + cancelled + in_flight``.
 
     Attributes:
-        started: requests that arrived.
-        finished: requests that were answered in full.
-        failed: requests that ended with an error.
-        cancelled: requests whose caller left, by cancellation or by leaving a stream early.
-        in_flight: requests that are being answered now.
-        max_in_flight: the most that were in flight at one time.
-        input_tokens: tokens of the prompts of all requests.
-        output_tokens: tokens generated, those of failed and cancelled requests included.
+        started: the requests that arrived.
+        finished: the requests that were answered completely.
+        failed: the requests that ended with an error.
+        cancelled: the requests whose caller was cancelled or closed a stream early.
+        in_flight: the requests that are being answered now.
+        max_in_flight: the most requests that were in flight at one time.
+        input_tokens: the tokens of the prompts of all requests.
+        output_tokens: the tokens generated, including those of failed and cancelled requests.
     """
 
     started: int = 0
@@ -40,13 +40,13 @@ class RequestStatistics(NamedTuple):
 
 
 class Flight:
-    """How one request in flight ends. Unless it is told, its caller left."""
+    """The end of one request in flight. By default, the caller left."""
 
     outcome: Literal["finished", "failed", "cancelled"] = "cancelled"
 
 
 class RequestCounter(Counter[str]):
-    """The running counts of a backend, by the names of `RequestStatistics`."""
+    """The running counts of a backend, with the names of `RequestStatistics`."""
 
     @contextmanager
     def flight(self) -> Generator[Flight]:
@@ -62,7 +62,7 @@ class RequestCounter(Counter[str]):
             self[flight.outcome] += 1
 
     def statistics(self) -> RequestStatistics:
-        """Return the counts of this moment."""
+        """Return the current counts."""
         return RequestStatistics(**self)
 
 
@@ -70,7 +70,7 @@ _PIECE = re.compile(r"\A\s+|\S+\s*")
 
 
 def word_pieces(text: str) -> list[str]:
-    """Cut a text after the white space behind each word."""
+    """Split a text after the white space that follows each word."""
     return _PIECE.findall(text)
 
 

@@ -23,23 +23,24 @@ PATHS = {"score": "/score", "rerank": "/rerank", "classify": "/classify"}
 
 
 class RewardModel:
-    """A scorer for `BestOf` that asks a server how good an answer is.
+    """A scorer for `BestOf` that asks a server how good a reply is.
 
-    It speaks the three protocols of vLLM's server; llama.cpp's server has the second one. Failed
-    requests are tried again by the SDK; an error that stays makes the candidate's slice an errored
-    one. A call that is decided or cancelled closes the request.
+    It supports the three protocols of vLLM's server; llama.cpp's server has the second one. The
+    SDK retries failed requests. If the error persists, the candidate's draw counts as errored. If
+    the call is decided or cancelled, the request is closed.
 
     Args:
-        base_url: where the server is, as in ``http://localhost:8000/v1``; the path is added to it.
-        model: the model's name, where the server wants one.
-        kind: ``"score"`` asks ``/score`` for the likeness of prompt and answer, ``"rerank"`` asks
-            ``/rerank`` for the relevance of the answer to the prompt, ``"classify"`` asks
+        base_url: the server's URL, such as ``http://localhost:8000/v1``. The protocol's path is
+            added to it.
+        model: the model's name, if the server requires one.
+        kind: ``"score"`` asks ``/score`` for the similarity of prompt and reply, ``"rerank"`` asks
+            ``/rerank`` for the relevance of the reply to the prompt, and ``"classify"`` asks
             ``/classify`` for the probability of a class.
-        label: the class, by its place among the probabilities; for ``"classify"``. The default is
+        label: the index of the class among the probabilities, for ``"classify"``. The default is
             the last one.
-        api_key: sent as a bearer token; None for servers that want none.
-        timeout: seconds for one request.
-        max_retries: how often a request is tried again.
+        api_key: the key to send as a bearer token; None for servers that need none.
+        timeout: the time limit of one request, in seconds.
+        max_retries: how often a request is retried.
 
     Raises:
         ValueError: ``kind`` is unknown.
@@ -70,13 +71,13 @@ class RewardModel:
         """Score one candidate.
 
         Args:
-            candidate: what to score: its text as the answer to what its action asked.
+            candidate: the candidate. Its text is scored as a reply to its action.
 
         Returns:
-            The score; of ``"classify"`` from 0 to 1, else as the model has it.
+            The score, from 0 to 1 for ``"classify"``, otherwise in the model's range.
 
         Raises:
-            BackendError: the server can't be reached, or gives no score.
+            BackendError: the server can't be reached or gives no score.
         """
         asked = candidate.action.render(candidate.context)
         prompt = "\n\n".join(message.text for message in asked)
@@ -117,6 +118,6 @@ def _client(
     client = openai.AsyncOpenAI(
         api_key=api_key or "none", base_url=base_url, timeout=timeout, max_retries=max_retries
     )
-    # The SDK would ask for it in a thread, and keep that thread, to tell the server.
+    # The SDK would detect the platform in a thread, and keep that thread, only for a header.
     client._platform = "Unknown"  # pyright: ignore[reportPrivateUsage]
     return client

@@ -1,4 +1,4 @@
-"""A backend that says exactly what it was told to say, when it was told to say it."""
+"""A backend that gives scripted replies at scripted times."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Reply:
 
     Args:
         content: the text, the whole generation, or an exception (an instance or a class) to raise.
-        delay: seconds until the reply, spread over the pieces of a stream; ``math.inf`` never
-            answers; None takes the backend's delay.
-        chunks: the pieces of a stream. By default a text goes word by word; with an exception,
-            these pieces come before it.
+        delay: the seconds until the reply, spread over the pieces of a stream. ``math.inf`` never
+            answers, and None uses the backend's delay.
+        chunks: the pieces of a stream; by default, these are words. With an exception, these
+            pieces come before it.
         shielded: whether the delay ignores cancellation, as a badly behaved backend does.
 
     Raises:
-        TypeError: the content is none of these, or the delay no number.
-        ValueError: the delay is negative, or the chunks do not make up the text.
+        TypeError: the content is none of these, or the delay isn't a number.
+        ValueError: the delay is negative, or the chunks don't add up to the text.
     """
 
     content: str | Generation | BaseException | type[BaseException]
@@ -75,7 +75,7 @@ class Reply:
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """The pieces that a stream of this reply consists of."""
+        """The pieces of this reply in a stream."""
         if self.chunks is not None:
             return tuple(self.chunks)
         return tuple(word_pieces(self._text or ""))
@@ -88,22 +88,23 @@ Rule: TypeAlias = "Callable[[Request], ScriptItem | Awaitable[ScriptItem]]"
 class ScriptedBackend:
     """Answers requests from a script, in order or by a rule.
 
-    Tokens are counted as words unless a reply's `Generation` has a usage. ``requests`` lists the
+    Each word counts as a token, unless a reply's `Generation` has a usage. ``requests`` lists the
     requests in the order they arrived.
 
     Args:
-        replies: the script. A sequence is used up item by item, in the order in which requests
-            arrive: a text, a `Generation`, an exception (an instance or a class) to raise, or a
-            `Reply` with its timing. A callable is a rule: it is given each request and returns the
-            item, or an awaitable of it.
-        delay: seconds until each reply; 0 answers after exactly one checkpoint.
-        cycle: start a sequence again when it is used up, instead of failing.
+        replies: the script, which is a sequence or a rule. Requests take the items of a sequence
+            in the order of their arrival. An item is a text, a `Generation`, an exception (an
+            instance or a class) to raise, or a `Reply` with its timing. A rule is a callable that
+            takes each request and returns an item, or an awaitable of one.
+        delay: the seconds until each reply. With 0, it comes after exactly one checkpoint.
+        cycle: whether to start a sequence again when it is used up, instead of failing.
         can_judge: whether the backend can decide requirements.
         model: the model's name, for records.
 
     Raises:
-        TypeError: the script is a lone text, an item is none of the above, or the delay no number.
-        ValueError: the delay is negative, or a script to be cycled is empty.
+        TypeError: the script is a single text, an item is none of the above, or the delay isn't a
+            number.
+        ValueError: the delay is negative, or ``cycle`` is given with an empty script.
     """
 
     provider = "scripted"
@@ -126,14 +127,14 @@ class ScriptedBackend:
         self.requests: list[Request] = []
 
     def statistics(self) -> RequestStatistics:
-        """Return how many requests were started, finished, failed and cancelled so far."""
+        """Return the numbers of requests started, finished, failed and cancelled so far."""
         return self._counter.statistics()
 
     async def generate(self, request: Request) -> Generation:
         """Give the next reply of the script.
 
         Raises:
-            BaseException: the script says so.
+            BaseException: the next item is an exception.
             IndexError: the script is used up.
         """
         with self._counter.flight() as flight:
@@ -227,7 +228,7 @@ def _rule_of(replies: Sequence[ScriptItem] | Rule, *, cycle: bool) -> Rule:
 
 
 class _Script:
-    """The rule to take one reply after another."""
+    """The rule that takes one item after another."""
 
     def __init__(self, replies: Sequence[Reply], *, cycle: bool) -> None:
         self._replies = replies

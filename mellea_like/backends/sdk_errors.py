@@ -3,16 +3,14 @@
 The SDKs of OpenAI and Anthropic have the same exceptions, which are told by their names here: so
 none of them has to be installed.
 
-The errors become:
-
-| what happened | becomes |
+| cause | error |
 |---|---|
 | 401, 403, no credentials | `AuthenticationFailed` |
-| 429 | `RateLimited`; not retryable when the quota is used up |
+| 429 | `RateLimited`; not retryable if the quota is used up |
 | 408, no answer in time | `BackendTimeout` |
 | 5xx, no connection (in time), a broken one | `BackendUnavailable` |
-| any other status | `InvalidRequest`; retryable for 409, a conflict that passes |
-| an answer that can't be read, or is cut off | `MalformedResponse` |
+| any other status | `InvalidRequest`; retryable for 409, a temporary conflict |
+| an answer that is unreadable or cut off | `MalformedResponse` |
 """
 
 from __future__ import annotations
@@ -43,15 +41,15 @@ if TYPE_CHECKING:
 __all__ = ["Translator", "never_sent", "retry_after"]
 
 MAX_RETRY_AFTER = 86_400.0
-"""A server that asks for more than a day is taken to ask for a day."""
+"""The longest wait in seconds that a server can ask for; longer ones are cut to this."""
 
 ERROR_STATUSES = range(400, 600)
 
 SPENT = ("insufficient_quota", "billing_hard_limit_reached")
-"""Codes of a 429 that waiting does not help."""
+"""Codes of 429s that don't go away by waiting."""
 
 LONGEST_WORD = 200
-"""Characters of a code or a field's name; a longer one is none."""
+"""The most characters of an error code or a field's name; longer ones are ignored."""
 
 SDK_ERRORS = ("OpenAIError", "AnthropicError")
 """The names of the SDKs' base classes; those that are no ``APIError`` say that nothing was sent."""
@@ -60,15 +58,11 @@ UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"
 """The names that HTTP libraries give to having no connection."""
 
 SHORTEST_SECRET = 4
-"""Shorter "secrets" are none, and would be found everywhere."""
+"""Shorter texts aren't secrets, and would be found everywhere."""
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Read how long a server asks to wait.
-
-    ``Retry-After`` in seconds or as a date (RFC 9110, section 10.2.3), and OpenAI's
-    ``retry-after-ms``.
-    """
+    """Read a wait from ``Retry-After`` (seconds or a date) or ``retry-after-ms``."""
     seconds = _seconds(headers.get("retry-after-ms", ""), 0.001)
     if seconds is None:
         given = headers.get("retry-after", "")
@@ -80,7 +74,7 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
 def _seconds(text: str, unit: float) -> float | None:
     if "_" in text or not text.isascii():
-        return None  # Python would read digits of any script, and 1_000.
+        return None  # Python would also accept digits of any script, and 1_000.
     try:
         seconds = float(text) * unit
     except ValueError:
@@ -99,11 +93,7 @@ def _until(text: str, now: datetime) -> float | None:
 
 
 class Translator:
-    """Turns what went wrong into this library's errors, without keys.
-
-    The errors it makes carry no cause: the SDK's hold the request with its headers, and their text
-    is the server's, which may echo the key. The useful part of them is in the message.
-    """
+    """Translates errors, without a cause, because the SDK's errors hold the key."""
 
     def __init__(
         self,
@@ -119,19 +109,19 @@ class Translator:
         self._model = model
         self._timeout = timeout
         self._total = total
-        # The longest first, so that one secret inside another leaves no rest.
+        # The longest come first, in case one secret contains another.
         self._secrets = sorted(
             {s for s in secrets if len(s) >= SHORTEST_SECRET}, key=len, reverse=True
         )
 
     def clean(self, text: str) -> str:
-        """Shorten a text and take the secrets out of it."""
+        """Shorten a text and remove secrets from it."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return excerpt(text)
 
     def of(self, exc: Exception) -> BackendError:
-        """Translate an exception that a request ended with."""
+        """Translate the exception of a request."""
         said = f"{type(exc).__name__}: {self.clean(str(exc))}"
         causes = tuple(_causes(exc))
         match exc:
@@ -174,25 +164,25 @@ class Translator:
         return _named(error, told.get("code"), told.get("param"), told.get("type"))
 
     def malformed(self, what: str, body: str = "", *, began: bool = True) -> MalformedResponse:
-        """Say that an answer can't be read; where no reply began, what may help."""
+        """Return the error for an unreadable answer, with advice if no reply has begun."""
         shown = f": {self.clean(body)}" if body else ""
         hint = "" if began else self._hint
         return MalformedResponse(f"{self._url} sent {what}{shown}{hint}")
 
     def silent(self) -> BackendTimeout:
-        """Say that the server was silent for too long."""
+        """Return the error for a server that was silent for too long."""
         limit = self._timeout
         within = "in time" if limit is None else f"for {limit:g} s, the backend's timeout"
         return BackendTimeout(f"{self._url} said nothing {within}")
 
     def late(self) -> BackendTimeout:
-        """Say that the whole request took too long."""
+        """Return the error for a request that took too long as a whole."""
         return BackendTimeout(
             f"{self._url} was not done within {self._total:g} s, the backend's total_timeout"
         )
 
     def unsendable(self, exc: Exception) -> InvalidRequest:
-        """Say that a request can't be put into JSON or into HTTP."""
+        """Return the error for a request that JSON or HTTP can't express."""
         return InvalidRequest(
             f"the request to {self._url} can't be written:"
             f" {type(exc).__name__}: {self.clean(str(exc))}"
@@ -252,7 +242,7 @@ def _message(fields: dict[str, Any], inner: dict[str, Any], body: object) -> str
 
 
 def _named(error: BackendError, code: object, param: object, kind: object) -> BackendError:
-    """Keep the words by which a server's clients decide what to do."""
+    """Keep the codes by which a server's clients decide what to do."""
     for name, said in (("code", code), ("param", param), ("kind", kind)):
         if isinstance(said, str) and said and len(said) <= LONGEST_WORD:
             setattr(error, name, said)
@@ -264,8 +254,8 @@ def _fields(body: object) -> dict[str, Any]:
 
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:
-    # An exception and what led to it, the members of groups included. An error of this library's
-    # that is the context is about another request: for instance the one that this is a retry of.
+    # An exception and its causes, including the members of groups. If the context is one of this
+    # library's errors, it is about another request, such as an earlier try.
     seen: set[int] = set()
     pending: list[BaseException | None] = [exc]
     while pending:

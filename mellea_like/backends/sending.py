@@ -1,4 +1,4 @@
-"""Which requests have left: those that were cancelled before cost nothing."""
+"""Find out which requests have been sent, because those cancelled before that cost nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["SENDING", "Sending", "tells_when_sent"]
 
 TRACING = "AsyncHTTPTransport"
-"""The transport of httpx and httpx2 that tells how far a request is; others need not."""
+"""The transport of httpx and httpx2 that reports how far a request is. Others may not."""
 
 
 class Sending:
-    """The cost of one request, which counts from the moment that it has left."""
+    """The cost of one request, counted from the moment when it was sent."""
 
     meter: RequestMeter | None = None
     _posting = False
@@ -29,36 +29,36 @@ class Sending:
         self._request = request
 
     def sent(self) -> RequestMeter:
-        """Count the request as sent, its prompt as it is estimated; return the count."""
+        """Count the request as sent, with its estimated prompt; return the count."""
         if self.meter is None:
             self.meter = self._request.meter.start()
             self.meter.update(input_tokens=estimate_input_tokens(self._request))
         return self.meter
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
-        """Hear from the HTTP library how far it is; see its ``trace`` extension."""
+        """Take an event of the HTTP library; see its ``trace`` extension."""
         if event.endswith("send_request_headers.started"):
-            # A proxy is asked for a tunnel first.
+            # With a proxy, the first request asks for a tunnel.
             self._posting = info["request"].method == b"POST"
         elif self._posting and event.endswith("send_request_body.complete"):
             self.sent()
 
     def failed(self, error: BackendError) -> None:
-        """Hear that there is no reply: what the server refuses to work on costs nothing."""
+        """Note that there is no reply. A request that the server refused costs nothing."""
         meter = self.meter
         worked = isinstance(error, BackendTimeout | MalformedResponse)
         if meter is not None and not worked and not meter.output_tokens and not meter.settled:
             meter.update(input_tokens=0)
 
     def again(self) -> None:
-        """Hear that the request was refused, unread, and that another is sent in its place."""
+        """Note that the server refused the request unread, and that another replaces it."""
         if self.meter is not None:
             self.meter.settle(input_tokens=0, output_tokens=0)
         self.meter = None
         self._posting = False
 
     def ended(self) -> None:
-        """Say that nothing was sent, if that is so."""
+        """Note that the request is over; if it was never sent, it costs nothing."""
         if self.meter is None:
             self._request.meter.sent_nothing()
 
@@ -68,5 +68,5 @@ SENDING: ContextVar[Sending | None] = ContextVar("mellea_like_sending", default=
 
 
 def tells_when_sent(transport: object) -> bool:
-    """Return whether an HTTP library's transport tells how far a request is."""
+    """Tell whether an HTTP library's transport reports how far a request is."""
     return any(kind.__name__ == TRACING for kind in type(transport).__mro__)

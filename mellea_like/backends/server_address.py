@@ -1,4 +1,4 @@
-"""A server's address and key: reading a URL, and keeping its key out of sight."""
+"""A server's URL and key: parse the URL, and keep the key out of sight."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SALT = os.urandom(16)
 
 
 class Secret:
-    """Keeps a key out of every repr."""
+    """Keeps a key out of reprs."""
 
     __slots__ = ("value",)
 
@@ -36,13 +36,13 @@ class Secret:
 
 
 def digest(key: str) -> bytes:
-    """Return what tells a key from others, and means nothing outside this process."""
+    """Return bytes that distinguish a key from others, and are meaningless outside this process."""
     return hashlib.blake2b(key.encode(), key=_SALT, digest_size=16).digest()
 
 
 def split_url(url: str, source: str) -> SplitResult:
     """Split a server's URL into its parts."""
-    # Its faults are told without showing it, because it may contain a key.
+    # Errors don't show the URL, because it may contain a key.
     msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
     try:
         parts = urlsplit(url)
@@ -61,7 +61,7 @@ def is_here(url: SplitResult) -> bool:
 
 
 def without_credentials(url: SplitResult) -> str:
-    """Put a URL together without its user and password."""
+    """Return a URL without its user and password."""
     return urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2]))
 
 

@@ -1,4 +1,4 @@
-"""Errors for the statuses and broken connections of any provider's server."""
+"""Errors for HTTP statuses and broken connections, whatever the provider."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ STATUSES: dict[int, tuple[type[BackendError], bool | None]] = {
     401: (AuthenticationFailed, None),
     403: (AuthenticationFailed, None),
     408: (BackendTimeout, None),
-    409: (InvalidRequest, True),  # A conflict that passes.
+    409: (InvalidRequest, True),  # A temporary conflict.
     429: (RateLimited, None),
 }
 
 
 def kind_of_status(status: int) -> tuple[type[BackendError], bool | None]:
-    """Return the error that a status means, and whether to try again if that isn't as usual."""
+    """Return the error for a status, and whether to retry it, if that differs from the default."""
     failed = BackendUnavailable if status >= 500 else InvalidRequest  # noqa: PLR2004
     return STATUSES.get(status, (failed, None))
 
 
 REFUSALS = (400, 422)
-"""Statuses that say that the request is at fault."""
+"""Statuses that mean that the request is wrong."""
 
 
 def refuses_temperature(error: BackendError) -> bool:
-    """Tell whether a server refused a request for its temperature.
+    """Tell whether a server refused a request because of its temperature.
 
     OpenAI says "Unsupported value: 'temperature' does not support 0 with this model" or
-    "Unsupported parameter: 'temperature'", Moonshot "invalid temperature: only 1 is allowed for
-    this model"; others word it otherwise, and all of them name it.
+    "Unsupported parameter: 'temperature'", and Moonshot says "invalid temperature: only 1 is
+    allowed for this model". Other servers use other words, but all of them contain "temperature".
     """
     named = re.search(r"\btemperature\b", error.said, re.IGNORECASE)
     return error.status in REFUSALS and named is not None

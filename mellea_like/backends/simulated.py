@@ -1,4 +1,4 @@
-"""A backend that behaves like a model server, with seeded chance instead of a model."""
+"""A backend that behaves like a model server, but with seeded random numbers instead of a model."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def _passes(candidate: Candidate) -> tuple[bool, str]:
 passes = Requirement(
     f"the reply starts with the word {PASSING!r}", _passes, name="passes", inline=True
 )
-"""A requirement that a `SimulatedBackend`'s reply meets with the probability ``pass_rate``."""
+"""The requirement that a `SimulatedBackend`'s reply meets with the probability ``pass_rate``."""
 
 
 def gives_itself_away(text: str, delta: str) -> tuple[Verdict, str]:  # noqa: ARG001
-    """Tell whether a `SimulatedBackend`'s reply gives itself away (``giveaway_rate``).
+    """Tell whether a `SimulatedBackend`'s reply will surely fail (``giveaway_rate``).
 
-    An incremental check, for a requirement's ``stream=``.
+    This is an incremental check, for a requirement's ``stream=``.
 
     Args:
         text: the reply so far.
@@ -65,7 +65,7 @@ def gives_itself_away(text: str, delta: str) -> tuple[Verdict, str]:  # noqa: AR
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """All that chance decided about one request."""
+    """All random decisions about one request."""
 
     latency: float
     error: BackendError | None
@@ -79,37 +79,38 @@ class _Draw:
 
 @dataclass(kw_only=True, eq=False)
 class SimulatedBackend:
-    """Answers like a server: late, now and then very late, sometimes wrongly or not at all.
+    """Answers like a real server: late, sometimes very late, sometimes wrongly or not at all.
 
-    A request's fate is drawn from the backend's seed, the request's own (``options.seed``; without
-    one, its number in the order of arrival), its iteration, purpose and retry. So a run with a seed
-    can be repeated, and gives the same replies whatever their timing.
+    The random numbers for a request depend on the backend's seed, the request's own seed
+    (``options.seed``, or else its number in the order of arrival), and its iteration, purpose and
+    retry. So a run with a seed can be repeated, and gives the same replies whatever their timing.
 
-    A reply consists of ``passing`` or ``failing`` and filler words; the requirement `passes` tells
-    them apart. A judge's question is answered with a JSON verdict, as often true as replies pass.
-    One word counts as one token. The words of a reply come at even intervals over its latency.
+    A reply consists of ``passing`` or ``failing`` and filler words, and the requirement `passes`
+    looks for the former. A judge's question gets a JSON verdict, which is true with the same
+    probability. Each word counts as a token. The words of a reply come at even intervals over its
+    latency.
 
     Latencies are lognormal: half of them are below ``median`` seconds, and their logarithm has the
     standard deviation ``sigma``.
 
     Args:
-        seed: where the chance comes from.
-        median: the median latency in seconds; 0 answers after one checkpoint.
-        sigma: the spread of the latency's logarithm; 0 makes all equal.
+        seed: the seed of the random numbers.
+        median: the median latency in seconds. With 0, replies come after one checkpoint.
+        sigma: the spread of the latency's logarithm. With 0, all latencies are equal.
         straggler_rate: the share of requests that take ``straggler_factor`` times as long.
-        straggler_factor: how much longer a straggler takes.
+        straggler_factor: the factor by which a straggler takes longer.
         pass_rate: the share of answered requests that pass.
-        giveaway_rate: the share of failing replies that give themselves away at a quarter of their
-            length, by a word that no other reply has; `gives_itself_away` looks for it.
-        error_rate: the share of requests that end with a 503, some time within their latency.
+        giveaway_rate: the share of failing replies that can be recognized at a quarter of their
+            length, by a word that no other reply has. `gives_itself_away` looks for it.
+        error_rate: the share of requests that end with a 503, at some time within their latency.
         rate_limit_rate: the share of requests refused at once with a 429.
-        retry_after: the seconds to wait that a 429 names, or None.
-        output_tokens: words of a reply on average; single replies have half to one and a half as
-            many, and at most ``options.max_tokens``.
+        retry_after: the wait in seconds that a 429 asks for, or None.
+        output_tokens: the mean number of words in a reply. Each reply has between half and one and
+            a half times as many, and at most ``options.max_tokens``.
         model: the model's name, for records.
 
     Raises:
-        TypeError: a number is none.
+        TypeError: a number isn't a number.
         ValueError: a number is out of its range.
     """
 
@@ -150,15 +151,15 @@ class SimulatedBackend:
         return passes
 
     def statistics(self) -> RequestStatistics:
-        """Return how many requests were started, finished, failed and cancelled, and the tokens."""
+        """Return the numbers of requests (started, finished, failed, cancelled) and of tokens."""
         return self._counter.statistics()
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request when its time has come; its text and format don't matter.
+        """Answer one request after its latency; its text and format don't matter.
 
         Raises:
-            RateLimited: chance has it so.
-            BackendUnavailable: chance has it so.
+            RateLimited: the random numbers decide so.
+            BackendUnavailable: the random numbers decide so.
         """
         with self._counter.flight() as flight:
             draw, meter = self._begin(request)
@@ -216,7 +217,8 @@ class SimulatedBackend:
         own = f"#{self._counter['started']}" if options.seed is None else options.seed
         key = f"{self.seed}/{own}/{meta.iteration}/{meta.purpose}/{meta.retry}"
         chance = random.Random(key)
-        # Every number is drawn whether or not it is needed, so that one rate does not shift others.
+        # Every number is drawn even if it isn't needed, so that changing one rate doesn't change
+        # others.
         latency = self.median * math.exp(self.sigma * chance.gauss(0.0, 1.0))
         straggles = chance.random() < self.straggler_rate
         fate, moment = chance.random(), chance.random()

@@ -1,4 +1,4 @@
-"""Batches: one strategy for very many items, in runs that survive a crash.
+"""Batches: sample very many items with one strategy, in runs that survive a crash.
 
 ```python
 from mellea_like.batch import sample_many

@@ -1,4 +1,4 @@
-"""`sample_many`: one strategy for all items of a source, many items at a time."""
+"""`sample_many`: sample all items of a source, many at a time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
 
     class Arguments(TypedDict, total=False):
-        """Further arguments of `sample_many`; see there."""
+        """Further arguments of `sample_many`."""
 
         concurrency: Required[int]
         requirements: Sequence[Requirement | str]
@@ -168,80 +168,80 @@ def sample_many(
             print(item.id, item.status, item.value)
     ```
 
-    An item that fails doesn't stop the others. Between the source and the consumer there are at
-    most ``2 * concurrency`` items, so that a source of a million, or one without end, needs no more
+    An item that fails doesn't stop the others. At most ``2 * concurrency`` items are between the
+    source and the consumer. So a source with a million items, or an endless one, needs no more
     memory than a short one, and a slow consumer slows the source down.
 
-    Leaving the block cancels all items that are being sampled, and waits until nothing runs any
-    more. With a journal, a run that ended early or was killed is resumed: finished items come from
-    the journal (``replayed``), and the rest is sampled.
+    Leaving the block cancels all items that are being sampled, and waits until nothing is running.
+    With a journal, a run that ended early or was killed is resumed: finished items come from the
+    journal (``replayed``), and the others are sampled.
 
     Args:
         strategy: the strategy that samples the items.
-        items: the items: an iterable or an async iterable of texts and actions, or with ``action``
-            of anything. A plain iterable runs on the event loop: use an async one if the next
-            item must be waited for.
-        concurrency: the number of items that are sampled at a time; each may have as many requests
-            in flight as the strategy's ``concurrency_budget``.
-        action: makes the text or the action of an item. An exception that it raises ends the item.
+        items: an iterable or async iterable of texts and actions or, with ``action``, of anything.
+            A plain iterable runs on the event loop, so use an async one if getting the next item
+            takes time.
+        concurrency: the number of items to sample at a time. Each may have as many requests in
+            flight as the strategy's ``concurrency_budget``.
+        action: a function that makes the text or the action of an item. Its exception ends that
+            item.
         requirements: the requirements of each item, in addition to the strategy's.
         backend: the model that generates, instead of the strategy's backend. `BatchJobs` has a
             provider's batch API answer the requests, at half the price and within a day; it needs
             ``order="breadth"`` and a journal.
         format: the type to parse replies to, as in `BaseSamplingStrategy.sample`.
-        options: how to generate; the strategy's options fill in the rest.
-        budget: the budget of all items together. When it is spent, no further item starts; those in
-            flight end, and then the iteration raises `LimitExceeded`. With a journal, the items
-            that were stopped are sampled again when the run is resumed.
-        in_order: whether results come in the order of the items. By default they come as they are
-            ready, so that a slow item keeps no others waiting.
-        order: ``"depth"`` makes all draws of an item before it takes the next; ``"breadth"`` makes
-            the first draw of every item before any gets its second, the second before any gets its
-            third, and so on: under a budget that can't pay for all, more items pass (Reset and
-            Discard, https://arxiv.org/abs/2601.21522). An item continues from its draws,
-            repairs included; waiting items are in the journal, or in memory without one. Each round
-            goes through all items; with ``in_order``, results come when the last round is
-            over. For strategies with a concurrency budget of 1, no schedule or stages, and no
-            selection object but `Collect` and `Vote` without weights; and journals that keep all
-            text. For time limits and plugins, each draw
-            continues the same call.
-        fail_fast: whether the first item that fails ends the run: what is in flight is cancelled,
-            and the iteration raises what the item's ``unwrap`` does. With a journal, that item is
-            sampled again when the run is resumed.
-        journal: the journal of the run: a `Journal`, or the path of one that is made or resumed.
-        keep_errors: whether an item that an error ended is done with for the journal: its call
-            raised, or it failed with the ``stop_reason`` ``"error"``, since a lane did not get its
-            draws. With False it is unfinished, and sampled again when the run is resumed:
-            failures during an hour's outage of a server say nothing about the items.
-        unique: whether the replies that win have to differ between the items of the run: one that
-            says the same as another item's fails, with that item's id as the reason, and the item
-            continues as after any failure. True compares the values of a ``format`` by ``==``,
-            and texts without regard to case and spaces. A similarity, over 0 and under 1, also
-            refuses near-duplicates: texts of whose runs of three words at least that share are
-            common to both (their Jaccard index, by MinHash, give or take 0.1; the extra
-            ``dedupe``). A reply is reserved while it is checked further. With a journal, its
-            replies are compared too. Replies that call tools aren't compared.
-        on_progress: called with the progress of the run: at the start, at the end, and in between
-            when something has changed, at most every half second. A plain function, on the event
-            loop. If it raises, that is logged, and it isn't called again.
-        settings: further parts of the run's identity, which must be the same when it is resumed, by
-            name; use ``"input"`` for a digest of the file and ``"prompt"`` for a template. The
-            strategy, the requirements, the model, the options, the format and the tools are
-            compared in any case.
+        options: options for generating; the strategy's options fill in the others.
+        budget: the budget of all items together. When it is spent, no further item starts. Items
+            in flight are finished, and then the iteration raises `LimitExceeded`. With a journal,
+            the items that the budget stopped are sampled when the run is resumed.
+        in_order: whether results come in the order of the items. By default they come as soon as
+            they are ready, so a slow item doesn't hold up the others.
+        order: ``"depth"`` makes all draws of an item before the next item starts. ``"breadth"``
+            makes the first draw of every item, then the second draw of those that need one, and so
+            on. If the budget can't pay for all draws, more items pass this way (Reset and Discard,
+            https://arxiv.org/abs/2601.21522). An item continues from its earlier draws and
+            repairs. Waiting items are kept in the journal, or else in memory. With ``in_order``,
+            results come after the last round. Breadth needs a strategy with a concurrency budget
+            of 1, without a schedule or stages, and without a selection object other than `Collect`
+            and `Vote` without weights; and a journal that keeps all text. For time limits and
+            plugins, all draws of an item belong to one call.
+        fail_fast: whether the first item that fails ends the run. Items in flight are then
+            cancelled, and the iteration raises the error of the item's ``unwrap``. With a journal,
+            that item is sampled again when the run is resumed.
+        journal: the journal of the run: a `Journal`, or the path of one to create or resume.
+        keep_errors: whether the journal counts an item as finished if an error ended it. That is
+            the case if its call raised, or if it failed with the ``stop_reason`` ``"error"``
+            because a lane could not make its draws. With False, such items are sampled again when
+            the run is resumed, because failures during a server's outage say nothing about the
+            items.
+        unique: whether the winning replies of different items must differ. A reply that equals
+            another item's fails with that item's id as the reason, and its item continues as after
+            any failure. True compares the values of a ``format`` by ``==``, and texts regardless
+            of case and spaces. A number between 0 and 1 also refuses near-duplicates. These are
+            texts whose sets of three-word sequences have at least this Jaccard similarity,
+            estimated by MinHash to within 0.1; this needs the extra ``dedupe``. While a reply is
+            being checked, it is reserved. With a journal, replies in the journal are compared too.
+            Replies that call tools aren't compared.
+        on_progress: a plain function that is called on the event loop with the progress of the
+            run: at the start, at the end, and after changes, at most every half second. If it
+            raises, the exception is logged, and it isn't called again.
+        settings: further parts of the run's identity by name, which must be the same when it is
+            resumed. Use ``"input"`` for a digest of the file and ``"prompt"`` for a template. The
+            strategy, requirements, model, options, format and tools are always compared.
         tools: the tools that the model may call, as in `BaseSamplingStrategy.sample`. Only
-            ``read_only`` ones run: run the others that an item's winner calls by
+            ``read_only`` ones run in draws. To run the others that an item's winner calls, use
             ``item.result.run_tools()``.
         tool_choice: see `BaseSamplingStrategy.sample`.
         tool_rounds: see `BaseSamplingStrategy.sample`.
 
     Returns:
-        The results, to be entered with ``async with`` and then iterated once.
+        The results. Enter them with ``async with``, and then iterate over them once.
 
     Raises:
         TypeError: an argument is of the wrong type, or unknown.
         ValueError: an argument is out of its range, or the strategy has no backend.
-        ImportError: a similarity needs datasketch: the extra ``dedupe``.
-        RequirementError: a requirement needs a judge, and its judge can't judge.
+        ImportError: ``unique`` is a number, and the extra ``dedupe`` is missing.
+        RequirementError: a requirement needs a judge, and its backend can't judge.
     """
     whole_number("sample_many: concurrency", concurrency)
     if not isinstance(strategy, BaseSamplingStrategy):
@@ -265,7 +265,7 @@ def sample_many(
 
         replies = UniqueReplies(unique, format)
         requirements = (*requirements, replies.requirement)
-    # Finds the mistakes that would be every item's, before the first one is sampled.
+    # This finds mistakes that every item would share, before the first one is sampled.
     given: dict[str, Any] = {"format": format, "options": options, "budget": budget}
     if backend is not None:
         given["backend"] = backend

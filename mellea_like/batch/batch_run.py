@@ -1,4 +1,4 @@
-"""A batch at work: the tasks that take items, sample them, and keep what came of them."""
+"""A running batch: the tasks that take items, sample them, and store and hand out the results."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ _NOTHING: Final = Usage()
 
 
 class BatchRun(Generic[T, I]):
-    """The results of a batch; made by `sample_many`, entered with ``async with``, then iterated.
+    """The results of a batch, as `sample_many` returns them.
 
-    Leaving the block before the end cancels what is under way. When the block is left, nothing runs
-    on.
+    Enter it with ``async with``, then iterate over it. Leaving the block early cancels what is
+    under way. After the block, nothing is running.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class BatchRun(Generic[T, I]):
         if on_progress is not None:
             self._reporter = Reporter(on_progress, lambda: self.progress)
         # Between the source and the consumer there are at most twice as many items as are sampled
-        # at a time. So a slow consumer slows the source down, and with `ordered` a slow item those
-        # after it.
+        # at a time. So a slow consumer slows down the source, and if results come in order, a slow
+        # item holds up later ones.
         self._window = anyio.Semaphore(2 * concurrency, fast_acquire=True)
         self._taken = self._handed_on = 0
         self._finished: OrderedDict[int, ItemResult[Any]] = OrderedDict()
         self._news: anyio.Event | None = None
         self._guard = anyio.ResourceGuard("waiting for a result")
-        # Of the tasks:
+        # State of the tasks:
         self._stack: AsyncExitStack | None = None
         self._scope = anyio.CancelScope()
         self._crew = anyio.CancelScope()
@@ -207,12 +207,13 @@ class BatchRun(Generic[T, I]):
             The result of an item.
 
         Raises:
-            RuntimeError: the batch was not entered, or was left.
-            StopAsyncIteration: every item is handed on.
-            JournalError: the journal can't be used any more, or the items are not those it has.
-            LimitExceeded: a budget is spent, which the items share.
-            Exception: what the source raised, after what it gave before; or, with ``fail_fast``,
-                what the first item that failed raised.
+            RuntimeError: the batch was not entered, or has been left.
+            StopAsyncIteration: every item has been handed out.
+            JournalError: the journal can no longer be used, or the items differ from those in the
+                journal.
+            LimitExceeded: a budget that the items share is spent.
+            Exception: the source's error, after all items that it gave before; or, with
+                ``fail_fast``, the error of the first item that failed.
         """
         if self._stack is None or self._left:
             state = "was left" if self._left else "is not entered"
@@ -230,7 +231,7 @@ class BatchRun(Generic[T, I]):
             return outcome
 
     def _make_room(self) -> None:
-        """Let a further item be taken in place of one that was handed on."""
+        """Let another item be taken after one was handed out."""
         self._window.release()
 
     def _next_finished(self) -> ItemResult[Any] | None:
@@ -250,7 +251,7 @@ class BatchRun(Generic[T, I]):
     # --- the tasks -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Run the reader and the workers to their end; neither raises anything."""
+        """Run the reader and the workers to their end. Neither of them raises."""
         send, receive = anyio.create_memory_object_stream[Job](2 * self._concurrency)
         try:
             with send, receive, self._crew:
@@ -266,12 +267,12 @@ class BatchRun(Generic[T, I]):
         finally:
             self._took = anyio.current_time()
             self._ended = True
-            if self._ordered:  # What is missing keeps nothing back any more.
+            if self._ordered:  # Missing results no longer hold up others.
                 self._finished = OrderedDict(sorted(self._finished.items()))
             self._wake()
 
     async def _guarded(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Run a task's function: what must leave the block does, but through no task group."""
+        """Run a task's function. Errors leave the block directly, not through the task group."""
         try:
             await function(*arguments)
         except JournalError as exc:
@@ -286,16 +287,16 @@ class BatchRun(Generic[T, I]):
                 raise cancellation from None
 
     async def _read(self, send: MemoryObjectSendStream[Job]) -> None:
-        """Take items while there is room for them; those that the journal has need no worker."""
+        """Take items while there is room. Items that the journal has finished need no worker."""
         with send, self._reading:
             await self._take_items(send)
 
     async def _take_items(self, send: MemoryObjectSendStream[Job]) -> None:
-        """Go through the source."""
+        """Iterate over the source."""
         await self._source.go_through(partial(self._take_all, send))
 
     async def _conclude(self) -> None:
-        """Do what remains when all items have ended; by default nothing."""
+        """Finish up when all items have ended. The default does nothing."""
 
     async def _take_all(
         self, send: MemoryObjectSendStream[Job], next_item: Callable[[], Awaitable[Any]]
@@ -317,14 +318,14 @@ class BatchRun(Generic[T, I]):
                 self._send(again, send)
 
     def _known(self, job: Job, stored: StoredItem) -> Job | None:
-        """Return the job of an item that the journal has; None if it isn't to be sampled now."""
+        """Return the job of an item in the journal; None if it needn't be sampled now."""
         if stored.result is None:
             return self._resumed(job, stored)
         self._finish(replayed(stored, job.item, job.action, self._work))
         return None
 
     def _job(self, position: int, item: Any) -> Job:
-        """Make the job of an item; with a journal, it says which item it is."""
+        """Make the job of an item; with a journal, it has the item's digest."""
         job = self._work.job(position, item)
         if self._open_journal is None:
             return job
@@ -338,7 +339,7 @@ class BatchRun(Generic[T, I]):
         return earlier_draws(stored, self._work.format, several=several, broken=broken)
 
     def _resumed(self, job: Job, stored: StoredItem) -> Job:
-        """Go on with an item where an earlier run left it, unless all its turns were spent."""
+        """Continue an item where an earlier run left it, unless its attempts are used up."""
         job = job._replace(attempt=stored.attempts + 1)
         if self._goes_on:
             found = self._earlier(stored)
@@ -347,7 +348,7 @@ class BatchRun(Generic[T, I]):
         return job
 
     def _source_failed(self, error: Exception) -> None:
-        """Note what the source raised: the iteration raises it after what came before it."""
+        """Note the source's error. The iteration raises it after all earlier items."""
         self._error = self._error or error
 
     def _send(self, job: Job, send: MemoryObjectSendStream[Job]) -> None:
@@ -367,7 +368,7 @@ class BatchRun(Generic[T, I]):
                 self._in_flight -= 1
 
     async def _sample(self, job: Job) -> None:
-        """Sample an item and keep what came of it, unless it must be sampled again on resume."""
+        """Sample an item and store the result, unless the item must be sampled again on resume."""
         recorder = None
         if self._open_journal is not None:
             recorder = ItemRecorder(self._open_journal, job, self._work.format, self._abort)
@@ -401,7 +402,7 @@ class BatchRun(Generic[T, I]):
     def _keep(
         self, job: Job, item: ItemResult[Any], outcome: SamplingResult[Any] | Exception
     ) -> None:
-        """Have an item handed on, after those that were finished before it."""
+        """Store a result, and hand it out after those that were finished before it."""
         if self._open_journal is None:
             self._finish(item, job.spent)
         elif self._keep_errors or not ended_by_error(item):
@@ -412,11 +413,11 @@ class BatchRun(Generic[T, I]):
             self._open_journal.pause(job.id, job.attempt, (), then)
 
     def _paused(self, job: Job, outcome: Paused) -> None:
-        """Keep an item that waits for its next draw."""
+        """Store an item that waits for its next draw."""
         raise NotImplementedError  # Only a run in rounds pauses calls.
 
     def _unpaid(self, job: Job) -> None:
-        """Take note of an item whose next draw can't be paid for; by default nothing."""
+        """Note that an item's next draw can't be paid for. The default does nothing."""
 
     @property
     def _jobs(self) -> Sequence[JobState]:
@@ -425,13 +426,13 @@ class BatchRun(Generic[T, I]):
 
     @property
     def _waiting_items(self) -> int:
-        """How many items wait for their next draw."""
+        """Return the number of items that wait for their next draw."""
         return 0
 
     def _committed(
         self, item: ItemResult[Any], before: Usage, error: JournalError | None, *, kept: bool
     ) -> None:
-        """Have an item handed on that is on the disk now; its worker has gone on meanwhile."""
+        """Hand out an item that is now on the disk. Its worker has already moved on."""
         if error is not None:
             self._abort(error)
         elif not self._aborted:
@@ -442,10 +443,7 @@ class BatchRun(Generic[T, I]):
     def _finish(
         self, outcome: ItemResult[Any], before: Usage = _NOTHING, *, kept: bool = False
     ) -> None:
-        """Count an item and have it handed on: one synchronous step.
-
-        Its cost ``before`` is counted already; ``kept`` tells whether the journal has it.
-        """
+        """Count an item and hand it out, in one synchronous step."""
         del kept
         self._count(outcome, before)
         self._finished[outcome.id] = outcome
@@ -461,7 +459,7 @@ class BatchRun(Generic[T, I]):
         self._changed()
 
     def _out_of_budget(self, error: Exception) -> None:
-        """Start no further item, since it could not be paid for; those in flight may go on."""
+        """Start no further items, because they could not be paid for. Those in flight continue."""
         if not self._start_no_more:
             add_note(
                 error, "the budget is shared by the items of a batch, and so it ended the batch"
@@ -471,14 +469,14 @@ class BatchRun(Generic[T, I]):
         self._reading.cancel("a budget is spent")
 
     def _abort(self, error: Exception) -> None:
-        """Cancel everything that is under way."""
+        """Cancel everything under way."""
         if not self._aborted:
             self._error = error
         self._aborted = True
         self._crew.cancel("the batch ended with an error")
 
     def _interrupted(self, error: BaseException) -> None:
-        """Cancel the block itself; it will raise this when it is left."""
+        """Cancel the block itself, which raises this error when it is left."""
         self._interrupt = self._interrupt or error
         self._scope.cancel("the batch was interrupted")
 

@@ -1,7 +1,7 @@
-"""Items that wait for their next draw, and going on with what a journal has of one.
+"""Items that wait for their next draw, and how they continue from a journal.
 
-A call of one subsample is a fold over its slices, since `repair` is pure. So an item can be left
-after any draw, and gone on with from the records of its slices.
+A call with one lane depends only on its records, because `repair` is pure. So an item can be left
+after any draw, and continued later from the records of its draws.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["Waiting", "WaitingItem", "earlier_draws", "why_not_in_rounds"]
 
 BLOCK = 64
-"""How many waiting items are read from a journal together."""
+"""The number of waiting items that are read from a journal together."""
 
 KEPT = 4096
-"""How many waiting items keep their calls, some 3 KB each; those of others are made again."""
+"""The number of waiting items whose calls stay in memory, about 3 KB each."""
 
 _WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
@@ -48,7 +48,7 @@ def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
 
 
 class WaitingItem(NamedTuple):
-    """An item that waits for its next draw: its attempt, its slices so far, and its last job."""
+    """An item that waits for its next draw: its attempt, its records so far, and its last job."""
 
     id: int
     digest: str
@@ -83,7 +83,7 @@ def earlier_draws(
         or (slices[-1].outcome in _TO_GO_ON and (broken or slices[-1].may_continue))
     ):
         slices.pop()
-    # Where the attempt has rows that are left out, those drawn instead are another attempt's.
+    # If rows of the attempt are left out, their replacements belong to a new attempt.
     kept = {id(body) for _, body in rows[: len(slices)]}
     void = any(n == stored.attempts and id(body) not in kept for n, body in stored.slices)
     attempt = stored.attempts + (void or not slices)
@@ -91,7 +91,7 @@ def earlier_draws(
 
 
 class Waiting:
-    """The items that wait for their next draw: in memory, many also or only in the journal."""
+    """The items that wait for their next draw, in memory or, if there are many, in the journal."""
 
     def __init__(
         self, journal: OpenJournal | None, earlier: Callable[[StoredItem], WaitingItem]
@@ -104,7 +104,7 @@ class Waiting:
         self._looked_up = -1
 
     def add(self, item: WaitingItem, then: Callable[[JournalError | None], object]) -> None:
-        """Have an item wait; ``then`` is called when it is kept, on the disk or in memory."""
+        """Let an item wait; ``then`` is called when it is stored on the disk or in memory."""
         self.count += 1
         room = len(self._here) < KEPT
         if self._journal is None:
@@ -118,7 +118,7 @@ class Waiting:
             self._journal.pause(item.id, item.attempt, item.slices, then)
 
     def begin_round(self) -> None:
-        """Begin to look at all items once more."""
+        """Start going through all items once more."""
         self._looked_up = -1
         self._block.clear()
 

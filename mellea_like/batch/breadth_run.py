@@ -1,4 +1,4 @@
-"""A batch in rounds: each item has its first draw before any has its second."""
+"""A batch in rounds: all items have their first draw before any has its second."""
 
 from __future__ import annotations
 
@@ -34,16 +34,11 @@ T = TypeVar("T")
 I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 
 MANY = 100
-"""How many items are passed over until other tasks get a turn."""
+"""The number of items to skip before other tasks get to run."""
 
 
 class BreadthRun(BatchRun[T, I]):
-    """The results of a batch with ``order="breadth"``.
-
-    An item waits between its draws, and is taken from the source again in each round. If results
-    are handed on in order, they wait for the last round: in the journal if it keeps them, otherwise
-    in memory.
-    """
+    """The results of a batch with ``order="breadth"``, which takes items again each round."""
 
     def __init__(self, work: Work, items: object, *, ordered: bool, **given: Any) -> None:
         if isinstance(items, Iterator | AsyncIterator):
@@ -57,7 +52,7 @@ class BreadthRun(BatchRun[T, I]):
         self._holds_back = ordered
         self._waiting = Waiting(None, self._earlier)
         self._sampled = bytearray()
-        """A byte an item: whether it was finished in this run."""
+        """One byte per item: whether it was finished in this run."""
         self._kept_back: dict[int, ItemResult[Any]] = {}
         """Results that the journal doesn't keep."""
         self._under_way = 0
@@ -108,7 +103,7 @@ class BreadthRun(BatchRun[T, I]):
             self._quiet = anyio.Event()
             await self._quiet.wait()
         if self._open_journal is not None:
-            await self._open_journal.flush()  # An item with a result doesn't wait any more.
+            await self._open_journal.flush()  # An item with a result no longer waits.
 
     async def _take_waiting(
         self,
@@ -143,7 +138,7 @@ class BreadthRun(BatchRun[T, I]):
             self._reading.cancel("the source can't be gone through again")
 
     def _again(self, found: WaitingItem, item: Any) -> tuple[Job, str | None]:
-        """Return the job of an item that waits, and which part of the item differs by now."""
+        """Return the job of a waiting item, and the part of the item that has changed, if any."""
         kept = found.job
         same_text = kept is not None and type(item) is type(kept.item) is str and item == kept.item
         if kept is not None and (same_text or item is kept.item):
@@ -181,7 +176,7 @@ class BreadthRun(BatchRun[T, I]):
         self._waiting.add(waits, self._kept_waiting)
 
     def _kept_waiting(self, error: JournalError | None) -> None:
-        """Take a further item in place of one that waits for its next round."""
+        """Take another item in place of one that now waits for its next round."""
         if error is not None:
             self._abort(error)
             return
@@ -218,7 +213,7 @@ class BreadthRun(BatchRun[T, I]):
         if not self._holds_back or self._open_journal is None:
             return
         self._ordered = False  # They come in order now.
-        # Items that were stopped have kept their places.
+        # Items that were stopped have kept their positions.
         self._window = anyio.Semaphore(2 * self._concurrency, fast_acquire=True)
         run = EarlierRun(self._open_journal, now=True)
         await self._source.go_through(partial(self._take_finished, run))

@@ -1,4 +1,4 @@
-"""`check_many`: many replies that exist already, checked several at a time."""
+"""`check_many`: check many replies that already exist, several at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_many(
     judge_options: Options | Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> BatchRun[Any, Any]:
-    """Check many replies, so many at a time; with a journal, a run can be resumed.
+    """Check many replies, several at a time. With a journal, a run can be resumed.
 
     It is `sample_many` with replies that exist already: ``async with`` it, and iterate over the
     items. ``CheckResult(item.result.slices[0])`` is the result of one item's check. An item
@@ -46,8 +46,9 @@ def check_many(
             an item, such as one with the right answer. A journal's run is the same one as long as
             the function's name is: tell other versions apart by ``settings``.
         concurrency: how many replies are checked at a time.
-        reply: returns the reply of an item; by default the item itself.
-        action: returns the task that an item's reply answers; None if that is unknown.
+        reply: a function that returns the reply of an item. By default, the item is the reply.
+        action: a function that returns the task that an item's reply answers; None if it is
+            unknown.
         format: see `mellea_like.checking.check`.
         judge: see `mellea_like.checking.check`.
         validate_all: see `mellea_like.checking.check`.
@@ -91,7 +92,7 @@ def _given(
     own: Callable[[Any], Requirements] | None,
     item: Any,
 ) -> GivenReply[Any]:
-    """Return an item as an action whose reply exists."""
+    """Return an item as an action whose reply already exists."""
     return GivenReply(
         item if reply is None else reply(item),
         None if action is None else action(item),

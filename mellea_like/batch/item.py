@@ -1,4 +1,4 @@
-"""An item of a batch: how it is sampled and written down, and what came of it, now or before."""
+"""An item of a batch: sampling it, storing it, and its result, whether new or stored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 ItemStatus = Literal["passed", "failed", "errored"]
 
 BLOCK = 128
-"""The number of items of an earlier run that are looked up together."""
+"""The number of an earlier run's items that are looked up together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class ItemResult(Generic[T, I]):
     Args:
         id: the item's position in the source, from 0.
         item: the item, as the source gave it.
-        result: the record of its call; None if the call raised an error that carries none.
+        result: the record of its call; None if the call raised an error without a record.
         error: the exception of the call or of ``action=``; None if the call returned.
-        attempt: the number of this attempt, from 1; more than 1 if an earlier run was interrupted
+        attempt: the number of this attempt, from 1. It is higher if an earlier run was interrupted
             while it sampled the item.
         replayed: whether it comes from the journal, without any draws in this run.
-        usage: the cost of its requests, as far as that is known. For a call that raised, it is
-            taken from the journal or from the error's record; without both, it is nothing. A
-            `Budget` counts such calls too.
+        usage: the cost of its requests, as far as it is known. For a call that raised, it comes
+            from the journal or the error's record, and is nothing without them. A `Budget` counts
+            such calls too.
     """
 
     id: int
@@ -80,7 +80,7 @@ class ItemResult(Generic[T, I]):
     def status(self) -> ItemStatus:
         """``"passed"``, ``"failed"`` or ``"errored"``.
 
-        An item failed if no slice passed, or fewer than its selection needs; it errored if its call
+        An item failed if no draw passed, or fewer than its selection needs. It errored if its call
         raised.
         """
         if self.error is not None:
@@ -89,7 +89,7 @@ class ItemResult(Generic[T, I]):
 
     @property
     def success(self) -> bool:
-        """Whether a slice passed."""
+        """Whether a draw passed."""
         return self.error is None and self.result is not None and self.result.success
 
     def __bool__(self) -> bool:
@@ -97,7 +97,7 @@ class ItemResult(Generic[T, I]):
 
     @property
     def value(self) -> T | None:
-        """The winner's parsed value; None unless a slice passed."""
+        """The winner's parsed value; None unless a draw passed."""
         return self.result.value if self.success and self.result is not None else None
 
     @property
@@ -112,8 +112,8 @@ class ItemResult(Generic[T, I]):
             The value.
 
         Raises:
-            SamplingFailed: no slice passed; or the winner calls tools (`UnansweredToolCalls`).
-            Exception: the call raised; this is what it raised.
+            SamplingFailed: no draw passed, or the winner calls tools (`UnansweredToolCalls`).
+            Exception: the error that the call raised.
         """
         if self.error is not None:
             raise self.error
@@ -122,7 +122,7 @@ class ItemResult(Generic[T, I]):
 
 
 class Job(NamedTuple):
-    """An item to sample: its position, and its action, or the error in place of one."""
+    """An item to sample: its position, and its action or the error of making it."""
 
     id: int
     item: Any
@@ -148,11 +148,7 @@ class Paused(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The work of a batch on each item; the fields are arguments of `sample_many`.
-
-    In ``given`` are those of ``sample``, and ``example`` is a call with them. With ``draws``, an
-    item is left after so many.
-    """
+    """The arguments of `sample_many`, and of each item's ``sample``."""
 
     strategy: BaseSamplingStrategy
     requirements: Sequence[Requirement | str]
@@ -191,7 +187,7 @@ class Work(NamedTuple):
     async def _call(
         self, job: Job, action: Action[Any], on_slice: Callable[[Slice], None] | None
     ) -> SamplingResult[Any] | Paused | Exception:
-        PATIENT.set(True)  # An outage shall not fail all items at once.
+        PATIENT.set(True)  # Otherwise, an outage would fail all items at once.
         try:
             with foreign(f"item {job.id}", MelleaError):
                 call = job.call
@@ -207,7 +203,7 @@ class Work(NamedTuple):
             if call.paused:
                 return Paused(result.slices, call)
             if self.draws is not None and result.stop_reason is StopReason.BUDGET:
-                # A vote would be over with the votes that there are; in breadth, it goes on later.
+                # A vote would be decided by the votes so far, but in breadth it continues later.
                 return LimitExceeded(result.stop_detail, result)
             return result  # noqa: TRY300 (the hot path)
         except Exception as exc:  # noqa: BLE001 (the item's)
@@ -215,7 +211,7 @@ class Work(NamedTuple):
 
 
 def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | None:
-    """Return the error that says which budget is spent, if an item has no answer because of it."""
+    """Return the error of the spent budget, if an item has no answer because of it."""
     if isinstance(outcome, LimitExceeded):
         return LimitExceeded(str(outcome), outcome.result)
     if not isinstance(outcome, SamplingResult) or outcome.success:
@@ -225,7 +221,7 @@ def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | No
 
 
 def ended_by_error(item: ItemResult[Any]) -> bool:
-    """Tell whether an item has no answer because its call raised, or a lane lost its draws."""
+    """Tell whether an item has no answer because its call raised or a lane lost its draws."""
     if item.error is not None or item.result is None:
         return item.error is not None
     return not item.success and item.result.stop_reason is StopReason.ERROR
@@ -235,7 +231,7 @@ def ended_by_error(item: ItemResult[Any]) -> bool:
 
 
 def _check_digest(item_id: int, stored: str, digest: str) -> None:
-    """Refuse an item that is another one than the journal has at its place."""
+    """Refuse an item that differs from the journal's item at its position."""
     if stored != digest:
         what = differing_part(stored, digest)
         msg = (
@@ -247,7 +243,7 @@ def _check_digest(item_id: int, stored: str, digest: str) -> None:
 
 
 class EarlierRun:
-    """The items of an earlier run, or of all ``now``, as those of this run come by in order."""
+    """The items of an earlier run (or of all runs until ``now``), looked up in order."""
 
     def __init__(self, journal: OpenJournal, *, now: bool = False) -> None:
         self._journal = journal
@@ -257,7 +253,7 @@ class EarlierRun:
         self._over = False
 
     async def find(self, item_id: int, digest: str) -> StoredItem | None:
-        """Return what is known of the next item, if it was begun; refuse another one."""
+        """Return the stored state of the next item, if it was begun; refuse a different item."""
         if item_id >= self._looked_up and not self._over:
             found = await self._journal.lookup(item_id, BLOCK, now=self._now)
             self._known = {stored.id: stored for stored in found}
@@ -269,7 +265,7 @@ class EarlierRun:
         return stored
 
     async def check_end(self, count: int) -> None:
-        """Refuse a source that ended after ``count`` items, if there were more of them."""
+        """Refuse a source that ended after ``count`` items, if the journal has more."""
         if self._over:
             return
         if self._known or await self._journal.lookup(count, 1):
@@ -283,7 +279,7 @@ class EarlierRun:
 def replayed(
     stored: StoredItem, item: object, action: Action[Any] | None, work: Work
 ) -> ItemResult[Any]:
-    """Return what came of an item that an earlier run finished, as it was."""
+    """Return the result of an item that an earlier run finished."""
     format = work.format
     record = stored.result
     assert record is not None  # noqa: S101 (the caller has looked)
@@ -303,23 +299,19 @@ def replayed(
 
 
 def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[Any]:
-    """Read the winners' texts as the action reads them: JSON may not hold what it makes of them."""
+    """Parse the winners' texts as the action does, because JSON may not express their values."""
     slices = {s.iteration: s for s in result.slices}
     for winner in result.winners:
         if (reply := winner.generation) is None or not reply.parsed:
             continue
-        with suppress(Exception):  # It read the reply once: this is not the same text.
+        with suppress(Exception):  # It could parse the reply once, so this is not the same text.
             again = replace(reply, value=action.parse(reply.text))
             slices[winner.iteration] = replace(winner, generation=again)
     return replace(result, slices=tuple(slices.values()))
 
 
 class ItemRecorder:
-    """Writes an item that is being sampled into the journal.
-
-    ``abort`` ends the batch when the journal has failed; ``usage`` is what the item's slices have
-    cost so far.
-    """
+    """Writes the draws of an item into the journal as they end."""
 
     def __init__(
         self, journal: OpenJournal, job: Job, format: Any, abort: Callable[[JournalError], None]
@@ -335,13 +327,13 @@ class ItemRecorder:
         journal.begin(job.id, job.attempt, job.digest, label, row, known)
 
     def __call__(self, slice_: Slice) -> None:
-        """Note how an iteration ended; a parsed value that can't be read again is refused."""
+        """Record a draw; refuse a parsed value that can't be read back."""
         self.usage += slice_.usage
         try:
             self._check(slice_)
             self._journal.slice(self._job.id, self._job.attempt, slice_)
         except JournalError as exc:
-            self._abort(exc)  # The call may be won already, and would only log it.
+            self._abort(exc)  # The call may already be won, and would only log this.
             raise
 
     def _check(self, slice_: Slice) -> None:

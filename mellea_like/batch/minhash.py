@@ -1,4 +1,4 @@
-"""Finds texts that are nearly the same, by MinHash; needs the extra ``dedupe``."""
+"""Find texts that are nearly the same, by MinHash; needs the extra ``dedupe``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-try:  # Without types.
+try:  # It has no types.
     datasketch: Any = importlib.import_module("datasketch")
 except ImportError as exc:
     message = "near-duplicates need datasketch: pip install 'mellea-like[dedupe]'"
@@ -19,18 +19,18 @@ except ImportError as exc:
 __all__ = ["NearTexts"]
 
 PERMUTATIONS = 128
-"""Of a signature: its estimate of the similarity is off by about 1/sqrt(128) = 0.09 at most."""
+"""The size of a signature. The estimated similarity is off by about 1/sqrt(128) = 0.09 at most."""
 
 SHINGLE = 3
-"""How many words in a row are compared as one."""
+"""The number of consecutive words that are compared as one."""
 
 
 KEY = (1 << 60) - 1
-"""The bits of a band's hash that are kept: as an int, a third smaller than one of all 64."""
+"""The bits to keep of a band's hash; such an int takes a third less memory than one of 64 bits."""
 
 
 class _Reply:
-    """A reply that was claimed; others may have the same signature."""
+    """A claimed reply. Others may have the same signature."""
 
     __slots__ = ("item", "signature")
 
@@ -40,9 +40,9 @@ class _Reply:
 
 
 class NearTexts:
-    """Texts whose sets of three words in a row overlap: their Jaccard similarity, estimated.
+    """Texts that are similar by the estimated Jaccard index of their three-word sequences.
 
-    A reply keeps its signature, of 128 times 32 bits, and is found by hashes of the signature's
+    Each reply has a signature of 128 times 32 bits, and is found by hashes of the signature's
     bands. Source: A. Z. Broder, "On the resemblance and containment of documents", SEQUENCES 1997.
     """
 
@@ -58,7 +58,7 @@ class NearTexts:
         self._claimed: dict[int, dict[int, _Reply]] = {}
 
     def claim(self, item: int, iteration: int, reply: str) -> int | None:
-        """Note a normalised reply, unless one to another item is like it: return that item."""
+        """Add a normalised reply, unless another item has a similar one; then return that item."""
         signature = self._signature(reply)
         keys = self._keys(signature)
         near = {
@@ -80,14 +80,14 @@ class NearTexts:
         return None
 
     def release(self, item: int, iteration: int) -> None:
-        """Forget a reply."""
+        """Remove a reply."""
         released = self._claimed[item].pop(iteration)
         for key, table in zip(self._keys(released.signature), self._tables, strict=True):
             if left := [reply for reply in _replies(table.pop(key)) if reply is not released]:
                 table[key] = left
 
     def settle(self, item: int) -> None:
-        """Take note that none of an item's replies will be released any more."""
+        """Note that none of an item's replies will be released any more."""
         self._claimed.pop(item, None)
 
     def _signature(self, reply: str) -> bytes:
@@ -107,7 +107,7 @@ def _replies(found: _Reply | list[_Reply] | None) -> Sequence[_Reply]:
 
 
 def _alike(one: bytes, other: bytes) -> float:
-    """Estimate the Jaccard similarity of two texts: the share of equal values."""
+    """Estimate the Jaccard similarity of two texts by the share of equal values."""
     values, others = memoryview(one).cast("I"), memoryview(other).cast("I")
     equal: int = sum(map(eq, values, others))
     return equal / PERMUTATIONS

@@ -1,4 +1,4 @@
-"""`sample_in_processes`: one strategy for all items of a list, in several processes."""
+"""`sample_in_processes`: sample all items of a list in several processes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def sample_in_processes(
     journal: str | os.PathLike[str] | None = None,
     **arguments: Any,
 ) -> ProcessRun:
-    """Sample every item of a list, in several processes: for servers quicker than one of them.
+    """Sample every item of a list in several processes, for servers that outpace one process.
 
     ```python
     async with sample_in_processes(make, prompts, processes=4, concurrency=256) as results:
@@ -71,31 +71,33 @@ def sample_in_processes(
             print(id, outcome.status, outcome.output)
     ```
 
-    The items are dealt out in turn. The functions have to be in a module that the processes can
-    import: not in a notebook or a script itself, and no lambdas. They end with this one, and when
-    the block is left. A budget or a rate that all are to share is in a store:
-    ``make_strategy`` or ``budget`` has a `SQLiteStore`.
+    The items are distributed evenly over the processes. Functions must be in a module that the
+    processes can import, so not in a notebook or in the script itself, and they can't be lambdas.
+    The processes end with this one, and when the block is left. To share a budget or a rate among
+    them, use a `SQLiteStore` in ``make_strategy`` or ``budget``.
 
     Args:
-        make_strategy: makes the strategy, in each process.
-        items: the items; can be pickled.
+        make_strategy: a function that makes the strategy, in each process.
+        items: the items, which must be picklable.
         processes: the number of processes, at least 1.
-        concurrency: the number of items that all of them sample at a time, at least ``processes``.
-        journal: a folder, in which each process has a journal; None for none. The same call with as
-            many processes resumes the run.
-        **arguments: other arguments of `sample_many` that can be pickled, such as ``action``,
-            ``requirements``, ``format``, ``options``, ``budget`` and ``settings``; but not
+        concurrency: the number of items that all processes together sample at a time, at least
+            ``processes``.
+        journal: a folder in which each process has a journal, or None. The same call with the same
+            number of processes resumes the run.
+        **arguments: other picklable arguments of `sample_many`, such as ``action``,
+            ``requirements``, ``format``, ``options``, ``budget`` and ``settings``, but not
             ``in_order``, ``order``, ``unique`` and ``on_progress``.
 
     Returns:
-        The results, to be entered with ``async with`` and then iterated, in the order in which they
-        come. If a process is killed, the others finish, and then the iteration raises
-        `MelleaError`. It raises `LimitExceeded` when a budget is spent. Any other error ends
-        the run.
+        The results. Enter them with ``async with``, then iterate over them; they come as they are
+        ready. If a process is killed, the others finish, and then the iteration raises
+        `MelleaError`. If a budget is spent, it raises `LimitExceeded`. Any other error ends the
+        run.
 
     Raises:
         TypeError: an argument is of the wrong type, or can't be pickled.
-        ValueError: a number is out of its range, or the journals are of more or fewer processes.
+        ValueError: a number is out of its range, or the journals are from a different number of
+            processes.
     """
     whole_number("sample_in_processes: processes", processes)
     whole_number("sample_in_processes: concurrency", concurrency)
@@ -130,7 +132,7 @@ def sample_in_processes(
 
 
 class ProcessRun:
-    """The results of `sample_in_processes`: to be entered with ``async with``, then iterated."""
+    """The results of `sample_in_processes`. Enter it with ``async with``, then iterate over it."""
 
     def __init__(self, parts: Sequence[Any], folder: Path | None, items: Sequence[Any]) -> None:
         self._parts = parts
@@ -162,10 +164,10 @@ class ProcessRun:
 
         Raises:
             RuntimeError: the block was not entered.
-            StopAsyncIteration: all are handed on.
-            LimitExceeded: a budget is spent, which the items share.
-            JournalError: a journal can't be used, or is of another run.
-            MelleaError: a process was killed, or failed.
+            StopAsyncIteration: all items have been handed out.
+            LimitExceeded: a budget that the items share is spent.
+            JournalError: a journal can't be used, or belongs to another run.
+            MelleaError: a process was killed or failed.
         """
         if self._processes is None:
             msg = "enter the run: async with sample_in_processes(...) as results"
@@ -191,7 +193,7 @@ class ProcessRun:
 
 
 async def _sample(part: _Part, sender: Sender) -> None:
-    """Sample a share of the items, in a process."""
+    """Sample one process's share of the items."""
     try:
         strategy: object = part.make_strategy()
         if not isinstance(strategy, BaseSamplingStrategy):

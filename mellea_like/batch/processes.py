@@ -1,7 +1,7 @@
 """Child processes that each do a part of a run, and send messages to their parent.
 
-A child is a new interpreter, which gets a pickled function and its argument. It ends with its
-parent: when its standard input ends, its function is cancelled. Its output reaches the parent as
+A child is a new interpreter that gets a pickled function and its argument. It ends with its
+parent: when its standard input ends, its function is cancelled. The parent gets its output as
 lines, and its messages in order.
 """
 
@@ -32,28 +32,24 @@ if TYPE_CHECKING:
 __all__ = ["Gone", "Processes", "Sender"]
 
 LENGTH = 4
-"""Bytes before each message that say how long it is."""
+"""The number of bytes before each message that hold its length."""
 
 FULL = 2**20
-"""Bytes that a child keeps until its parent reads on."""
+"""The bytes that a child buffers until its parent reads on."""
 
 GRACE = 15.0
-"""Seconds that a child has to end when it is told to."""
+"""The seconds that a child has to end when it is told to."""
 
 COMMAND = (
     sys.executable,
-    "-P",  # The folder where the command was given is no place for our modules.
+    "-P",  # The current folder is no place to import modules from.
     "-c",
     "from mellea_like.batch.processes import main; main()",
 )
 
 
 class Gone(NamedTuple):
-    """A child has ended.
-
-    Attributes:
-        code: its exit code; negative for the signal that ended it.
-    """
+    """A child has ended, with its exit code (negative for a signal)."""
 
     code: int
 
@@ -65,13 +61,7 @@ class Gone(NamedTuple):
 
 
 class Processes:
-    """Runs parts of a run in one process each: enter it, then iterate over messages.
-
-    Args:
-        function: an async function of a part and a `Sender`, which can be imported.
-        parts: the part of each process; can be pickled.
-        printed: called with each line that a child prints.
-    """
+    """Runs parts of a run in one process each. Enter it, then iterate over messages."""
 
     def __init__(
         self,
@@ -98,7 +88,8 @@ class Processes:
                     self._children.append(child)
                     tasks.start_soon(self._read, number, child, self._send.clone())
                     tasks.start_soon(self._read_lines, child)
-                    with suppress(anyio.BrokenResourceError):  # It is gone, which is told.
+                    # The child is gone, which is reported.
+                    with suppress(anyio.BrokenResourceError):
                         await child.stdin.send(len(work).to_bytes(LENGTH) + work)  # type: ignore[union-attr]
             self._stack = stack.pop_all()
         return self
@@ -110,7 +101,7 @@ class Processes:
         return self
 
     async def __anext__(self) -> tuple[int, Any]:
-        """Wait for the next message: the number of its part, and what was sent, or `Gone`."""
+        """Wait for the next message: the number of its part, and the message or `Gone`."""
         try:
             return await self._messages.receive()
         except anyio.EndOfStream:
@@ -129,7 +120,7 @@ class Processes:
                     if len(received) < end:
                         break
                     message = pickle.loads(received[at + LENGTH : end])  # noqa: S301 (our own child's)
-                    with suppress(anyio.BrokenResourceError):  # It ends, and nobody wants it.
+                    with suppress(anyio.BrokenResourceError):  # The run ends, so nobody wants it.
                         await send.send((number, message))
                     at = end
                 del received[:at]
@@ -144,7 +135,7 @@ class Processes:
                 self._printed(line.decode("utf-8", "replace"))
 
     async def _end(self) -> None:
-        """Tell those that are left to end, and wait for them."""
+        """Tell the remaining children to end, and wait for them."""
         with anyio.CancelScope(shield=True):
             for child in self._children:
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -160,7 +151,7 @@ class Processes:
 
 
 class Sender:
-    """The way from a child to its parent."""
+    """Sends messages from a child to its parent."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -168,13 +159,13 @@ class Sender:
         self._kept = bytearray()
 
     def post(self, message: object) -> None:
-        """Send a message, as soon as the parent reads it; can be pickled."""
+        """Send a picklable message as soon as the parent reads it."""
         data = pickle.dumps(message)
         self._kept += len(data).to_bytes(LENGTH) + data
         self._write()
 
     async def drain(self, most: int = FULL) -> None:
-        """Wait until no more than so many bytes are left to be sent."""
+        """Wait until no more than a number of bytes are left to be sent."""
         while len(self._kept) > most:
             await anyio.wait_writable(self._descriptor)
             self._write()
@@ -186,7 +177,7 @@ class Sender:
 
 
 def main() -> None:
-    """Do a part of a run, in a child."""
+    """Do a part of a run in a child."""
     out = os.dup(1)
     os.dup2(2, 1)  # Printed lines must not mix with messages.
     length = int.from_bytes(_read(LENGTH))
@@ -216,7 +207,7 @@ def main() -> None:
 
 
 def _read(size: int) -> bytes:
-    """Read from standard input, without a buffer that a thread could hold at the end."""
+    """Read from standard input without a buffer, which a thread could still hold at the end."""
     received = b""
     while len(received) < size and (piece := os.read(0, size - len(received))):
         received += piece

@@ -1,4 +1,4 @@
-"""How far a batch has come, and reporting it now and then."""
+"""The progress of a batch, and reports of it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 __all__ = ["OnProgress", "Progress", "Reporter"]
 
 EVERY_SECONDS = 0.5
-"""The least time between two calls of ``on_progress``, but for the last one."""
+"""The shortest time between two calls of ``on_progress``, except for the last one."""
 
 OnProgress: TypeAlias = "Callable[[Progress], object]"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a batch has come: the numbers of one moment.
+    """How far a batch has come: a snapshot.
 
     Args:
-        total: how many items there are, where the source has a length; else None.
-        taken: items taken from the source.
-        done: items of which it is known what came of them.
-        handed_on: items among them that the consumer has.
-        passed: items done with a slice that passed.
-        failed: items done without one.
-        errored: items done whose call raised.
-        replayed: items done that came from the journal.
-        in_flight: items that are being sampled.
-        waiting: items that wait for their next draw, with ``order="breadth"``.
-        usage: the cost of items done in this run, and of the draws of items that wait.
+        total: the number of items, if the source has a length; else None.
+        taken: the items taken from the source.
+        done: the items that have a result.
+        handed_on: the items among them that the consumer has got.
+        passed: the items with a draw that passed.
+        failed: the items without one.
+        errored: the items whose call raised.
+        replayed: the items that came from the journal.
+        in_flight: the items that are being sampled.
+        waiting: the items that wait for their next draw, with ``order="breadth"``.
+        usage: the cost of the items done in this run, and of the draws of waiting items.
         replayed_usage: the earlier cost of items that came from the journal.
         elapsed: seconds since the run began.
         jobs: the jobs under way at a provider's batch API, as they were last seen; see `BatchJobs`.
@@ -61,24 +61,24 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Items a second that were sampled in this run; those from the journal do not count."""
+        """The items per second that were sampled in this run, without those from the journal."""
         return (self.done - self.replayed) / self.elapsed if self.elapsed > 0 else 0.0
 
     @property
     def pass_rate(self) -> float | None:
-        """The share of the items done that passed; None before the first one is done."""
+        """The share of done items that passed; None before the first one is done."""
         return self.passed / self.done if self.done else None
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes at this rate; None if that isn't known."""
+        """The seconds that the rest takes at this rate; None if unknown."""
         if self.total is None or self.rate <= 0:
             return None
         return max(0, self.total - self.done) / self.rate
 
 
 class Reporter:
-    """Tells the user how far a batch has come: at its start, now and then, and at its end."""
+    """Reports a batch's progress to the user: at the start, after changes, and at the end."""
 
     def __init__(self, tell: OnProgress, look: Callable[[], Progress]) -> None:
         self._on_progress: OnProgress | None = tell
@@ -86,18 +86,18 @@ class Reporter:
         self._changed = anyio.Event()
 
     def changed(self) -> None:
-        """Say that there is something to tell."""
+        """Note that there is something to report."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Tell at the start, and after changes."""
+        """Report at the start, and after changes."""
         while True:
             self._tell()
             await anyio.sleep(EVERY_SECONDS)
             await self._changed.wait()
 
     def close(self) -> None:
-        """Tell a last time."""
+        """Report for the last time."""
         self._tell()
         self._on_progress = None
 

@@ -1,4 +1,4 @@
-"""The outcome of a row as columns of plain data, which other processes can send and tables hold."""
+"""The outcome of a row as columns of plain data, for other processes and for tables."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["RowOutcome", "as_json", "describe", "outcome_of"]
 
 
 class RowOutcome(NamedTuple):
-    """The outcome of a row: the columns that the output adds to those of the input.
+    """The outcome of a row: the columns that are added to the input's.
 
     Attributes:
-        output: the winner's text, else that of the best failure; None if there is none.
-        value: the winner's parsed value as JSON, where replies are parsed; else None.
-        success: whether a slice passed.
-        status: ``passed``; ``failed``, no slice passed; ``errored``, the call raised; or
-            ``unfinished``, the cluster's budget was spent before.
-        reasons: the requirements that the best failure lacked.
-        error: the class and the message of what the call raised, or None.
-        iterations: iterations of the call.
-        elapsed: seconds of the call.
-        requests: requests of the call.
-        input_tokens: tokens of their prompts.
-        output_tokens: tokens of their replies.
-        unknown: how many of the requests did not say what they cost.
+        output: the text of the winner, or else of the best failure; None if there is neither.
+        value: the winner's parsed value as JSON, if replies are parsed; else None.
+        success: whether a draw passed.
+        status: ``passed``; ``failed`` if no draw passed; ``errored`` if the call raised; or
+            ``unfinished`` if the cluster's budget was spent before.
+        reasons: the requirements that the best failure did not meet.
+        error: the class and the message of the call's error, or None.
+        iterations: the number of draws of the call.
+        elapsed: the duration of the call, in seconds.
+        requests: the number of requests of the call.
+        input_tokens: the tokens of their prompts.
+        output_tokens: the tokens of their replies.
+        unknown: the number of requests whose cost is unknown.
         replayed: whether the result comes from the shard's journal.
     """
 
@@ -51,7 +51,7 @@ class RowOutcome(NamedTuple):
 
 
 def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
-    """Turn the result of a row into columns."""
+    """Convert the result of a row to columns."""
     result, usage = item.result, item.usage
     best = None if result is None or result.best_index is None else result.best
     generation = None if best is None else best.generation
@@ -78,7 +78,7 @@ def describe(error: BaseException | None) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Write a value as JSON, one that JSON has no words for as the row that it is."""
+    """Write a value as JSON. A value that JSON can't express is written as a row is."""
     dump = getattr(value, "model_dump_json", None)
     if dump is not None:
         return str(dump())

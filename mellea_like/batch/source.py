@@ -1,4 +1,4 @@
-"""The source of a batch: what it gives, once for each time that it is gone through."""
+"""The source of a batch, and iterating over it, perhaps several times."""
 
 from __future__ import annotations
 
@@ -19,19 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["END", "Source"]
 
 END: Final = object()
-"""There is no further item."""
+"""Marks the end of the items."""
 
 
 class Source:
-    """The items of a batch.
-
-    Args:
-        items: the iterable or asynchronous iterable.
-        failed: is told what the source raised. No further item comes.
-
-    Raises:
-        TypeError: ``items`` is no source of items.
-    """
+    """The items of a batch; ``failed`` is called with the source's exception."""
 
     def __init__(self, items: object, failed: Callable[[Exception], None]) -> None:
         if isinstance(items, str | bytes | bytearray):
@@ -48,11 +40,7 @@ class Source:
     async def go_through(
         self, take: Callable[[Callable[[], Awaitable[Any]]], Awaitable[None]]
     ) -> None:
-        """Go through the items once; an iteration that was begun is closed.
-
-        Args:
-            take: is given a function that returns the next item, or `END`.
-        """
+        """Iterate over the items once; an iterator is closed in the end."""
         items = _each(self._items)
         try:
             await take(partial(self._next, items))
@@ -73,7 +61,7 @@ class Source:
 
 
 async def _each(items: Any) -> AsyncGenerator[Any]:
-    """Give the items of a source of either kind; a generator is closed in the end."""
+    """Yield the items of a source of either kind; close a generator in the end."""
     source = aiter(items) if hasattr(items, "__aiter__") else iter(items)
     try:
         if hasattr(items, "__aiter__"):

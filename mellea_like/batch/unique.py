@@ -30,44 +30,39 @@ if TYPE_CHECKING:
 __all__ = ["UNIQUE", "UniqueReplies", "normalised"]
 
 UNIQUE = "unlike the replies to other items"
-"""How the description of the requirement begins."""
+"""The beginning of the requirement's description."""
 
 DIGEST = 12
-"""Bytes of a text's digest: among 10 million texts, two are the same by chance once in 10^15."""
+"""The bytes of a text's digest. In 10 million texts, a collision has a chance of 1 in 10^15."""
 
 BLOCK = 128
-"""How many items of an earlier run are read together."""
+"""The number of an earlier run's items to read together."""
 
 _ITEM: ContextVar[int] = ContextVar("mellea_like_item")
 """The item that is being sampled."""
 
 
 class Index(Protocol):
-    """Finds replies that are alike, by the items and iterations that have them."""
+    """Finds equal or similar replies, and the items and iterations that have them."""
 
     compares_values: bool
-    """Whether typed values are compared, rather than the texts that they were read from."""
+    """Whether it compares typed values instead of the texts they were read from."""
 
     def claim(self, item: int, iteration: int, reply: Any) -> int | None:
-        """Note a normalised reply, unless one to another item is like it: return that item."""
+        """Add a normalised reply, unless another item has a similar one; then return that item."""
 
     def release(self, item: int, iteration: int) -> None:
-        """Forget a reply."""
+        """Remove a reply."""
 
     def settle(self, item: int) -> None:
-        """Take note that none of an item's replies will be released any more."""
+        """Note that none of an item's replies will be released any more."""
 
 
 class UniqueReplies:
     """The replies that the items of a run have, or are about to have.
 
-    The first reply to pass the check reserves its text; another item's that is like it fails. A
-    reservation whose reply does not win its call is released. Draws of one item may be alike.
-
-    Args:
-        threshold: True, or 1.0, compares the values of a ``format`` by ``==``, and normalised
-            texts without one; less is the Jaccard similarity from which on texts are alike.
-        format: the type of the values; None for texts.
+    The first reply to pass reserves its text until it loses its call. Another item's similar reply
+    fails.
     """
 
     def __init__(self, threshold: float = True, format: Any = None) -> None:  # noqa: FBT002 (a share, too)
@@ -88,7 +83,7 @@ class UniqueReplies:
 
     def _check(self, candidate: Candidate) -> tuple[bool, str]:
         if candidate.tool_calls:
-            return True, ""  # It says nothing yet.
+            return True, ""  # It has no text yet.
         item, iteration = _ITEM.get(), current_iteration() or 0
         twin = self._index.claim(item, iteration, self._reply(candidate.text, candidate.value))
         if twin is not None:
@@ -97,13 +92,13 @@ class UniqueReplies:
         return True, ""
 
     def _reply(self, text: str, value: Any) -> Hashable:
-        """Return the part of a reply that is compared, which is equal for equal replies."""
+        """Return the key by which a reply is compared; equal replies have equal keys."""
         if self._format is None or not self._index.compares_values:
             return normalised(text)
         return normalised(value) if isinstance(value, str) else _frozen(value)
 
     def _recorded(self, s: SliceView) -> Hashable:
-        """Return the part of a recorded reply that is compared."""
+        """Return the key by which a recorded reply is compared."""
         if self._format is None or not self._index.compares_values:
             return normalised(s.text or "")
         read = slice_from_dict(s.plain, self._format, Context(), (), recorded_requirement)
@@ -111,7 +106,7 @@ class UniqueReplies:
 
     @contextmanager
     def item(self, job: Job, listener: Callable[[Slice], None] | None) -> Generator[Sampling]:
-        """Have the current task sample an item, and release the replies it didn't win with."""
+        """Enter a block that samples an item, and release the replies that didn't win."""
         _ITEM.set(job.id)
         reserved = self._reserved.setdefault(job.id, set())
         for iteration in reserved - {s.iteration for s in job.earlier}:
@@ -134,18 +129,14 @@ class UniqueReplies:
                 self._index.settle(job.id)
 
     def release(self, item: int, iteration: int) -> None:
-        """Forget a reply, if it has reserved its text."""
+        """Remove a reply if it has reserved its text."""
         reserved = self._reserved[item]
         if iteration in reserved:
             reserved.remove(iteration)
             self._index.release(item, iteration)
 
     async def load(self, journal: OpenJournal) -> None:
-        """Reserve the replies that items won with earlier, then those of items that were killed.
-
-        If an item was killed several times, its last attempt counts. A reply that another item
-        has reserved by now stays with that item.
-        """
+        """Reserve the replies that won earlier, then those of items that were interrupted."""
         killed: list[tuple[int, int, Hashable]] = []
         first = 0
         while found := await journal.lookup(first, BLOCK):
@@ -170,10 +161,7 @@ class UniqueReplies:
 
 
 class Sampling:
-    """Releases the text of each slice of an item that did not pass, in the step that records it.
-
-    ``outcome`` is what came of the item.
-    """
+    """Releases the text of each draw that did not pass, in the step that records it."""
 
     def __init__(
         self, replies: UniqueReplies, item: int, then: Callable[[Slice], None] | None
@@ -184,7 +172,7 @@ class Sampling:
         self._then = then
 
     def __call__(self, slice_: Slice) -> None:
-        """Hear how an iteration ended."""
+        """Take the record of a draw."""
         if not slice_.passed:
             self._replies.release(self._item, slice_.iteration)
         if self._then is not None:
@@ -192,7 +180,7 @@ class Sampling:
 
 
 class _Exact:
-    """Replies that are the same when they are normalised; of a text, a digest is enough."""
+    """Replies that are compared after normalisation. Of a text, only a digest is kept."""
 
     compares_values = True
 
@@ -221,15 +209,12 @@ class _Exact:
 
 
 def normalised(text: str) -> str:
-    """Leave out of a text what does not make it another one: case, spaces, and forms of letters.
-
-    That is Unicode's compatibility form (NFKC), case-folded, with single blanks between words.
-    """
+    """Return a text in Unicode's form NFKC, case-folded, with single spaces between words."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def _frozen(value: Any) -> Any:
-    """Return something with a hash that equals another one's if the two values are equal."""
+    """Return a hashable object that equals another one's if the two values are equal."""
     parts: Any = value
     if isinstance(value, BaseModel):
         hidden = value.__pydantic_extra__, value.__pydantic_private__
@@ -242,5 +227,5 @@ def _frozen(value: Any) -> Any:
         return frozenset(parts)
     if is_dataclass(value) and type(value).__hash__ is None:
         return type(value), *(_frozen(getattr(value, f.name)) for f in fields(value) if f.compare)
-    hash(value)  # A type of the user's own needs one: its exception makes the draw an errored one.
+    hash(value)  # A user's type needs a hash; if it has none, the draw errors.
     return value

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.signals import SignalHandler
 
-# The options of each command. Their module also has its HELP, EPILOG and run().
+# The options of each command. The module of the options also has HELP, EPILOG and run().
 COMMANDS = {
     "sample": (
         "sample.command.SampleOptions",
@@ -39,7 +39,7 @@ COMMANDS = {
     ),
     "check": (
         "check.CheckOptions",
-        "Check a file of replies that exist already, and draw nothing.",
+        "Check a file of replies that already exist, and draw nothing.",
     ),
     "judge-agreement": (
         "judge_agreement.JudgeAgreementOptions",
@@ -66,7 +66,7 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """All commands. The help that lists them imports none of them."""
+    """All commands. Listing them in the help imports none of them."""
 
     listing = False
 
@@ -91,7 +91,7 @@ class Commands(TyperGroup):
 
 
 def listed(name: str) -> TyperCommand:
-    """Make a command's entry in the list of all."""
+    """Make a command's entry in the list of commands."""
     return TyperCommand(name, help=COMMANDS[name][1], rich_markup_mode="rich")
 
 
@@ -116,7 +116,7 @@ def command(name: str) -> Any:
 
 
 def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
-    """Run the command; its options are imported without the rest of it."""
+    """Run the command, whose module is imported only now."""
     try:
         from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
     except ModuleNotFoundError as exc:
@@ -126,7 +126,7 @@ def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
 
 
 REPORTED = ("anyio", "trio", "pydantic", "openai", "httpx2", "starlette", "uvicorn", "ray")
-"""Packages whose versions belong in a bug report."""
+"""The packages whose versions belong in a bug report."""
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 (typer's signature)

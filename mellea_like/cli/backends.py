@@ -1,4 +1,4 @@
-"""The backend and the judge: which ones were asked for, opened, with their limits and prices."""
+"""The backend and the judge that the options ask for, with their limits and prices."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ LIMITS = ("price", "requests_per_minute", "tokens_per_minute")
 
 
 class Backends:
-    """The backend and the judge. As much as possible is checked before they are opened.
-
-    The models, the budget and the strategy are known while it is open.
-    """
+    """The backend and the judge. As much as possible is checked before they are opened."""
 
     def __init__(
         self,
@@ -58,7 +55,7 @@ class Backends:
         store: Store | None = None,
     ) -> None:
         self._options = options
-        self._store = store  # Of the budget and the rates, if several processes share them.
+        self._store = store  # The shared store of budget and rates.
         self.named = _named(options)
         self.kind = self.named or default
         if self.kind is None:
@@ -85,7 +82,7 @@ class Backends:
         return None if self._spec.asks_directly else price.halved()
 
     def prices(self, models: Iterable[str | None]) -> dict[str, Price] | None:
-        """Give the price of each model whose name is known; None without ``--price``."""
+        """Return the price of each model whose name is known; None without ``--price``."""
         bigger = {str(one.model): one.price for one in self._bigger}
         found: dict[str, Price] = {}
         for model in models:
@@ -98,10 +95,7 @@ class Backends:
 
     @property
     def reply_type(self) -> type[Any] | None:
-        """The type that carries ``--schema`` to servers; None if it is only part of the prompt.
-
-        That is so without one, on a backend without structured output, and for references.
-        """
+        """The type that passes ``--schema`` to servers; None if it is only part of the prompt."""
         schema = self._options.spec.json_schema
         if schema is None or self.kind == "markov" or '"$ref"' in json.dumps(schema):
             return None
@@ -147,7 +141,7 @@ class Backends:
         return list(dict.fromkeys(map(gate_of, self._opened)))
 
     async def _with_cache(self, stack: AsyncExitStack, backend: Backend, path: Path) -> Backend:
-        # Imported lazily: most runs don't need it.
+        # Most runs don't need it, so it is imported here.
         from mellea_like.backends.cached import CachedBackend  # noqa: PLC0415
 
         corpus = self._options.corpus
@@ -167,7 +161,7 @@ class Backends:
         return spec.make_budget(self.prices(self.models), name=whose, store=self._store)
 
     def make_strategy(self, **settings: Any) -> BaseSamplingStrategy:
-        """Make the strategy that was asked for."""
+        """Make the strategy that the options ask for."""
         spec, further = self._options.spec, len(self._bigger)
         backend, *judges = self._opened[: len(self._opened) - further]
         judge = judges[0] if judges else None
@@ -346,7 +340,7 @@ def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:
 def openai_upstream(
     model: str | None, base_url: str | None, names: Mapping[str, str], **limits: Any
 ) -> OpenAIUpstream:
-    """Read what options say of an OpenAI-compatible server; ``names`` are theirs."""
+    """Read the options of an OpenAI-compatible server, whose names are ``names``."""
     if base_url is None:
         base_url = os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
         names = {**names, "base_url": "OPENAI_BASE_URL"}
@@ -371,7 +365,7 @@ def openai_upstream(
 
 
 def _type_of(schema: dict[str, Any]) -> type[Any]:
-    """Make a type that any JSON fits and whose JSON Schema is the one given."""
+    """Make a type that accepts any JSON and has the given JSON Schema."""
 
     class Reply:
         @classmethod

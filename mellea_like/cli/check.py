@@ -1,4 +1,4 @@
-"""``mellea-like check``: score a file of replies, and draw nothing."""
+"""``mellea-like check``: score a file of replies, without drawing anything."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-HELP = """Check a file of replies that exist already, and draw nothing.
+HELP = """Check a file of replies that already exist, and draw nothing.
 
 FILE has one JSON object per line, or is a CSV, TSV or Parquet file. One field of each row is the\
  reply. A table counts what passed by requirement, and shows the first rows that did not.
@@ -64,7 +64,7 @@ EPILOG = (
 
 CHECKS, JUDGE, OUTPUT = "What must hold", "Who judges", "What is shown"
 SHOWN = 10
-"""How many rows that did not pass are shown."""
+"""The number of failed rows to show."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ class _Count:
 
 
 class _Checks:
-    """One run of the command. Making it checks the options; it reads nothing."""
+    """One run of the command. Making it checks the options, but reads nothing."""
 
     def __init__(self, options: CheckOptions) -> None:
         self._options = options
@@ -211,7 +211,7 @@ class _Checks:
         self._statuses: Counter[str] = Counter()
         self._unread = 0
         self._wrong: list[tuple[int, str]] = []
-        """The first rows that did not pass, and why."""
+        """The first rows that did not pass, and the reasons."""
         self._usage = Usage()
         self._field = options.reply
         self._output: Output | None = None
@@ -222,7 +222,7 @@ class _Checks:
             self._output = Output("--output", options.output, replace=options.force)
 
     def run(self, signals: SignalHandler) -> int:
-        """Check the rows, and show what came of them."""
+        """Check the rows and show the results."""
         signals.last_words = lambda: f"Interrupted after {plural(self._statuses.total(), 'row')}."
         options, spent = self._options, None
         try:
@@ -277,7 +277,7 @@ class _Checks:
             async for item in results:
                 refused = None if item.error is None else item.error.__cause__
                 if isinstance(refused, AuthenticationFailed):
-                    raise refused  # Each further row would be refused, too.
+                    raise refused  # Every other row would be refused too.
                 self._count(item)
                 if self._output is not None:
                     await self._output.write(_record(item))
@@ -358,7 +358,7 @@ def _slice_of(item: ItemResult[Any]) -> Slice | None:
 
 
 def _number(item: ItemResult[Any]) -> int:
-    """Return the line that a row begins on."""
+    """Return the line on which a row begins."""
     return int(getattr(item.item, "number", item.id + 1))
 
 

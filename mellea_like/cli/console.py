@@ -1,4 +1,4 @@
-"""A rich console for standard error, and a view that is redrawn there while something runs."""
+"""A rich console for standard error, and a view there that is redrawn while something runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 UNKNOWN_WIDTH = 120
-"""Width of output to a file or a pipe."""
+"""The width of output to a file or a pipe."""
 
 REFRESHES_PER_SECOND = 8
 

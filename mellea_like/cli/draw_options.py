@@ -1,4 +1,4 @@
-"""The options of all commands that draw, and the specification that is read from them."""
+"""The options of all commands that draw, and the specification that they become."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ PANELS = (CHECKS, DRAWS, COSTS, BACKEND, OUTPUT)
 BackendName = Literal["markov", "openai", "llama", "pydantic-ai"]
 
 LOOP = 5
-"""Attempts in each lane by default."""
+"""The default number of attempts in each lane."""
 
 REQUEST = ("temperature", "top_p", "seed", "max_tokens")
-"""Options of each request."""
+"""The options of each request."""
 
 RESERVED = frozenset({"messages", "input", "stream", "stream_options", "n", "tools"})
 """The fields of a request that the library writes."""
 
 JUDGING = {"temperature": float, "top-p": float, "max-tokens": int}
-"""Names that ``--judge-option`` takes, with the types of their values."""
+"""The names that ``--judge-option`` takes, with the types of their values."""
 
 BUDGETS = {
     "requests": "requests",
@@ -52,12 +52,12 @@ BUDGETS = {
     "output-tokens": "output_tokens",
     "cost": "money",
 }
-"""Kinds of ``--budget``, with their names in `Budget`."""
+"""The kinds of ``--budget``, with their names in `Budget`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawOptions:
-    """Options that ``sample`` and ``batch`` share, named as in the specification."""
+    """The options that ``sample`` and ``batch`` share, named as in the specification."""
 
     requirements: list[str] = option(
         list, "--require TEXT", "A requirement in words, which a model judges. Repeatable.", CHECKS
@@ -267,7 +267,7 @@ class DrawOptions:
             return self.loop
         try:
             wanted = parse_selection(self.select, self.n).n or 1
-        except ValueError:  # Reading the section says what is wrong.
+        except ValueError:  # The section's error says why.
             wanted = 1
         return max(LOOP, -(-wanted // max(1, self.concurrency)))
 
@@ -298,12 +298,12 @@ class DrawOptions:
 
     @property
     def _fixed_checks(self) -> list[str]:
-        """Checks that are the same for all rows."""
+        """The checks that are the same for all rows."""
         return self.checks
 
     @property
     def request_options(self) -> dict[str, Any]:
-        """Options of each request."""
+        """The options of each request."""
         options = self.spec.options
         asked = options.model_dump(include=set(REQUEST), exclude_none=True)
         return asked | ({"extra": options.extra} if options.extra else {})
@@ -312,7 +312,7 @@ class DrawOptions:
 def requirements_of(
     spec: StrategySpec, checks: Iterable[str], schema: Path | None
 ) -> list[Requirement]:
-    """Make the requirements of a specification, and the checks that run code."""
+    """Make the requirements of a specification, plus the checks that run code."""
     made = spec.make_requirements(schema_name="" if schema is None else f"schema:{schema.name}")
     try:
         code = [parse_check(one, code=True) for one in checks if is_code_check(one)]
@@ -344,7 +344,7 @@ def _read_bigger(text: str) -> Bigger:
         if equals:
             name = key.strip()
             found[name] = value.strip()
-        elif name == "price":  # It has commas.
+        elif name == "price":  # A price has commas.
             found[name] += f",{part.strip()}"
         else:
             found[part.strip()] = ""

@@ -1,4 +1,4 @@
-"""The wording of errors on the command line, and the destination of log records."""
+"""The wording of errors on the command line, and where log records go."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def code_of(error: Exception) -> int:
 
 
 def sentence(error: Exception, *, debug: bool = False) -> str:
-    """Word an error for the user of the command line."""
+    """Word an error for users of the command line."""
     message = str(error) or type(error).__name__
     if isinstance(error, LimitExceeded):
         first = error.__cause__
@@ -42,7 +42,7 @@ def sentence(error: Exception, *, debug: bool = False) -> str:
     if isinstance(error, BackendError) and error.retry_after is not None:
         told = isinstance(error, CircuitOpen) or "come back in" in message
         message += "" if told else f"; come back in {error.retry_after:.6g} s"
-    if isinstance(error, BackendError):  # Its notes tell how often it was asked.
+    if isinstance(error, BackendError):  # Its notes say how often it was tried.
         notes: list[str] = getattr(error, "__notes__", [])
         tries = [note for note in notes if note.startswith(("tried ", "refused "))]
         return _IN_PYTHON.sub("", "; ".join([message, *tries]))
@@ -53,7 +53,7 @@ def sentence(error: Exception, *, debug: bool = False) -> str:
 
 
 def in_options(message: str) -> str:
-    """Word a budget's error with the names of options."""
+    """Replace names in a budget's error by the names of options."""
     names = {value: kind for kind, value in BUDGETS.items()}
     found = re.sub(
         r"a higher (\w+) limit", lambda m: f"a higher --budget {names.get(m[1], m[1])}", message
@@ -79,7 +79,7 @@ def problems_of(slice_: Slice) -> list[str]:
 
 
 def report(error: Exception, *, debug: bool) -> str:
-    """Write an error to standard error, with its traceback for ``--debug``; return its wording."""
+    """Write an error to standard error, with ``--debug`` its traceback too; return its wording."""
     message = sentence(error, debug=debug)
     if debug:
         warn("".join(traceback.format_exception(error)).splitlines())
@@ -105,7 +105,7 @@ def reading(source: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def logs(*, debug: bool) -> Generator[None]:
-    """Show the library's log records only with ``--debug``; progress has the same content."""
+    """Show the library's log records only with ``--debug``, because progress shows the same."""
     logger = logging.getLogger("mellea_like")
     handler = logging.StreamHandler(sys.stderr) if debug else logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

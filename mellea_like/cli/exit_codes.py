@@ -26,7 +26,7 @@ class Problem(Exception):
 
 
 def needs_unix(command: str) -> None:
-    """Refuse a command that needs signals on Windows, which lacks them."""
+    """Refuse a command on Windows, which lacks the signals that it needs."""
     if sys.platform == "win32":
         msg = f"{command} needs Unix signals, which Windows lacks: run it in WSL or in a container"
         raise Problem(msg)

@@ -1,4 +1,4 @@
-"""``mellea-like export``: training data, or a table, made of a run's journal."""
+"""``mellea-like export``: make training data or a table from a run's journal."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
                 seed=options.seed,
                 keep_repairs=options.keep_repairs,
                 reasoning=options.reasoning,
-                drop=cast("list[Drop]", options.drop),  # It is checked there.
+                drop=cast("list[Drop]", options.drop),  # Checked by `export`.
                 min_chars=options.min_chars,
                 max_chars=options.max_chars,
                 prompt=options.prompt,
@@ -201,7 +201,7 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
 
 
 def _output(options: ExportOptions) -> Path | BinaryIO:
-    """Check the output before any work is done."""
+    """Check the output before doing any work."""
     if options.output == STANDARD:
         if options.format == "parquet":
             msg = "Parquet can't be written to standard output: name a file"

@@ -77,7 +77,7 @@ BETTER: dict[str, Literal["first", "second", "neither"]] = {
     "tie": "neither",
 }
 SHOWN = 20
-"""How many rows on which a judge differs are named."""
+"""The most rows to name on which a judge disagrees."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ def run(options: JudgeAgreementOptions, signals: SignalHandler) -> int:
 
 
 class _Measurement:
-    """One run of the command. Making it checks the options; it reads nothing."""
+    """One run of the command. Making it checks the options, but reads nothing."""
 
     def __init__(self, options: JudgeAgreementOptions) -> None:
         self._options = options
@@ -186,7 +186,7 @@ class _Measurement:
         self._done = 0
 
     def run(self, signals: SignalHandler) -> int:
-        """Measure, and print the numbers."""
+        """Measure, and print the report."""
         signals.last_words = lambda: f"Interrupted after {plural(self._done, 'row')}."
         options = self._options
         with opened(options.source) as file:
@@ -304,7 +304,7 @@ def _better(value: Any) -> Literal["first", "second", "neither"] | None:
 
 
 def _without_any(found: Report) -> str | None:
-    """Return why nothing was decided; None if something was."""
+    """Return why nothing was decided; None if anything was."""
     if isinstance(found, AgreementReport):
         if any(judge.decisions.count for judge in found.judges.values()):
             return None

@@ -1,4 +1,4 @@
-"""Running the command line: streams, signals and usage errors."""
+"""Run the command line: streams, signals and usage errors."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ def _run(argv: Sequence[str], signals: SignalHandler) -> int:
         return problem.code
     except typer.Abort:
         raise KeyboardInterrupt from None
-    except OSError as error:  # Such as help that is written to a full disk.
+    except OSError as error:  # For example, the help was written to a full disk.
         silence(sys.stdout)
         warn(f"mellea-like: can't write to standard output: {error.strerror or error}")
         return Exit.SETUP
     except Exception as error:
-        # Typer's usage errors have no common class that is the same in all its versions.
+        # Typer's usage errors have no common base class in all its versions.
         if not hasattr(error, "format_message"):
             raise
         return _usage(error)
-    if code == Exit.INTERRUPTED:  # Either in Typer or in the command.
+    if code == Exit.INTERRUPTED:  # In Typer or in the command.
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
 
 RENAMED = {"--loop": "--attempts", "--concurrency": "--lanes", "--ordered": "--in-order"}
-"""New names of options."""
+"""The new names of renamed options."""
 
 
 def _usage(error: Any) -> int:
@@ -75,7 +75,7 @@ def _usage(error: Any) -> int:
         warn(f"mellea-like: {was} is called {now} now")
         return Exit.USAGE
     if message:  # Otherwise help was shown because there was no command.
-        # Typer's newer versions check values with pydantic, which says so.
+        # Newer versions of Typer use pydantic, whose messages have a prefix.
         sentence = message.replace("Value error, ", "").replace("\n\t", " ").rstrip(".")
         path = "mellea-like" if context is None else context.command_path
         warn([f"mellea-like: {sentence}", f"Try '{path} --help'."])

@@ -1,4 +1,4 @@
-"""Options, declared once as the fields of a dataclass from which typer reads them."""
+"""Options, declared once as fields of a dataclass, from which typer reads them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REQUIRED: Any = MISSING
 """The default of a required option."""
 
 FILES = ("json_schema", "gguf", "corpus")
-"""Options that name files; an error in a file isn't bad usage."""
+"""The options that name files. An error in a file isn't a usage error."""
 
 
 def option(default: Any, names: str, about: str, panel: str | None = None, **more: Any) -> Any:
@@ -61,12 +61,9 @@ def add_command(
     run: Callable[[T, SignalHandler], int],
     **settings: Any,
 ) -> None:
-    """Add a command whose options are the fields of a dataclass; it is run with one of them.
-
-    The command's class may put values of more fields into the context's meta.
-    """
+    """Add a command that takes its options as an object of a dataclass."""
     names, hints = option_names(options), get_type_hints(options)
-    # A dataclass begins with its inherited fields, but the help may begin with other ones.
+    # A dataclass begins with its inherited fields, but the help may begin with others.
     panels: tuple[str | None, ...] = getattr(options, "panels", ())
     given = {one.name: one.metadata["typer"] for one in fields(options) if one.name in names}
     for panel in reversed(panels):
@@ -101,7 +98,7 @@ def option_names(options: type[DataclassInstance]) -> dict[str, str]:
 
 
 def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str, str]) -> S:
-    """Read a section of the specification from options; names has the option of each field."""
+    """Read a section of the specification from options; ``names`` has each field's option."""
     try:
         return section.model_validate(given)
     except ImportError as exc:

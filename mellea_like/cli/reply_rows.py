@@ -1,4 +1,4 @@
-"""Rows that have replies in them, for commands that check these."""
+"""Rows that contain replies, for commands that check replies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["REPLIES", "STANDARD", "field_of", "opened", "rows_of"]
 
 STANDARD = "-"
 REPLIES = ("reply", "output", "response", "completion", "answer", "text")
-"""Fields that hold the reply unless ``--reply`` names another: the first of them that is there."""
+"""The fields that may hold the reply, in order, unless ``--reply`` names one."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""``mellea-like report``: a page, or a few lines, about a run or a call."""
+"""``mellea-like report``: make a page or a few lines about a run or a call."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EPILOG = (
 
 SQLITE = b"SQLite format 3\0"
 MOST = 64 * 2**20
-"""Most bytes of a trace; no call has as many, and some files never end."""
+"""The most bytes of a trace. No call has as many, and some files never end."""
 
 STANDARD = Path("-")
 """Standard input or output."""
@@ -154,7 +154,7 @@ def _made_of(
 def _of_several(
     options: ReportOptions, prices: Mapping[str, Any], *, as_text: bool
 ) -> tuple[str, str]:
-    """Make the report on journals that are read as one run; its items are counted through."""
+    """Make the report on journals that are read as one run, with items numbered across them."""
     from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
 
     # Few commands need them.
@@ -179,7 +179,7 @@ def _of_several(
 def _of_two(
     options: ReportOptions, other: Path, prices: Mapping[str, Any], *, as_text: bool
 ) -> tuple[str, str]:
-    """Compare two runs, each of a journal or of several that are read as one."""
+    """Compare two runs, each from one journal or from several that are read as one."""
     from mellea_like.batch.journal.differences import differences  # noqa: PLC0415 (few commands need it)
     from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
     from mellea_like.report.comparison import comparison_report, comparison_text  # noqa: PLC0415
@@ -207,7 +207,7 @@ def _of_two(
 
 
 def _apart(run: Run) -> Iterator[dict[str, Any]]:
-    """Read items, with ids that are equal for the same place in the same journal."""
+    """Read items, with ids that are equal for the same position in the same journal."""
     # They need sqlite3.
     from mellea_like.batch.journal.reader import read_run  # noqa: PLC0415
     from mellea_like.batch.journal.together import JournalsTogether  # noqa: PLC0415
@@ -244,7 +244,7 @@ def _of_journal(
         trace = found["trace"]
         made = _of_trace(trace, as_text=as_text)
         return (f"{made}\n{_exchange(trace)}" if as_text else made), f"item {item}"
-    run = {**read_run(path, check=False), **prices}  # Reading its items checks it.
+    run = {**read_run(path, check=False), **prices}  # Reading all items checks it.
     made = (run_text if as_text else run_report)(run, read_items(path, parts=False), seed=seed)
     return made, plural(sum(run["counts"].values()), "item")
 
@@ -256,7 +256,7 @@ def _of_trace(trace: Mapping[str, Any], *, as_text: bool) -> str:
 
 
 def _exchange(trace: Mapping[str, Any]) -> str:
-    """Write the prompt and the reply: the winner, or else the best, or else the last."""
+    """Write the prompt and the reply of the winner, or else of the best draw, or of the last."""
     slices: list[dict[str, Any]] = trace["slices"]
     if not slices:
         return ""
@@ -289,7 +289,7 @@ def _read_trace(raw: bytes) -> dict[str, Any]:
 
 
 def _check_output(path: Path, source: Path) -> None:
-    """Refuse to overwrite a file that isn't a report, before any work is done."""
+    """Refuse to overwrite a file that isn't a report, before doing any work."""
     try:
         if path.is_dir():
             msg = f"{path} is a directory: name the file to write"
@@ -310,7 +310,7 @@ def _check_output(path: Path, source: Path) -> None:
 
 
 def _save(made: str, path: Path) -> None:
-    """Write a file whole, or leave it as it was."""
+    """Write a file completely or not at all."""
     try:
         with replaced(path) as file:
             file.write(made.encode())

@@ -46,7 +46,7 @@ logger = logging.getLogger("mellea_like.gateway")
 IN_MEMORY = "memory"
 
 SHARED = {"concurrency", "requests_per_minute", "tokens_per_minute"}
-"""Limits of keys and upstreams that the workers of a gateway share."""
+"""The limits of keys and upstreams that a gateway's workers share."""
 
 LOGGED = "%(asctime)s %(levelname)s {who}%(message)s"
 
@@ -134,7 +134,7 @@ def _serve(options: ServeOptions, signals: SignalHandler) -> int:
 
 
 def _store(options: ServeOptions, config: GatewayConfig) -> SQLiteStore | None:
-    """Return the store of the keys' spending; None keeps it in memory."""
+    """Return the store of the keys' spending, or None to keep it in memory."""
     from mellea_like.limits.sqlite_store import SQLiteStore  # noqa: PLC0415 (loads SQLite)
 
     if config.store == IN_MEMORY:
@@ -144,7 +144,7 @@ def _store(options: ServeOptions, config: GatewayConfig) -> SQLiteStore | None:
 
 
 def _counts(config: GatewayConfig, workers: int) -> bool:
-    """Tell whether the store is used."""
+    """Tell whether the store is needed."""
     limits: list[KeyLimits] = list(config.keys.values()) or [config.server.limits]
     if any(key.budget is not None for key in limits):
         return True

@@ -1,8 +1,8 @@
 """Signals that end a command: the first cancels what runs, the second ends the process at once.
 
-An event loop cancels at SIGINT, but not if SIGINT is ignored, as in a command that a script starts
-with ``&``, and not at SIGTERM. No second ``KeyboardInterrupt`` is raised, because that could happen
-anywhere in the event loop.
+An event loop by itself cancels at SIGINT, but not if SIGINT is ignored (as in a command that a
+script starts with ``&``), and not at SIGTERM. A second ``KeyboardInterrupt`` is never raised,
+because it could occur anywhere in the event loop.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class SignalHandler:
-    """Handles the signals that end a command.
-
-    ``last_words`` returns the last message; ``at_once`` is called before a second signal ends the
-    process.
-    """
+    """Handles the signals that end a command; a second one ends it at once."""
 
     def __init__(self) -> None:
         self.last_words: Callable[[], str] = lambda: "Interrupted."
@@ -87,7 +83,7 @@ class SignalHandler:
 
 @contextlib.contextmanager
 def terminable() -> Generator[SignalHandler]:
-    """Let Ctrl-C, SIGTERM and SIGHUP end the command, with all its processes."""
+    """Enter a block in which Ctrl-C, SIGTERM and SIGHUP end the command and all its processes."""
     signals = SignalHandler()
     before: dict[int, Any] = {}
     try:

@@ -1,4 +1,4 @@
-"""Writing to terminals, pipes and files. A model's text must not control the terminal."""
+"""Write to terminals, pipes and files, without letting a model's text control the terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def ready_streams() -> None:
-    """Prepare the streams: no character and no closed stream makes writing fail."""
+    """Prepare the streams so that no character and no closed stream makes writing fail."""
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (open to the end)
     for stream in (sys.stdout, sys.stderr):
@@ -45,7 +45,7 @@ def ready_streams() -> None:
 
 
 def write(text: str, stream: TextIO) -> None:
-    """Write to a stream, and ignore that its reader has gone."""
+    """Write to a stream; ignore that its reader has gone."""
     try:
         stream.write(text)
         stream.flush()
@@ -66,7 +66,7 @@ def warn(lines: str | Iterable[str]) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Discard all further output to a stream, also Python's last flush at exit."""
+    """Discard all further output to a stream, including Python's last flush at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -222,7 +222,7 @@ class Runs:
     async def _end(self, process: Process) -> None:
         self._stopped = True
         grace = self._options.grace
-        # Children inherit that SIGINT is ignored.
+        # Children inherit an ignored SIGINT.
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         for name, seconds in (
             ("SIGINT", 0 if ignored else grace),
@@ -233,7 +233,7 @@ class Runs:
             with anyio.move_on_after(seconds):
                 await process.wait()
                 break
-        _send(process, "SIGTERM")  # Its own children may still run.
+        _send(process, "SIGTERM")  # Its children may still run.
         self._process = None
 
     def _tell_of(self, changes: Changes, how: str, started: float) -> None:

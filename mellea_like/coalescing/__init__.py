@@ -1,10 +1,10 @@
-"""Coalescers: many small requests that arrive together cost one.
+"""Coalescers, which turn many small requests that arrive together into one.
 
 ```python
 from mellea_like.coalescing import RerunGate
 
 async with RerunGate(rebuild) as gate:
-    await gate.request("prompts changed")  # Once for all who ask meanwhile, one at a time.
+    await gate.request("prompts changed")  # One rebuild for all who ask during another one.
 ```
 """
 

@@ -1,4 +1,4 @@
-"""The base of the coalescers: they own tasks, and settle every caller when they close."""
+"""The base of the coalescers: they own tasks, and settle all callers when they close."""
 
 from __future__ import annotations
 
@@ -23,14 +23,11 @@ __all__ = ["BackgroundService"]
 
 
 class BackgroundService(ABC):
-    """An async context manager with a task group, which does the work of its callers.
+    """An async context manager with a task group that does the work of its callers.
 
-    Leaving the block drains: what was accepted is served, with no time limit; call `drain` before
-    to set one, or `abort`. An exception or a cancellation aborts. Either way everyone who waits is
-    settled before the block is left.
-
-    It belongs to the event loop that it was entered in. Other threads call it through
-    ``anyio.from_thread.run`` and ``run_sync``; calls that don't are refused by a `RuntimeError`.
+    Leaving the block serves everything that was accepted. An exception in the block aborts. Either
+    way, everyone who waits gets a result or an error first. Other threads must use
+    ``anyio.from_thread``.
     """
 
     def __init__(self) -> None:
@@ -43,7 +40,7 @@ class BackgroundService(ABC):
 
     @property
     def closing(self) -> bool:
-        """Whether no submission is accepted any more."""
+        """Whether submissions are no longer accepted."""
         return self._closing
 
     async def __aenter__(self) -> Self:
@@ -70,21 +67,21 @@ class BackgroundService(ABC):
             self._shut()
             tasks.cancel_scope.cancel()
             try:
-                # Its tasks raise nothing; an exception of the block is raised in no group.
+                # Its tasks raise nothing, and the block's exception isn't wrapped in a group.
                 await tasks.__aexit__(None, None, None)
             finally:
                 self._tasks = None
 
     async def drain(self, deadline: float | None = None) -> None:
-        """Accept nothing more, serve what was accepted, and settle everyone.
+        """Accept nothing more, serve everything that was accepted, and settle all callers.
 
         Args:
-            deadline: until when, on ``anyio.current_time``'s clock; what is not served by then gets
+            deadline: the time on ``anyio.current_time``'s clock after which the rest get a
                 `ShutdownError`. None for no limit.
 
         Raises:
-            RuntimeError: its own work would wait for its end; or the call comes from another thread
-                or event loop.
+            RuntimeError: the call comes from its own work, which would wait for itself, or from
+                another thread or event loop.
         """
         self._check_loop()
         if self._at_work():
@@ -96,13 +93,13 @@ class BackgroundService(ABC):
         self._shut()
 
     async def abort(self) -> None:
-        """Accept nothing more, cancel what runs, and give everyone else `ShutdownError`."""
+        """Accept nothing more, cancel running work, and give everyone else `ShutdownError`."""
         self._check_loop()
         self._shut()
         await self._until_idle()
 
     async def _until(self, done: Callable[[], bool]) -> None:
-        """Wait until something is so, looking whenever `_progressed` is called."""
+        """Wait for a condition, which is checked whenever `_progressed` is called."""
         while not done():
             if self._progress is None or self._progress.is_set():
                 self._progress = anyio.Event()
@@ -114,15 +111,15 @@ class BackgroundService(ABC):
 
     @abstractmethod
     async def _serve_the_rest(self) -> None:
-        """Wait until all that was accepted is served."""
+        """Wait until everything that was accepted is served."""
 
     @abstractmethod
     async def _until_idle(self) -> None:
-        """Wait until nothing runs any more."""
+        """Wait until nothing is running."""
 
     @abstractmethod
     def _settle_all(self, error: ShutdownError) -> None:
-        """Cancel what runs and settle every ticket that is not settled: one synchronous step."""
+        """Cancel running work and settle all open tickets, in one synchronous step."""
 
     def _shut(self) -> None:
         self._closing = True
@@ -141,7 +138,7 @@ class BackgroundService(ABC):
             check_loop(self._loop, type(self).__name__)
 
     def _start(self, work: Callable[..., Awaitable[object]], *args: Any, name: str) -> None:
-        """Start work that belongs to no caller."""
+        """Start work that doesn't belong to a caller."""
         tasks = self._open_tasks()
 
         def start() -> None:
@@ -163,7 +160,7 @@ class BackgroundService(ABC):
             self._workers.discard(worker)
 
     def _at_work(self) -> bool:
-        """Tell whether the running task is one of those that do the work."""
+        """Tell whether the running task is one of this service's own."""
         return anyio.get_current_task().id in self._workers
 
     def _open_tasks(self) -> TaskGroup:

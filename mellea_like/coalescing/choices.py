@@ -1,4 +1,4 @@
-"""Siblings that start together ask one request for several choices, and pay its prompt once."""
+"""Draws that start together share one request for several choices, and pay for the prompt once."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class ChoicesStatistics(NamedTuple):
     """A snapshot of a `ChoicesBackend`.
 
     Attributes:
-        asked: requests that came.
+        asked: the requests that came.
         shared: those of them that were answered by a choice of a joint request.
-        joint: joint requests sent.
-        alone: requests that were passed on by themselves.
+        joint: the joint requests sent.
+        alone: the requests that were passed on separately.
     """
 
     asked: int = 0
@@ -49,25 +49,25 @@ class ChoicesStatistics(NamedTuple):
 
 
 class ChoicesBackend(BackendWrapper, BackgroundService):
-    """A backend that asks once for several choices (``n``) if the same is asked several times.
+    """A backend that merges equal requests into one request for several choices (``n``).
 
-    The subsamples of a call that start together, with `Eager` and no limiter in between, go as one
-    request, whose prompt the server reads and bills once. Each choice is the reply of an iteration
-    of its own: it streams, is checked early, and ends by itself. When one of them wins, or none is
-    wanted any more, the request is closed. One that loses before leaves the others alone; the
-    server still finishes its choice, because one of several can't be closed.
+    If the lanes of a call start together, with `Eager` and no limiter in between, their first
+    draws become one request, whose prompt the server reads and bills once. Each choice is the
+    reply of one draw: it streams, is checked early, and ends by itself. When one of them wins, or
+    none is needed any more, the request is closed. A draw that loses earlier doesn't affect the
+    others. The server still finishes its choice, because a single choice can't be closed.
 
-    The prompt's tokens are split evenly between those who share a request, and those of the reply
-    as they arrive. The request is counted for the last one to leave, and its exact cost is known
-    only then: the usage of those before is of what had arrived. Since the split is an estimate, the
-    request counts as one of ``unknown`` cost, though what all of them cost together may be known.
+    The prompt's tokens are split evenly between the draws that share a request, and the reply's
+    tokens as they arrive. The request is counted for the last draw to end, because only then is
+    its exact cost known; the usage of earlier draws is what had arrived. Since the split is an
+    estimate, the request counts as one of ``unknown`` cost, even if the total is known.
 
-    The joint request has the seed of the first that asked. The seeds of the others are not
-    used, so draws are repeatable only as far as timing is.
+    The joint request has the seed of the first draw. The other seeds are not used, so draws are
+    only as repeatable as their timing.
 
-    A server that ignores ``n`` (Ollama, Anthropic) sends one choice, which is noticed: the others
-    are asked for one by one then, as is all that comes later. The same happens if the server
-    refuses it.
+    Some servers ignore ``n`` (Ollama, Anthropic) and send one choice. The backend notices this,
+    and sends the other requests and all later ones separately. It does the same if the server
+    refuses ``n``.
 
     ```python
     async with ChoicesBackend(OpenAIBackend("m", base_url=url), 4) as backend:
@@ -75,15 +75,15 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
     ```
 
     Args:
-        inner: the backend, with ``stream_choices`` as `OpenAIBackend` has it. Limiters and a
-            `CachedBackend` go around this backend.
-        most: choices of a request at most, 2 or more. Servers have limits, too: llama.cpp's
-            is the number of its slots.
-        window: seconds from the first request until the joint one is sent, unless ``most`` have
-            come before.
+        inner: the backend, which must have ``stream_choices`` like `OpenAIBackend`. Put limiters
+            and a `CachedBackend` around this backend.
+        most: the most choices of a request, at least 2. Servers also have limits; llama.cpp's is
+            the number of its slots.
+        window: the seconds from the first request until the joint one is sent, unless ``most``
+            have come before.
 
     Raises:
-        TypeError: an argument is of the wrong type, or the backend takes one choice only.
+        TypeError: an argument is of the wrong type, or the backend can give only one choice.
         ValueError: a number is out of its range.
     """
 
@@ -104,11 +104,11 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
         self._asked = self._shared = self._joint = self._alone = 0
 
     def statistics(self) -> ChoicesStatistics:
-        """Return how many requests came, and how many were sent."""
+        """Return the numbers of requests that came and of requests that were sent."""
         return ChoicesStatistics(self._asked, self._shared, self._joint, self._alone)
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request, together with others that ask the same.
+        """Answer one request, together with equal ones.
 
         Raises:
             BackendError: there is no reply.
@@ -120,7 +120,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         self._check_open()
         self._asked += 1
-        # A choice's calls of tools arrive in pieces, and go to nobody else.
+        # Pieces of a choice's tool calls are only for this caller.
         alone = self._one_by_one or bool(request.tools)
         member = None if alone else self._join(request)
         if member is not None:
@@ -130,7 +130,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
                     yield member
                     return
             except BaseException:
-                request.meter.sent_nothing()  # Unless its part of a request is there already.
+                request.meter.sent_nothing()  # Has no effect once it has a part.
                 raise
             finally:
                 await member.leave()
@@ -141,20 +141,20 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
         async with super()._stream(request) as pieces:
             yield pieces
         if member is not None and member.wave.refused:
-            self._ask_one_by_one("refuses")  # It takes the request, and did not take several.
+            self._ask_one_by_one("refuses")  # The server takes single requests.
 
     def _join(self, request: Request) -> _Member:
-        """Join the wave that gathers for the same, or begin one."""
+        """Join the wave that is gathering equal requests, or begin one."""
         key = _key(request)
         wave = self._gathering.get(key)
-        if wave is None or wave.scope.cancel_called:  # All have left that one.
+        if wave is None or wave.scope.cancel_called:  # Everyone has left that wave.
             wave = self._gathering[key] = _Wave()
             self._waves.add(wave)
             self._start(self._serve, key, wave, name="mellea_like choices")
         member = _Member(wave, request)
         wave.members.append(member)
         if len(wave.members) == self.most:
-            del self._gathering[key]  # The next request begins another one.
+            del self._gathering[key]  # The next one begins a new wave.
             wave.full.set()
         return member
 
@@ -185,7 +185,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
 
     async def _ask(self, wave: _Wave) -> None:
         members = [member for member in wave.members if not member.done]
-        # Whose choice is which, and whose seed counts, doesn't depend on the order of tasks.
+        # Which choice goes to whom, and whose seed counts, must not depend on the order of tasks.
         members.sort(key=lambda member: member.request.meta.iteration or 0)
         wave.members = members
         if len(members) < 2 or self._one_by_one:  # noqa: PLR2004 (a lone one shares with nobody)
@@ -209,11 +209,11 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
                     cost.weigh([1] * len(members), arrived)
                     missing = arrived.count(0)
                     if isinstance(piece, Generation) and missing == len(members) - 1:
-                        # Alone it is handed over when the stream has ended: there is no other.
+                        # A single reply is handed over when the stream has ended.
                         self._charge_one(cost, members, arrived)
                     members[index].take(piece)
                     if wave.over:
-                        break  # Whatever else comes is a choice that was left before.
+                        break  # Only abandoned choices are left.
                 else:
                     if not all(arrived):
                         self._ask_one_by_one("ignores")
@@ -224,7 +224,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
         wave.settle(None)
 
     def _charge_one(self, cost: SharedCost, members: list[_Member], arrived: Sequence[int]) -> None:
-        """Have the only one that got a reply bear the cost of the request."""
+        """Charge the whole cost to the only request that got a reply."""
         cost.weigh([min(1, pieces) for pieces in arrived], arrived)
         for member, pieces in zip(members, arrived, strict=True):
             if not pieces and member.part is not None:
@@ -235,7 +235,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
             self._one_by_one = True
             warn("the server of %r %s n=: choices are asked for one by one", self.inner, does)
 
-    # What a component has to say
+    # The hooks of `BackgroundService`
 
     async def _serve_the_rest(self) -> None:
         await self._until(lambda: not self._waves)
@@ -250,7 +250,7 @@ class ChoicesBackend(BackendWrapper, BackgroundService):
 
 
 class _Wave:
-    """Requests for the same that go together."""
+    """Equal requests that are sent together."""
 
     def __init__(self) -> None:
         self.members: list[_Member] = []
@@ -261,17 +261,17 @@ class _Wave:
 
     @property
     def over(self) -> bool:
-        """Whether each has got its reply, failed or left."""
+        """Whether each member has got its reply, failed or left."""
         return all(member.done for member in self.members)
 
     def settle(self, error: BaseException | None) -> None:
-        """Tell all who have no reply yet that there is none: they fail, or ask alone."""
+        """Settle all members that have no reply: they fail, or ask separately."""
         for number, member in enumerate(m for m in self.members if not m.done):
             member.fail(error if error is None or not number else own_copy(error))
 
 
 class _Member:
-    """One of those who share a request: an iterator over its pieces."""
+    """One caller that shares a request: an iterator over its pieces."""
 
     def __init__(self, wave: _Wave, request: Request) -> None:
         self.wave = wave
@@ -283,7 +283,7 @@ class _Member:
         self._over = False
 
     def take(self, piece: str | Generation) -> None:
-        """Take what has arrived of its reply."""
+        """Take a piece of its reply."""
         if self.done:
             return  # Nobody wants it any more.
         if isinstance(piece, Generation) and self.part is not None:
@@ -293,12 +293,12 @@ class _Member:
         self._put.send_nowait(piece)
 
     def fail(self, error: BaseException | None) -> None:
-        """End it without a reply: with an error, or None if it must ask alone."""
+        """End it without a reply, with an error or, if it must ask separately, None."""
         self.done = True
         self._put.send_nowait(error)
 
     async def is_shared(self) -> bool:
-        """Wait until something has arrived; tell whether it is a part of a reply."""
+        """Wait until something has arrived; tell whether it is part of a reply."""
         self._next = await self._get.receive()
         if isinstance(self._next, BaseException):
             raise self._next
@@ -319,7 +319,7 @@ class _Member:
         return piece
 
     async def leave(self) -> None:
-        """Want nothing any more; the last one waits until the request is closed."""
+        """Leave the request; the last member waits until it is closed."""
         self._put.close()
         self._get.close()
         if not self.done:
@@ -334,7 +334,7 @@ class _Member:
 
 
 def _key(request: Request) -> Hashable:
-    """Return what requests have in common that may be choices of one."""
+    """Return a key that requests share if they may be choices of one request."""
     o, meta = request.options, request.meta
     warmth = (o.model, o.temperature, o.top_p, o.max_tokens, o.stop, repr(dict(o.extra)))
     return (meta.sampling_id, meta.purpose, request.messages, *warmth, id(request.format))

@@ -1,4 +1,4 @@
-"""When to stop gathering: a pure decision, with the time passed in."""
+"""Decide when to stop gathering. Pure: callers pass the time in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["GatheringWindow", "due_at"]
 
 
 class GatheringWindow(NamedTuple):
-    """How long to gather before what was gathered goes."""
+    """How long to gather."""
 
     quiet: float
     max_wait: float
@@ -17,7 +17,7 @@ class GatheringWindow(NamedTuple):
 
 
 def due_at(window: GatheringWindow, first: float, last: float, count: int) -> float:
-    """Decide when what was gathered goes."""
+    """Return when gathered items go."""
     if not count:
         return math.inf
     if window.max_items is not None and count >= window.max_items:

@@ -1,4 +1,4 @@
-"""Tickets for submissions: await one for the result, or don't."""
+"""Tickets for submissions, which may be awaited for the result."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ T = TypeVar("T")
 class Ticket(Generic[T]):
     """One accepted submission. It settles exactly once, with a result or an error.
 
-    ``await ticket`` waits for that, and may be done any number of times or not at all. A caller
-    that is cancelled while it waits leaves; the component decides what happens to the
-    submission then.
+    It may be awaited any number of times, or not at all. If a caller is cancelled while it waits,
+    the component decides what happens to the submission.
 
     Args:
         left: called when its last waiter was cancelled, with `Stopped`, and when the deadline
-            passed while someone waited, with the `Expired` that it then fails with.
-        deadline: until when the result is of use, on ``anyio.current_time``'s clock.
+            passed while someone waited, with the `Expired` that the ticket then fails with.
+        deadline: the time until which the result is useful, on ``anyio.current_time``'s clock.
         late: the message of that `Expired`.
     """
 
@@ -71,11 +70,11 @@ class Ticket(Generic[T]):
 
     @property
     def waiters(self) -> int:
-        """How many wait for it now."""
+        """The number of callers that wait for it now."""
         return self._waiters
 
     def settle(self, value: T) -> bool:
-        """Give it its result; a second settlement changes nothing.
+        """Settle it with a result. Settling it again changes nothing.
 
         Args:
             value: the result.
@@ -86,10 +85,10 @@ class Ticket(Generic[T]):
         return self._finish(value, None)
 
     def fail(self, error: BaseException) -> bool:
-        """Give it an error instead of a result; a second settlement changes nothing.
+        """Settle it with an error. Settling it again changes nothing.
 
         Args:
-            error: the exception that each of its waiters raises.
+            error: the exception that all its waiters get.
 
         Returns:
             Whether it was the first.
@@ -106,18 +105,18 @@ class Ticket(Generic[T]):
             The result.
 
         Raises:
-            RuntimeError: it is waited for in another event loop.
+            RuntimeError: it is awaited in another event loop.
             BaseException: the error that it failed with.
         """
         if not self.done:
             check_loop(self._loop, "ticket's component")
             await self._until_done()
         if self._error is not None:
-            # If callers are cancelled along with the component, they raise their cancellation.
+            # If callers are cancelled together with the component, they raise their cancellation.
             await checkpoint_if_cancelled()
         try:
             if self._error is not None:
-                # Not with the frames of those who raised it before.
+                # Leave out the frames of earlier raises.
                 raise self._error.with_traceback(self._traceback)
             value: T = self._value
             return value

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 LARGEST = sys.float_info.max
-"""An int may be larger, and then can't be made a float."""
+"""The largest float. An int above it can't be converted to a float."""
 
 
 def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
-    """Make an ``__init__`` name its class and suggest the argument that was mistyped."""
+    """Make an ``__init__`` suggest the right name for a mistyped argument in its error."""
     names = list(inspect.signature(init).parameters)
 
     @wraps(init)
@@ -36,7 +36,7 @@ def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Name the new argument if a function is called with one of an earlier version."""
+    """Make a function name the new argument if it is called with the old one."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -55,7 +55,7 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 def unknown_argument(where: str, name: str, names: Sequence[str]) -> str:
-    """Tell a model that a tool has no such argument, and which one it may have meant."""
+    """Word the message to a model that a tool has no such argument; suggest a similar one."""
     close = _close_to(name, names)
     meant = f" (did you mean {close[0]}?)" if close else ""
     return f"there is no argument {where}{meant}: it takes {', '.join(names) or 'none'}"
@@ -89,7 +89,7 @@ def real_number(
     most: float | None = None,
     unit: str = "",
 ) -> float:
-    """Make sure that an argument is a number within bounds; without any, it is finite."""
+    """Make sure that an argument is a number within bounds, or just finite if there are none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         of_unit = unit and f" of {unit}"
         msg = f"{name} is a number{of_unit}, not {value!r}"

@@ -55,7 +55,7 @@ __all__ = [
 
 
 MAX_SEED = 2**31
-"""For servers, seeds are folded into 31 bits: llama.cpp reads 32, the highest being "random"."""
+"""Seeds are folded into 31 bits, because llama.cpp reads 32 and takes the highest for "random"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,17 +183,17 @@ _OPEN = Options()
 
 
 class Preferred(float):
-    """A number that this library chose, which a backend drops if the model refuses it."""
+    """A number chosen by this library, which a backend drops if the model refuses it."""
 
     __slots__ = ()
 
 
 JUDGE_DEFAULTS = Options(temperature=Preferred(0.0))
-"""The options of judges by default. Reasoning models refuse this temperature."""
+"""The default options of judges. Reasoning models refuse this temperature."""
 
 
 def insisted(options: Options) -> Options:
-    """Return options without those that this library chose."""
+    """Return options without the numbers that this library chose."""
     if isinstance(options.temperature, Preferred):
         return replace(options, temperature=None)
     return options
@@ -209,7 +209,7 @@ class RequestMeta:
     Args:
         sampling_id: the id of the call of ``sample``; empty for a request made outside one.
         iteration: the iteration's id, 1-based; None outside one.
-        subsample: the subsample's index, 0-based; None outside one.
+        subsample: the index of the lane, 0-based; None outside one.
         call_started: when the call began, in seconds on the event loop's clock.
         deadline: the end of the call's time, on the same clock; None for no limit.
         purpose: ``"generate"``, or ``"judge"`` if the reply is a verdict.
@@ -316,7 +316,7 @@ class Backend(Protocol):
 
     - ``can_judge`` (bool, default True): False refuses requirements that need a judge.
     - ``can_coalesce`` (bool, default True): False makes a `SamplingCoordinator` send each request
-      by itself, because something approves or prices them one by one.
+      separately, for example because each one needs approval or has its own price.
     - ``defaults`` (`Options`): fill in what a request's options leave open.
     - ``model`` (str or None) and ``provider`` (str): names for telemetry.
     - ``stream(request)``: see `StreamingBackend`.
@@ -417,7 +417,7 @@ def checked_reply(backend: Backend, reply: object) -> Generation:
 
 
 class BackendWrapper:
-    """A backend around another one, which passes on its requests and its properties.
+    """A backend around another one. It passes on the inner one's requests and properties.
 
     Subclasses override ``generate`` and ``_stream``. A wrapper streams if its inner backend does.
 
@@ -490,7 +490,7 @@ class BackendWrapper:
         return stream
 
     async def _whole(self, request: Request) -> Generation:
-        """Answer a request by ``_stream``, for the whole reply alone."""
+        """Answer a request by ``_stream``, and return only the whole reply."""
         async with self._stream(request) as pieces:
             async for piece in pieces:
                 if not isinstance(piece, str):
@@ -514,20 +514,23 @@ def innermost(backend: Backend) -> Backend:
 # --- the iteration under way ------------------------------------------------------------------
 
 ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", default=None)
-"""Set by the engine around the generation and validation of each slice."""
+"""The id of the draw under way, while its reply is generated and validated."""
 
 SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
-"""The meter of the request or slice under way. A call made inside it adds its cost to it."""
+"""The meter of the request or draw under way, to which calls made inside it add their cost."""
 
 PATIENT: ContextVar[bool | None] = ContextVar("mellea_like_patient", default=None)
-"""Whether requests wait for a backend that is down: None as long as their retries may take, True
-for ``max_retry_after``, as those of a batch do, False not at all."""
+"""How long requests wait for a backend that is down.
+
+True means ``max_retry_after``, as in batches; False means not at all; None means as long as their
+retries may take.
+"""
 
 BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())
-"""The budgets of the call, while a selection's scorer looks at one of its candidates."""
+"""The call's budgets, for a selection's scorer while it looks at a candidate."""
 
 JUDGE_OPTIONS: ContextVar[Options | None] = ContextVar("mellea_like_judge_options", default=None)
-"""The strategy's options of judges, while a selection's scorer looks at a candidate."""
+"""The strategy's judge options, for a selection's scorer while it looks at a candidate."""
 
 
 def current_iteration() -> int | None:

@@ -1,4 +1,4 @@
-"""Errors of connections that are not this library's own: Python's, and those of HTTP libraries."""
+"""Connection errors that aren't this library's own, but Python's or an HTTP library's."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ _NAMES = frozenset(
         "trio.TooSlowError",
     }
 )
-"""Classes by their package and name: the packages need not be installed."""
+"""Names of classes by package, because the packages need not be installed."""
 
 
 def connection_failed(error: BaseException | None) -> bool:
-    """Tell whether an exception is a connection error or a timeout, so that it may pass.
+    """Tell whether an exception is a connection error or a timeout, so that a retry may help.
 
-    That is Python's ``ConnectionError`` and ``TimeoutError``, trio's timeout, and those of httpx,
-    httpx2 and aiohttp. An error in a request or in a reply is
-    not one of them.
+    These are Python's ``ConnectionError`` and ``TimeoutError``, trio's timeout, and the connection
+    errors of httpx, httpx2 and aiohttp. An error in a request or in a reply is not one of them.
     """
     if isinstance(error, ConnectionError | TimeoutError):
         return True
@@ -39,5 +38,5 @@ def connection_failed(error: BaseException | None) -> bool:
 
 
 def is_of_backend(error: BaseException) -> TypeIs[Exception]:
-    """Tell whether an exception is a backend's or a connection's, rather than a bug."""
+    """Tell whether an exception comes from a backend or a connection, and isn't a bug."""
     return isinstance(error, BackendError) or connection_failed(error)

@@ -50,7 +50,7 @@ __all__ = [
 Role = Literal["system", "user", "assistant", "tool"]
 _ROLES = get_args(Role)
 _SAME_ROLES: Mapping[Any, Role] = {"developer": "system"}
-"""Roles of OpenAI's newer models that have another name elsewhere."""
+"""Roles of OpenAI's newer models, with their names elsewhere."""
 
 _NONE: tuple[()] = ()
 
@@ -213,7 +213,7 @@ def joined_text(content: str | Iterable[Part]) -> str:
 
 
 def _content(content: object) -> str | tuple[Part, ...]:
-    """Make a message's content from a user's argument."""
+    """Make a message's content from an argument."""
     kind = type(content).__name__
     if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
         msg = f"a message's content is a str or a sequence of parts, not {kind}"
@@ -222,7 +222,7 @@ def _content(content: object) -> str | tuple[Part, ...]:
 
 
 def _check_calls(role: str, calls: tuple[Any, ...], call_id: object) -> None:
-    """Make sure that tool calls are an assistant's, and an id of one a tool's."""
+    """Make sure that only assistants call tools, and that only tools' messages have a call's id."""
     for call in calls:
         if not isinstance(call, ToolCall):
             msg = f"a message's tool_calls are ToolCall objects, not {type(call).__name__}"
@@ -273,7 +273,7 @@ class Context:
             ValueError: a dict isn't a message.
         """
         longer = Context()
-        # Messages that are already here aren't checked again, so long conversations cost no more.
+        # Messages that are already in the context aren't checked again, so long ones cost no more.
         object.__setattr__(longer, "messages", self.messages + _as_messages(messages))
         return longer
 
@@ -370,7 +370,7 @@ class Instruction:
         repair: the problems of the last attempt, one a line.
 
     Raises:
-        TypeError: the description isn't a text, or the requirements are a lone one.
+        TypeError: the description isn't a text, or the requirements aren't a sequence.
     """
 
     description: str
@@ -412,7 +412,7 @@ class Instruction:
 
 
 Asked: TypeAlias = "str | Message | Instruction | Mapping[str, Any] | Sequence[MessageLike]"
-"""Actions whose value is the reply's text, namely the words of a task, or messages."""
+"""Actions whose value is the reply's text: a task in words, or messages."""
 
 
 def reply_message(reply: Generation) -> Message:
@@ -428,10 +428,7 @@ def repair_text(problems: Iterable[str]) -> str:
 
 
 def said_below(messages: Iterable[Message], text: str) -> tuple[Message, ...]:
-    """Return a conversation with more text at the end of its last message.
-
-    A tool's message is left unchanged, and the text becomes a message of the user's.
-    """
+    """Append text to the last message of a conversation, or as a new one after a tool's message."""
     *earlier, last = messages
     if last.role == "tool":
         return (*earlier, last, Message("user", text))

@@ -15,11 +15,11 @@ __all__ = ["Answer", "Comparison", "Decision"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that got votes. Draws gave the same answer if their keys are equal (``==``).
+    """An answer that got votes. Draws with equal keys (``==``) gave the same answer.
 
     Args:
         label: the answer in words, for people. Two long answers may have the same label.
-        votes: the weight of its votes.
+        votes: the total weight of its votes.
         draws: the iterations of the draws that gave it, lowest rank first. Records of earlier
             versions may lack them.
     """
@@ -30,7 +30,7 @@ class Answer:
 
     @property
     def iteration(self) -> int:
-        """The first of its draws, which identifies it in the decision; 0 if it is unknown."""
+        """Its first draw, which identifies it in the decision; 0 if unknown."""
         return self.draws[0] if self.draws else 0
 
 
@@ -41,8 +41,8 @@ class Comparison:
     Args:
         first: the iteration of one.
         second: the iteration of the other.
-        points: the points of the first one, which are 1.0, 0.5 (a tie, or the orders disagreed) or
-            0.0.
+        points: the points of the first one: 1.0, 0.0, or 0.5 if they tied or the two orders
+            disagreed.
     """
 
     first: int
@@ -52,7 +52,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How a selection chose among the slices that passed.
+    """How a selection chose among the draws that passed.
 
     Args:
         kind: the selection: ``"best-of"``, ``"vote"``, ``"collect"``, ``"consensus"``,
@@ -63,14 +63,14 @@ class Decision:
         complete: whether there are as many winners as were asked for.
         scores: the score of each passing iteration, if the selection has scores.
         notes: the scorer's explanations of scores, by iteration.
-        answers: the answers that got votes, the one with most first, and of equal ones the one
-            whose first draw has the lowest rank.
+        answers: the answers that got votes, most votes first. Among answers with equal votes, the
+            one whose first draw has the lowest rank comes first.
         share: the first answer's share of all votes, from 0 to 1; None without votes.
-        abstentions: draws without a vote, because they were judged and did not pass, errored, or
-            passed with a key of None.
+        abstentions: the number of draws without a vote, because they failed, errored, or passed
+            with the key None.
         comparisons: the comparisons of a judge.
-        usage: the cost of the comparisons, which no slice has.
-        errors: the errors in comparisons; such a pair is a tie.
+        usage: the cost of the comparisons, which isn't part of any draw's usage.
+        errors: the errors in comparisons. A pair with an error is a tie.
         model: the model that compared, if its backend names it.
     """
 
@@ -90,7 +90,7 @@ class Decision:
 
     @property
     def tied(self) -> tuple[Answer, ...]:
-        """The answers that share the first place; empty if one alone has it."""
+        """The answers that share the first place; empty if a single answer has it."""
         tied = tuple(a for a in self.answers if a.votes == self.answers[0].votes)
         return tied if len(tied) > 1 else ()
 
@@ -98,7 +98,8 @@ class Decision:
     def heard(self) -> frozenset[int]:
         """The iterations that won, had a score or a vote, or were compared.
 
-        The others failed, were cancelled, came too late, or equalled one that `Collect` had.
+        The others failed, were cancelled, came too late, or gave a value that `Collect` already
+        had.
         """
         compared = (i for pair in self.comparisons for i in (pair.first, pair.second))
         voted = (i for answer in self.answers for i in answer.draws)

@@ -1,4 +1,4 @@
-"""Short texts of objects for people. Making them never fails."""
+"""Short texts that show objects to people. Making them never fails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shown(value: object) -> str:
 
 
 def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Shorten a text for prompts, logs and messages to its beginning."""
+    """Shorten a text to its beginning, for prompts, logs and messages."""
     more = len(text) - most
     return text if more <= 0 else f"{text[:most]}… ({more:,} more characters)"
 
@@ -78,7 +78,7 @@ def quoted(text: str) -> str:
 
 
 def first_few(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Shorten reasons for prompts and messages to the first few, each `bounded`."""
+    """Return the first few reasons for prompts and messages, each `bounded`."""
     left = iter(reasons)
     kept = tuple(bounded(reason) for reason in islice(left, MOST_REASONS))
     more = sum(1 for _ in left)
@@ -86,7 +86,7 @@ def first_few(reasons: Iterable[str]) -> tuple[str, ...]:
 
 
 def fields_shown(self: Any) -> str:
-    """Return the `repr` of a dataclass, with each field shortened; for use as ``__repr__``."""
+    """Return a dataclass's ``repr`` with shortened fields; for use as ``__repr__``."""
     inside = ", ".join(f"{f.name}={shown(getattr(self, f.name))}" for f in fields(self) if f.repr)
     return f"{type(self).__name__}({inside})"
 
@@ -103,8 +103,8 @@ def attempt_name(number: int, lane: int | None = None, of: int | None = None) ->
 
 
 def attempt_names(turns: Iterable[tuple[int, int, int]]) -> dict[int, str]:
-    """Name the draws of a call by their ids, given each one's iteration, subsample and depth."""
-    # The ids of the other lanes tell how many attempts a lane has; a call with one lane has none.
+    """Name the draws of a call, given the iteration, subsample and depth of each."""
+    # The number of attempts in a lane follows from the ids in other lanes, if there are any.
     known = list(turns)
     others = [turn for turn in known if turn[1]]
     of = None
@@ -118,7 +118,7 @@ def attempt_names(turns: Iterable[tuple[int, int, int]]) -> dict[int, str]:
 
 
 def with_reason(description: str, reason: str) -> str:
-    """Join a description and the reason why it doesn't hold with a colon."""
+    """Join a description and the reason why it doesn't hold, as in ``description: reason``."""
     if not reason:
         return description
     stop = description.endswith(".") and not description.endswith("..")
@@ -142,5 +142,5 @@ def error_text(error: BaseException | None) -> str:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an exception, even to one that is frozen."""
+    """Add a note to an exception, even to a frozen one."""
     vars(error).setdefault("__notes__", []).append(note)

@@ -1,4 +1,4 @@
-"""More fields of a protocol's objects, which this library passes on without reading them."""
+"""Extra fields of protocol objects, which this library passes on without reading them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 
 class Extra(Mapping[str, Any]):
-    """Fields by their names; immutable, and equal to any mapping with the same ones."""
+    """Extra fields by name; immutable, and equal to any mapping with the same fields."""
 
     __slots__ = ("_fields",)
 
@@ -37,7 +37,7 @@ NO_EXTRA: Mapping[str, Any] = Extra()
 
 
 def as_extra(fields: object, what: str) -> Mapping[str, Any]:
-    """Return further fields in the form that objects keep; the error names the object, ``what``."""
+    """Return extra fields in the form that objects keep; ``what`` names the object in errors."""
     if type(fields) is Extra:
         return fields
     if not isinstance(fields, Mapping):
@@ -47,7 +47,7 @@ def as_extra(fields: object, what: str) -> Mapping[str, Any]:
 
 
 def with_extra(written: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Add further fields to an object, in the objects inside it too; its own fields stay."""
+    """Merge extra fields into an object and the objects inside it, keeping its own fields."""
     for name, value in extra.items():
         known = written.get(name)
         if isinstance(known, dict) and isinstance(value, Mapping):

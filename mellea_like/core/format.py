@@ -1,4 +1,4 @@
-"""Replies read as values of a type, from JSON or from the bare text of a scalar."""
+"""Read replies as values of a type, from JSON or from the bare text of a scalar."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.
 
 
 class FormatKey:
-    """A format as the key of a cache, because ``P | Q`` equals ``Q | P`` but reads other values."""
+    """A format as a cache key. ``P | Q`` equals ``Q | P``, but reads some replies differently."""
 
     __slots__ = ("format", "parts")
 
@@ -66,17 +66,17 @@ def _parts(format: Any) -> object:
 
 
 def cache_key(format: Any) -> type | FormatKey:
-    """Return the key of a format in a cache."""
+    """Return a format's key in a cache."""
     return format if isinstance(format, type) else FormatKey(format)
 
 
 def cached_format(key: type | FormatKey) -> Any:
-    """Return the format of a key in a cache."""
+    """Return the format that a cache key stands for."""
     return key.format if isinstance(key, FormatKey) else key
 
 
 def adapter_of(format: Any) -> TypeAdapter[Any]:
-    """Return pydantic's adapter for a format, which is made once."""
+    """Return pydantic's adapter for a format, which is made only once."""
     return _adapter_of(cache_key(format))
 
 
@@ -104,7 +104,7 @@ def check_format(format: Any) -> None:
 
 
 def json_schema(format: Any) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a format; don't change it, it is shared."""
+    """Return a format's JSON Schema (draft 2020-12). It is shared, so don't change it."""
     return _schema_of(cache_key(format))
 
 
@@ -126,10 +126,7 @@ def strip_fence(text: str) -> str:
 
 
 def parse_json(format: Any, text: str) -> Any:
-    """Read a text, with or without a Markdown fence around it, as JSON of a type.
-
-    A ``ValueError`` names the wrong fields, or a key that one object has twice.
-    """
+    """Read a text, with or without a Markdown fence around it, as JSON of a type."""
     whole = strip_fence(text)
     value = _validated(adapter_of(format).validate_json, whole)
     refuse_repeated_keys(whole)
@@ -139,16 +136,17 @@ def parse_json(format: Any, text: str) -> Any:
 def parse_reply(format: Any, text: str) -> Any:
     """Read the one JSON value in a model's reply as a type.
 
-    The value may be inside prose or a code fence, and follow a ``<think>`` block. It is read as it
-    was written, and only if there is no doubt which one it is. All brackets of the kind that the
-    type begins with (``{`` or ``[``) must contain equal values, all other brackets must match, and
-    no object may have a key twice. A value that is neither an object nor an array must be the whole
+    The value may be inside prose or a code fence, and may follow a ``<think>`` block. Nothing in
+    it is repaired, and it must be unambiguous. If the type begins with a bracket (``{`` or ``[``),
+    all values in the reply that begin with it must be equal. All other brackets must match, and no
+    object may have a key twice. A value that is neither an object nor an array must be the whole
     reply, or the whole content of its only code fence.
 
-    If the type is a scalar (a text, a number, a date, an enum, a literal, or a union of these), the
-    quotes may be missing. A text that isn't JSON of the type is read like a JSON string. Ambiguous
-    texts are refused, such as empty ones, objects, arrays, ``null``, texts in double quotes that
-    are not JSON, and a choice that is also JSON of another one (``Literal["1", 1]``).
+    If the type is a scalar (a text, a number, a date, an enum, a literal, or a union of these),
+    the quotes may be missing. A text that isn't JSON of the type is read as if it were a JSON
+    string. Ambiguous texts are refused: empty ones, objects, arrays, ``null``, texts in double
+    quotes that aren't JSON, and a choice that is also the JSON of another choice (``Literal["1",
+    1]``).
 
     Args:
         format: the type.
@@ -158,8 +156,8 @@ def parse_reply(format: Any, text: str) -> Any:
         The value.
 
     Raises:
-        ValueError: there is no such value, there are several that differ, or it isn't of the type.
-            The message names the fields and the rules that they break.
+        ValueError: there is no value, there are several that differ, or the value isn't of the
+            type. The message names the fields and the rules that they break.
     """
     read = adapter_of(format).validate_json
     choices = _choices(cache_key(format))
@@ -183,10 +181,10 @@ _THINKING = re.compile(
     r"\A\s*<(think|thinking|thought|reasoning)>(?:.*?(</\1>)|)", re.DOTALL | re.IGNORECASE
 )
 _THOUGHT = re.compile(r"\A\s*[^\s{\[`].*?</think>", re.DOTALL)
-"""A thought whose beginning was written by the chat template."""
+"""A thought whose opening tag was part of the prompt, because the chat template wrote it."""
 
 MOST_VALUES = 100
-"""The most repetitions of a value; each takes time."""
+"""The most values in brackets that a reply may have, because each takes time."""
 
 _BLOCK = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n(.*)```", re.DOTALL)
 _BRACKET = re.compile(r"[{}\[\]]")
@@ -195,7 +193,7 @@ _CLOSES = {"}": "{", "]": "["}
 
 
 def opening_brackets(format: Any) -> str:
-    """Return those of ``{`` and ``[`` with which JSON of a type may begin."""
+    """Return the brackets (``{``, ``[``) with which JSON of a type may begin."""
     return _opening_brackets(cache_key(format))
 
 
@@ -207,7 +205,7 @@ def _opening_brackets(known: type | FormatKey) -> str:
 
 @lru_cache(maxsize=256)
 def _choices(known: type | FormatKey) -> frozenset[str] | None:
-    """Return the texts among the listed values of a scalar type; None for any other type."""
+    """Return the texts among a scalar type's listed values; None for any other type."""
     listed = list[Any]()
     for part in _parts_of(_schema_of(known)):
         values = part["enum"] if "enum" in part else [part["const"]] if "const" in part else []
@@ -224,7 +222,7 @@ _SCALARS = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
 def _parts_of(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Iterate over a schema and the schemas that it is a union or a reference of."""
+    """Iterate over a schema and the schemas that it refers to, as a union or by reference."""
     definitions: dict[str, Any] = schema.get("$defs", {})
     pending: list[dict[str, Any]] = [schema]
     followed = set[str]()
@@ -263,7 +261,7 @@ def _scalar(read: Any, text: str, choices: frozenset[str]) -> Any:
                 value = _validated(read, source)
             except ValueError as exc:
                 if failed is None or (_is_no_json(failed) and not _is_no_json(exc)):
-                    failed = exc  # A broken rule of the type is more informative.
+                    failed = exc  # Prefer the error of a broken rule.
                 continue
             if source is whole and whole in choices:
                 _refuse_two_readings(read, whole, value)
@@ -275,13 +273,13 @@ def _scalar(read: Any, text: str, choices: frozenset[str]) -> Any:
 
 
 def _may_be_bare(read: Any, text: str) -> bool:
-    """Tell whether a text can be meant as it is, rather than as JSON that went wrong."""
+    """Tell whether a text can be a value as it is, rather than broken JSON."""
     if not text or (text[0] == '"' and (text[-1] == '"' or text.count('"') == 1)):
         return False
     if text.lower() in {"none", "null"}:
         with suppress(ValueError):
             read("null")
-            return False  # Whether it is nothing or a word is in doubt.
+            return False  # It could mean nothing, or the word "null".
     try:
         value: object = json.loads(text)
     except ValueError:
@@ -292,7 +290,7 @@ def _may_be_bare(read: Any, text: str) -> bool:
 
 
 def _refuse_two_readings(read: Any, text: str, value: object) -> None:
-    """Make sure that a listed choice isn't JSON of another value."""
+    """Make sure that a bare choice isn't also the JSON of another value."""
     try:
         other = read(json.dumps(text))
     except ValueError:
@@ -313,7 +311,7 @@ def _after_thought(text: str) -> str:
 
 
 def _only_block(text: str) -> str | None:
-    """Return the inside of a text's only code fence; None if it has none, or several."""
+    """Return the content of a text's only code fence; None if it has none, or several."""
     block = _BLOCK.search(text) if text.count("```") == 2 else None  # noqa: PLR2004
     return block[1] if block else None
 
@@ -367,26 +365,23 @@ def _canonical(value: str) -> str:
     try:
         return json.dumps(json.loads(value), sort_keys=True)
     except (ValueError, RecursionError):
-        return value  # It isn't JSON; if it is the only value, reading it tells why.
+        return value  # It isn't JSON, and reading it will say why.
 
 
 def refuse_repeated_keys(text: str) -> None:
-    """Raise a ValueError that names the key if an object of a JSON text has one twice."""
+    """Raise ``ValueError`` if any object of a JSON text has a key twice."""
     if "{" in text and not _as_many_colons(text):
         with suppress(RecursionError):
             _EACH_KEY_ONCE.decode(text)
 
 
 def _as_many_colons(text: str) -> bool:
-    """Tell whether JSON that is read and written again has as many colons: each key is once then.
-
-    An escaped colon would be one more.
-    """
+    """Tell whether JSON has as many colons after parsing, so that certainly no key was lost."""
     from pydantic_core import from_json, to_json  # noqa: PLC0415
 
     try:
         return "\\u003" not in text and to_json(from_json(text)).count(b":") == text.count(":")
-    except ValueError:  # Such as halves of surrogate pairs.
+    except ValueError:  # For example, it has half of a surrogate pair.
         return False
 
 
@@ -416,13 +411,16 @@ def _validated(validate: Any, value: object) -> Any:
 
 
 def problems(error: ValidationError, inside: tuple[object, ...] = ()) -> str:
-    """Name the fields ``inside`` a value, the rules that they break, and the first few values."""
+    """Name the first few wrong fields of a value, with the rules that they break.
+
+    ``inside`` is the path of the value in the reply.
+    """
     found = error.errors(include_url=False, include_context=False)
     return "; ".join(first_few(_problem((*inside, *e["loc"]), e) for e in found))
 
 
 def _problem(place: tuple[object, ...], error: Mapping[str, Any]) -> str:
-    # A validator's own words, without what pydantic puts before them.
+    # These are a validator's own words, without pydantic's prefix.
     broken = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     said = ": ".join(filter(None, (".".join(map(str, place)), broken)))
     if not place or error["type"] in ("missing", "json_invalid"):
@@ -452,7 +450,7 @@ def why_unread(error: ValueError) -> str:
 
 
 def why_broken(title: str, said: str) -> str:
-    """Report a reply that is JSON, but not of the type with this title."""
+    """Word the message that a reply is JSON, but not of the type with this title."""
     return f"the reply isn't a valid {bounded(title, 100)}: {said}"
 
 

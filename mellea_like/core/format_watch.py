@@ -1,11 +1,11 @@
-"""Reads a typed reply while it arrives, up to the first field that can't be right any more.
+"""Read a typed reply as it arrives, until a field can no longer be right.
 
-A watch never gives up a reply that `parse_reply` would accept, whatever might follow. So it reads
-only replies that begin with their value (after white space, a ``<think>`` block, or the line that
-opens a code fence), because in others it can't know yet which bracket holds the value. It asks
-pydantic only about complete values that depend on nothing else. Validators that run before an
-object's fields are read, or that see other fields, wait for the end of that object, and the members
-of a union wait for the end of the union.
+A watch never rejects a reply that `parse_reply` might still accept. So it reads only replies that
+begin with their value (after white space, a ``<think>`` block, or the line that opens a code
+fence). In other replies, it can't know yet which bracket begins the value. It gives pydantic only
+complete values that depend on nothing else. Validators that run before an object's fields are
+read, or that see other fields, wait for the end of that object. The members of a union wait for
+the end of the union.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _IN_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _SCALAR = re.compile(r"[^\s,:\[\]{}\"]*+")
 
 _DATA = ("metadata", "serialization", "config")
-"""Keys of pydantic's schemas that say nothing of what is valid."""
+"""Keys of pydantic's schemas that don't matter for validation."""
 
 
 class FormatWatch:
-    """The part of a typed reply that has arrived. Its type may be given by a schema instead."""
+    """The part of a typed reply that has arrived so far. A schema may stand in for the type."""
 
     __slots__ = ("_over", "_reading", "_text", "_type")
 
@@ -54,7 +54,7 @@ class FormatWatch:
         self._reading = self._read()
 
     def feed(self, text: str) -> str | None:
-        """Take the text so far; return why it can't become a valid reply, or None while it can."""
+        """Take the text so far; return why it can't become a valid reply, or None if it can."""
         if self._over:
             return None
         self._text = text
@@ -77,7 +77,7 @@ class FormatWatch:
             yield from self._value(start, self._type.root, ())
 
     def _start(self) -> Generator[None, None, int]:
-        """Find where the value starts, if the reply begins with it; else some other character."""
+        """Return the index where the value starts, or of a character that can't start one."""
         at = yield from self._skip(_SPACE, 0)
         if self._text[at] == "<":
             while len(self._text) < at + _LONGEST_TAG and ">" not in self._text[at:]:
@@ -172,7 +172,7 @@ class FormatWatch:
             at = cast("re.Match[str]", _IN_STRING.match(self._text, at)).end()
             if self._text[at : at + 1] == '"':
                 return at + 1
-            yield  # At the end of the text, or of half an escape.
+            yield  # The text ends here, perhaps within an escape.
 
     def _no_json(self, expected: str, at: int) -> NoReturn:
         found = ascii(self._text[at : at + 20])
@@ -181,7 +181,7 @@ class FormatWatch:
 
 
 class BrokenError(Exception):
-    """A reply can't become valid; the message says why."""
+    """A reply can no longer become valid. The message explains why."""
 
 
 def _key(text: str) -> str:
@@ -204,16 +204,16 @@ class Node(Protocol):
         """Check a complete value inside another."""
 
     def field(self, key: str, place: tuple[object, ...], title: str, /) -> Node | None:
-        """Return how the value of a key is read; None if it depends on other values."""
+        """Return the rules for the value of a key; None if it depends on other values."""
         ...
 
     def item(self, index: int, place: tuple[object, ...], title: str, /) -> Node | None:
-        """Return how an item of an array is read."""
+        """Return the rules for an item of an array."""
         ...
 
 
 class Shape(Protocol):
-    """The name of a reply's value, the characters with which it may begin, and its node."""
+    """The name of a reply's value, its possible first characters, and its node."""
 
     @property
     def title(self) -> str: ...  # noqa: D102
@@ -243,7 +243,7 @@ class _Type:
 
 
 class _Node:
-    """The rules for a value inside a type, from pydantic's core schema."""
+    """The rules for a value inside a type, taken from pydantic's core schema."""
 
     def __init__(self, known: _Type, schema: dict[str, Any], config: Any) -> None:
         self._known = known
@@ -251,7 +251,7 @@ class _Node:
         self._config = config
 
     def begin(self, character: str, place: tuple[object, ...], title: str) -> None:
-        """Accept everything, because pydantic may read a value of one kind as another."""
+        """Accept any character, because pydantic may convert a value of one kind to another."""
 
     def check(self, text: str, place: tuple[object, ...], title: str) -> None:
         """Validate a complete value."""
@@ -265,7 +265,7 @@ class _Node:
             raise BrokenError(why_broken(title, problems(exc, place))) from exc
 
     def field(self, key: str, place: tuple[object, ...], title: str) -> _Node | None:
-        """Return how the value of a key is read; None if it depends on other values."""
+        """Return the rules for the value of a key; None if it depends on other values."""
         parts = self._parts
         if parts.closed and key not in parts.fields:
             where = ".".join(map(str, (*place, key)))
@@ -273,7 +273,7 @@ class _Node:
         return parts.values or parts.fields.get(key)
 
     def item(self, index: int, place: tuple[object, ...], title: str) -> _Node | None:
-        """Return how an item of an array is read."""
+        """Return the rules for an item of an array."""
         most = self._parts.longest
         if most is not None and index >= most:
             said = f"List should have at most {most} item{'' if most == 1 else 's'}"
@@ -292,11 +292,11 @@ class _Node:
             schema = {"type": "definitions", "schema": schema, "definitions": definitions}
         try:
             return SchemaValidator(schema, self._config)
-        except SchemaError:  # A part that isn't a schema alone.
+        except SchemaError:  # The part isn't a schema by itself.
             return None
 
     def _needs_more(self, part: Any, seen: set[str]) -> bool:
-        """Tell whether a validator in a schema sees more than its own value."""
+        """Tell whether any validator in a schema sees more than its own value."""
         if isinstance(part, list | tuple):
             return any(self._needs_more(each, seen) for each in cast("list[Any]", part))
         if not isinstance(part, dict):
@@ -305,7 +305,7 @@ class _Node:
         if schema.get("type") == "with-info":
             return True
         if schema.get("type") in ("model-fields", "dataclass-args", "typed-dict"):
-            return False  # Validators in there see only fields of the value itself.
+            return False  # Validators inside see only the fields of this value.
         if schema.get("type") == "definition-ref":
             name = str(schema["schema_ref"])
             if name in seen:
@@ -316,7 +316,7 @@ class _Node:
 
     @cached_property
     def _structure(self) -> tuple[dict[str, Any], Any]:
-        """The schema of the fields or items, if nothing else decides how they are read."""
+        """The schema of the fields or items, if it alone decides how they are read."""
         schema, config = self._schema, self._config
         while True:
             match schema["type"]:
@@ -349,7 +349,7 @@ class _Node:
                 return _Parts(values=_Node(self._known, schema["values_schema"], config))
             case "list" | "set" | "frozenset" if "items_schema" in schema:
                 items = _Node(self._known, schema["items_schema"], config)
-                # A set may have repeated items.
+                # A set drops repeated items.
                 most = schema.get("max_length") if schema["type"] == "list" else None
                 return _Parts(items=items, longest=most)
             case _:
@@ -365,9 +365,9 @@ class _Node:
         for name, field in fields.items():
             alias = field.get("validation_alias", name)
             if not isinstance(alias, str):
-                closed = False  # It may be read from places that aren't listed here.
+                closed = False  # The value may come from keys that aren't listed here.
             elif alias != name and (by_name or not by_alias):
-                found |= {name: None, alias: None}  # Each name matters only without the other.
+                found |= {name: None, alias: None}  # Each name counts only if the other is absent.
             elif field.get("init") is False:
                 found[alias] = None
             else:

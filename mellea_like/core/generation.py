@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 CUT = frozenset({"length", "max_tokens", "model_length"})
-"""The finish reasons of replies that reached their longest length, as servers call them."""
+"""Servers' names for the finish reason of a reply that reached the length limit."""
 
 REJECTED = "rejected"
 """The finish reason of a reply that was rejected while it was still arriving."""
@@ -44,20 +44,21 @@ CALLS = frozenset({"tool_calls", "function_call"})
 CALLS_NONE = "the reply ended to call a tool, and calls none"
 
 INCOMPLETE = CUT | CALLS | {"content_filter", "refusal"}
-"""The finish reasons of replies that may be incomplete: `why_incomplete` tells."""
+"""The finish reasons of replies that may be incomplete; see `why_incomplete`."""
 
 
 @record(frozen=True, slots=True, repr=False)
 class Usage:
-    """The cost of some requests in tokens. Usages can be added with ``+``.
+    """The cost of requests, in tokens. Usages can be added with ``+``.
 
     Args:
         requests: requests sent.
         input_tokens: the known tokens of the prompts.
         output_tokens: the known tokens of the replies.
-        unknown: requests whose cost isn't known, because they were cancelled or broke, because the
-            server doesn't count, or because several draws share one. Their tokens are those that
-            had arrived or, within a `Budget`, those that it charged.
+        unknown: the number of requests whose cost isn't known, because they were cancelled or
+            broke, because the server doesn't count tokens, or because several draws share one.
+            They count with the tokens that had arrived or, within a `Budget`, with those that it
+            charged.
         cached_input_tokens: the input tokens that the server took from its prompt cache.
         reasoning_tokens: the output tokens that the model spent on reasoning.
         cache_hits: replies from a `CachedBackend`'s file. They aren't requests and cost nothing.
@@ -125,8 +126,8 @@ class TokenLogprob(NamedTuple):
     Attributes:
         text: the token's text.
         logprob: the natural logarithm of its probability, given the text before it.
-        alternatives: the likeliest tokens in its place with their log-probabilities, as many as the
-            request asked for; the token itself may be among them.
+        alternatives: the most likely tokens at this position with their log-probabilities, as many
+            as the request asked for. The token itself may be among them.
     """
 
     text: str
@@ -185,7 +186,7 @@ class Generation:
 
 
 def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
-    """Explain why a reply is not a whole answer, and what to do; for people and for the model."""
+    """Explain, for people and the model, why a reply isn't a complete answer; empty if it is."""
     ended = reply.finish_reason
     if ended in CUT:
         tokens = reply.usage.output_tokens
@@ -209,7 +210,7 @@ def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
 
 
 class _Known:
-    """The cost of requests that nobody counted one by one."""
+    """A cost that is already known as a whole, without a count for each request."""
 
     __slots__ = ("usage", "usage_by_model")
 
@@ -219,7 +220,7 @@ class _Known:
 
 
 class Cost(Protocol):
-    """Something whose cost may still change."""
+    """A cost that may still change."""
 
     @property
     def usage(self) -> Usage:
@@ -228,15 +229,15 @@ class Cost(Protocol):
 
 
 class Admission(Protocol):
-    """The limits that have admitted a request, for whoever sends it more than once."""
+    """The limits that admitted a request. They are asked again before a retry."""
 
     async def readmit(self, request: Request, error: Exception, backend: Backend | None) -> None:
-        """Settle the try that has failed, and wait until another one may be sent."""
+        """Settle the try that has failed, and wait until the next one may be sent."""
         ...
 
 
 class RequestMeter:
-    """The running count of one request; a backend updates it as it learns more."""
+    """The running count of one request, which a backend updates as it learns more."""
 
     __slots__ = (
         "cached_input_tokens",
@@ -278,7 +279,7 @@ class RequestMeter:
         Args:
             input_tokens: tokens of the prompt.
             output_tokens: tokens of the reply.
-            cached_input_tokens: tokens of the prompt that the server had in its cache.
+            cached_input_tokens: tokens of the prompt that came from the server's prompt cache.
             reasoning_tokens: tokens of the reply that the model spent on reasoning.
         """
         self.input_tokens = input_tokens
@@ -303,12 +304,11 @@ class RequestMeter:
 class Meter:
     """The cost so far of the requests that were sent for one `Request`.
 
-    A backend calls `start` for each request that it sends, and keeps the returned count up to date,
-    so that the known cost survives if the request breaks or is cancelled. A backend that waits
-    before it sends calls `sent_nothing` if it fails or is cancelled while waiting; otherwise a
-    request of unknown cost is counted. Code that retries a request calls `readmit` before each
-    retry, so that budgets can refuse it, and gives each try its own meter with `attempt` and
-    `finish`.
+    A backend calls `start` for each request that it sends, and keeps the returned count up to
+    date. So the known cost survives if the request breaks or is cancelled. A backend that fails or
+    is cancelled before it has sent anything calls `sent_nothing`; otherwise a request of unknown
+    cost is counted. Code that retries a request calls `readmit` before each retry, so that budgets
+    can refuse it, and gives each try its own meter with `attempt` and `finish`.
 
     Attributes:
         admission: the limits that admitted these requests; None without limits.
@@ -417,7 +417,7 @@ class Meter:
 
     @property
     def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
-        """The cost of each model; that of tries without a model is under None."""
+        """The cost of each model; None is the key for tries that named no model."""
         spent: dict[str | None, Usage] = {}
         for part in self._requests:
             shares = getattr(part, "usage_by_model", None) or ((None, part.usage),)
@@ -457,7 +457,7 @@ class _ModelMeter(Meter):
 
 
 def cost_of(meter: Meter, reply: Generation | None) -> Usage:
-    """Return what a request cost, of a backend that keeps the meter and of one that does not."""
+    """Return the cost of a request, from the meter or, if the backend didn't use it, the reply."""
     return meter.usage if meter.started else stated(reply)
 
 
@@ -465,7 +465,7 @@ _OF_UNKNOWN_COST = Usage(requests=1, unknown=1)
 
 
 def stated(reply: Generation | None) -> Usage:
-    """Return what a reply says that it cost: one request at least, or a hit of a cache."""
+    """Return the cost that a reply reports: at least one request, or one cache hit."""
     if reply is None or not (reply.usage.requests or reply.usage.cache_hits):
         return _OF_UNKNOWN_COST
     return reply.usage

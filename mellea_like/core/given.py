@@ -1,4 +1,4 @@
-"""A reply that exists already, as an action: a draw of it checks it, and asks no model."""
+"""A reply that already exists, as an action. Sampling it asks no model; the draw only checks it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ __all__ = ["GivenReply", "ReplyLike", "as_reply"]
 T = TypeVar("T")
 
 ReplyLike: TypeAlias = "str | Message | Generation | Mapping[str, Any]"
-"""A reply: its text, an assistant's message, or a chat completion or its message as a dictionary.
+"""A reply: its text, an assistant's message, or a chat completion (or its message) as a
+dictionary.
 
-An object that has ``model_dump()``, such as an SDK's completion, will do, too.
+An object with ``model_dump()``, such as an SDK's completion, is also accepted.
 """
 
 
@@ -64,17 +65,12 @@ class GivenReply(Generic[T]):
         return context.messages if self.action is None else self.action.render(context)
 
     def parse(self, text: str) -> T:
-        """Read the reply as the task does."""
+        """Parse the reply as the task does."""
         return cast("T", text) if self.action is None else self.action.parse(text)
 
 
 def as_reply(reply: object) -> Generation:
-    """Make a reply from an argument.
-
-    Raises:
-        TypeError: it isn't a reply.
-        ValueError: a dictionary is neither an assistant's message nor a completion.
-    """
+    """Make a reply from an argument."""
     if isinstance(reply, Generation):
         return reply
     if isinstance(reply, str):

@@ -26,33 +26,33 @@ class LedgerRow(NamedTuple):
 
     Attributes:
         iteration: its id.
-        subsample: the subsample of its turn.
-        depth: the depth of its turn.
+        subsample: its lane, 0-based.
+        depth: its place in that lane, 0-based.
         outcome: how it ended.
         requests: requests sent.
         input_tokens: tokens of prompts, as far as they are known.
         output_tokens: tokens of replies, as far as they are known.
-        wasted_tokens: both kinds together, unless the iteration won or had a say in who won; else
-            0. A draw that a selection gave a score or a vote, or had compared, was needed for its
-            decision; one that failed, came too late or was cancelled was not. ``Collect`` needs
-            those that it keeps. With ``"first"`` and ``"ordered"``, only the winner is not wasted.
+        wasted_tokens: all its tokens, unless it won or helped to decide who won; otherwise 0. A
+            draw helped to decide if a selection gave it a score or a vote, or compared it. One that
+            failed, came too late or was cancelled did not. ``Collect`` needs the draws that it
+            keeps. With ``"first"`` and ``"ordered"``, only the winner is not wasted.
         unknown: requests whose cost the server did not report.
         saved_tokens: for a reply that was rejected while it was still arriving, an estimate of the
-            tokens that therefore were not generated: the mean length of the call's complete
-            replies less the tokens that had arrived, and at least 0. None if no reply is complete,
-            and 0 if nothing was rejected early.
-        cost: the cost of the tokens in the currency of the prices; None if it is unknown.
-            With ``unpriced`` or ``unknown`` requests, it is a lower bound, printed with a ``≥``;
-            within a `Budget`, it includes the amount that the budget charged for unknown ones.
-        model: the model that generated, from its reply. Without a reply, it is the model that all
-            replies of the same stage name, or else the one that was asked. None if it is unknown.
+            tokens that were saved: the mean length of the call's complete replies, less the tokens
+            that had arrived, and at least 0. None if no reply is complete, and 0 if nothing was
+            rejected early.
+        cost: the cost of the tokens in the currency of the prices; None if it is unknown. With
+            ``unpriced`` or ``unknown`` requests, it is a lower bound, printed with a ``≥``; within
+            a `Budget`, it includes the amount that the budget charged for unknown ones.
+        model: the model that its reply names. Without a reply, it is the model that all replies of
+            the same stage name, or else the one that was asked. None if it is unknown.
         cached_input_tokens: the input tokens that came from the server's prompt cache.
         reasoning_tokens: the output tokens that the model spent on reasoning.
         cache_hits: replies that came from a `CachedBackend`'s file.
         stage: the stage of an escalation, 0-based; None with other strategies.
-        unpriced: requests of judges that have no price, and are not in ``cost``. In a record that
-            does not name the judge's model, ``cost`` includes them at the price of the model that
-            drew.
+        unpriced: requests of judges that have no price and are missing from ``cost``. If a record
+            does not name the judge's model, ``cost`` includes its requests at the price of the
+            model that drew.
     """
 
     iteration: int
@@ -109,14 +109,15 @@ class Ledger:
     """The cost of a call, row by row; ``print`` shows it as a table.
 
     Args:
-        rows: one for each draw, in the order of the slices.
-        winners: the places in ``rows`` of the winners, best first: k with ``Collect(k)``.
+        rows: one row for each draw, in the order in which they ended.
+        winners: the indices in ``rows`` of the winners, best first. There are k with
+            ``Collect(k)``.
         currency: the code of the currency of the costs.
-        comparisons: the cost of comparing candidates (a `Tournament`'s judge), which is in no row
-            and is not wasted. None if nothing was compared.
-        shares: the rows divided by stage and model, because a judge may be another model than the
-            one that drew. If it is empty, the rows count as they are.
-        compared_by: the model that compared.
+        comparisons: the cost of a `Tournament`'s comparisons, which isn't part of any row and is
+            not wasted. None if nothing was compared.
+        shares: the rows divided by stage and model, because the judge may be a different model
+            from the one that drew. If it is empty, each row counts as a whole.
+        compared_by: the model that made the comparisons.
     """
 
     rows: tuple[LedgerRow, ...]
@@ -128,7 +129,7 @@ class Ledger:
 
     @property
     def winner(self) -> int | None:
-        """The best winner's place in ``rows``; None if no draw won."""
+        """The index of the best winner in ``rows``; None if no draw won."""
         return self.winners[0] if self.winners else None
 
     @property
@@ -143,9 +144,9 @@ class Ledger:
 
     @property
     def by_model(self) -> dict[str | None, LedgerTotal]:
-        """The cost of each model for draws, judges and comparisons, in order of appearance.
+        """The cost of each model's draws, verdicts and comparisons, in order of appearance.
 
-        Their sum is ``total``.
+        The costs add up to ``total``.
         """
         found: dict[str | None, list[LedgerTotal]] = {}
         for _, model, part in self._shares:
@@ -160,7 +161,7 @@ class Ledger:
 
     @property
     def by_stage(self) -> dict[tuple[int | None, str | None], LedgerTotal]:
-        """The cost of each model for the draws and judges of each stage, by (stage, model).
+        """The cost of each model in each stage, by (stage, model).
 
         Stages of an escalation are 0-based; with other strategies, the stage is None.
         """
@@ -172,7 +173,7 @@ class Ledger:
 
     def __str__(self) -> str:
         total = self.total
-        # Columns that no row has are left out, such as prices and details that few servers tell.
+        # Empty columns are left out, such as prices, or details that few servers report.
         shown = [
             *LedgerTotal._fields[:6],
             *(name for name in USAGE_DETAILS if getattr(total, name)),
@@ -260,7 +261,7 @@ def ledger(
 
 
 def _share(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) -> LedgerTotal:
-    """Return the cost of one model, as if it was wasted."""
+    """Return the cost of one model's part of a draw, counted as wasted."""
     return LedgerTotal(
         usage.requests,
         usage.input_tokens,
@@ -274,7 +275,7 @@ def _share(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) 
 
 
 def _models(slices: Sequence[Slice]) -> dict[int | None, str]:
-    """Return the model of each stage whose replies name one and the same."""
+    """Return the model of each stage whose replies all name the same one."""
     named: dict[int | None, set[str | None]] = {}
     for slice_ in slices:
         if slice_.generation is not None:
@@ -301,7 +302,7 @@ def _usual_length(replies: Iterable[Generation]) -> float | None:
         reply.usage.output_tokens
         for reply in replies
         if reply.finish_reason != REJECTED
-        # A reply of no tokens may be empty, or not counted.
+        # A reply without tokens may be empty, or the server may not have counted them.
         and (reply.usage.output_tokens or reply.usage.requests > reply.usage.unknown)
     ]
     return sum(tokens) / len(tokens) if tokens else None

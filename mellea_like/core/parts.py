@@ -25,7 +25,7 @@ _IMAGES = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
 )
-"""The first bytes of each kind of image; in a WebP, the kind follows its length."""
+"""The first bytes of each kind of image. In a WebP file, the kind comes after its length."""
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _FILES = {
@@ -40,11 +40,10 @@ _FILES = {
     "xlsx": f"{_OFFICE}.spreadsheetml.sheet",
     "xml": "text/xml",
 }
-"""The types of files by the ends of their names. (Python's ``mimetypes`` reads the system's files,
-which takes time and differs from one system to the next.)"""
+"""Types of files by ending; ``mimetypes`` would read the system's files, which differ."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z\d+.-]+:")
-"""The beginning of an address. A single letter would be a Windows drive."""
+"""The beginning of a URL. A single letter before the colon is a Windows drive instead."""
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _DATA_URL_HEAD = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*)*;base64")
 
@@ -85,7 +84,7 @@ class Image:
         url: its address, which the server fetches. A ``data:`` URL becomes ``data`` with its type.
         data: the bytes of its file.
         media_type: the type of the data, such as ``"image/png"``. PNG, JPEG, GIF and WebP are
-            recognized by their first bytes. An image with a ``url`` has none.
+            recognized by their first bytes. It can't be given with a ``url``.
         detail: how closely the model should look, if the server has such an option: ``"low"``,
             ``"high"`` or ``"auto"`` in OpenAI's protocol.
         extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
@@ -190,7 +189,7 @@ class File:
         filename: the file's name.
         media_type: the type of the data, such as ``"application/pdf"``. By default, it follows
             from the ending of the file's name (for texts, PDF and Office files) or from the first
-            bytes of a PDF. A file with a ``file_id`` has none.
+            bytes of a PDF. It can't be given with a ``file_id``.
         extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
     Raises:
@@ -364,7 +363,7 @@ def _from_base64(written: str) -> bytes:
 
 
 def _from_data_url(url: str) -> tuple[bytes, str | None]:
-    # The pattern sees only the head, because a URL may have megabytes.
+    # The pattern is applied only to the head, because a URL may have megabytes.
     head, comma, data = url[:LONGEST_HEAD].partition(",")
     found = _DATA_URL_HEAD.fullmatch(head.lower())
     if not comma or found is None:

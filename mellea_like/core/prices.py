@@ -27,10 +27,10 @@ __all__ = [
 ]
 
 PER = 1_000_000
-"""Prices are for so many tokens."""
+"""The number of tokens that a price is for."""
 
 SNAPSHOT = re.compile(r"(?P<model>.+)[-@](?:\d{4}-\d{2}-\d{2}|\d{8})")
-"""A model's name with the date of one of its versions."""
+"""Matches a model's name that ends in the date of a version."""
 
 
 IN_A_JOB = ":batch"
@@ -45,7 +45,7 @@ class Price:
         input: the price of a million tokens of prompts.
         output: the price of a million tokens of replies.
         currency: the code of the currency (ISO 4217), three capitals. Nothing is converted, so all
-            prices of a table are in the same one.
+            prices of a table must be in the same currency.
         cached_input: the price of a million tokens of prompts that the server took from its prompt
             cache; None if they cost as much as others.
 
@@ -128,7 +128,7 @@ def with_currency(amount: str, currency: str) -> str:
 
 
 def is_version(model: str, of: str) -> bool:
-    """Tell whether a name is that of a model or of one of its versions."""
+    """Tell whether a name is that of a model, or of a version of it."""
     snapshot = SNAPSHOT.fullmatch(model)
     return model == of or (snapshot is not None and snapshot["model"] == of)
 

@@ -1,8 +1,8 @@
 """The conversations of a record, each written as the continuation of an earlier one.
 
-In a record's ``prompts``, a list has all messages of a conversation, and
-``{"after": 3, "then": [...]}`` has those that follow the conversation at place 3. So each message
-of a long conversation is written only once.
+An item of a record's ``prompts`` is a list with all messages of a conversation, or ``{"after": 3,
+"then": [...]}`` with the messages that follow the conversation at index 3. So each message of a
+long conversation is written only once.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Written: TypeAlias = "list[dict[str, Any]] | dict[str, Any]"
 
 
 class Prompts:
-    """Gives each conversation its place, and finds the longest earlier one that it continues.
+    """Numbers conversations, and finds the longest earlier one that each of them continues.
 
-    The conversations form a tree, in which each step is a message. The messages must outlive it,
-    because known messages are recognized by identity, and conversations by their last message.
+    The conversations form a tree with a message at each edge. Messages must stay alive as long as
+    this object, because it recognizes them, and conversations by their last message, by identity.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Prompts:
         self._entries: list[tuple[int | None, tuple[Message, ...]]] = []
 
     def place(self, messages: tuple[Message, ...]) -> int:
-        """Return the place of a conversation; equal ones share it."""
+        """Return the index of a conversation. Equal conversations share one."""
         steps, met, places = self._steps, self._met, self._places
         node, after, known = 0, None, 0
         for at in range(len(messages), 0, -1):
@@ -58,7 +58,7 @@ class Prompts:
         return places[node]
 
     def written(self, write: Callable[[Message], dict[str, Any]]) -> list[Written]:
-        """Return the conversations as plain data, by their places."""
+        """Return the conversations as plain data, in the order of their indices."""
         written: list[Written] = []
         for after, messages in self._entries:
             then = [write(message) for message in messages]
@@ -67,30 +67,20 @@ class Prompts:
 
 
 def messages_in(entry: Any) -> list[dict[str, Any]]:
-    """Return the messages that are written in a conversation itself."""
+    """Return the messages that a conversation's item itself contains."""
     written = cast("dict[str, Any]", entry)["then"] if isinstance(entry, dict) else entry
     return cast("list[dict[str, Any]]", written)
 
 
 def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
-    """Return all messages of the conversation at a place among a record's ``prompts``.
-
-    Raises:
-        ValueError: a conversation follows itself, or one after it.
-    """
+    """Return all messages of the conversation at an index of a record's ``prompts``."""
     return prompt_since(prompts, place, ())[1]
 
 
 def prompt_since(
     prompts: Sequence[Any], place: int, known: Container[int]
 ) -> tuple[int | None, list[Mapping[str, Any]]]:
-    """Find the nearest known conversation that one follows, and the messages since then.
-
-    If it follows none, return None and all its messages.
-
-    Raises:
-        ValueError: a conversation follows itself, or one after it.
-    """
+    """Return the nearest known conversation before this one, and the messages since then."""
     parts: list[list[dict[str, Any]]] = []
     before: int | None = place
     while before is not None and (not parts or before not in known):
@@ -101,11 +91,7 @@ def prompt_since(
 
 
 def read_prompts(prompts: Sequence[Any]) -> list[tuple[Message, ...]]:
-    """Read the conversations of a record, by their places.
-
-    Raises:
-        ValueError: a conversation follows itself, or one after it; or a message isn't one.
-    """
+    """Read the conversations of a record, in order."""
     read: list[tuple[Message, ...]] = []
     for place, entry in enumerate(prompts):
         earlier = read[_before(entry, place)] if isinstance(entry, dict) else ()
@@ -126,7 +112,7 @@ def _before(entry: Any, place: int) -> int:
 
 
 def with_earlier(prompts: Sequence[Any], places: Iterable[int]) -> set[int]:
-    """Return some places, and those of the conversations that these follow."""
+    """Return indices of conversations, and those of all conversations that they continue."""
     found = set[int]()
     for place in places:
         at: int | None = place
@@ -141,7 +127,7 @@ def rewritten(
     write: Callable[[dict[str, Any]], dict[str, Any]] = lambda message: message,
     further: int = 0,
 ) -> list[Written]:
-    """Write conversations again, with other messages or with places shifted by ``further``."""
+    """Write conversations again, with other messages, or with indices shifted by ``further``."""
     again: list[Written] = []
     for entry in prompts:
         then = [write(message) for message in messages_in(entry)]

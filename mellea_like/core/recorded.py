@@ -1,4 +1,4 @@
-"""Replacements for a call's actions, requirements and errors, which a record only describes."""
+"""Stand-ins for a call's actions, requirements and errors, which a record can only describe."""
 
 from __future__ import annotations
 
@@ -21,19 +21,14 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, ValidatorAnswer
 
 MOST_CAUSES = 5
-"""How many causes of an error are written down."""
+"""The most causes of an error that are recorded."""
 
 _OF_BACKENDS = ("status", "retryable", "retry_after")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedAction:
-    """The description of an action in a record.
-
-    Args:
-        type: the action's class.
-        text: its text.
-    """
+    """The description of an action in a record: its class and its text."""
 
     type: str
     text: str
@@ -60,12 +55,7 @@ class RecordedAction:
 
 
 class RecordedError(MelleaError):
-    """An error of a type that a record can only name.
-
-    Args:
-        message: the error's message.
-        type: the error's type: its name, with its module unless it is Python's own.
-    """
+    """An error of a type that a record can only name."""
 
     def __init__(self, message: str = "", *, type: str = "RecordedError") -> None:  # noqa: A002 (the record's word)
         super().__init__(message)
@@ -73,13 +63,13 @@ class RecordedError(MelleaError):
 
 
 def recorded_requirement(name: str, description: str, weight: float) -> Requirement:
-    """Return a requirement in place of one in a record."""
+    """Return a stand-in for a requirement of a record."""
     return Requirement(description, _Unknown(name), name=name, weight=weight, inline=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Unknown:
-    """The validator of a recorded requirement, which can't be called."""
+    """The validator of a recorded requirement. It can't be called."""
 
     name: str
 
@@ -92,10 +82,7 @@ class _Unknown:
 def picklable(
     slices: Sequence[Slice],
 ) -> tuple[tuple[Slice, ...], list[tuple[BaseException, BaseException]]]:
-    """Return slices whose actions, requirements and errors pickle; then errors with their causes.
-
-    Pickle leaves an exception's cause out.
-    """
+    """Return slices that can be pickled, and each error with its cause, which pickle would lose."""
     known: dict[int, Any] = {}
     causes: list[tuple[BaseException, BaseException]] = []
 
@@ -135,7 +122,7 @@ def _pickles(thing: object) -> bool:
         again = pickle.loads(pickle.dumps(thing))  # noqa: S301 (just written)
     except Exception:  # noqa: BLE001 (a user's class may raise anything)
         return False
-    # An exception may come back with another message, because its class gets its message again.
+    # Unpickling may change an exception's message, because its class is called with it again.
     return not isinstance(thing, BaseException) or error_text(again) == error_text(thing)
 
 
@@ -185,6 +172,6 @@ def _made(name: str, message: str, written: Mapping[str, Any]) -> Exception | No
             said = {field: written[field] for field in _OF_BACKENDS if field in written}
             return found(message, **said)
         error = found(message)
-    except TypeError:  # It takes more than a message.
+    except TypeError:  # The class takes more than a message.
         return None
     return error if str(error) == message else None

@@ -1,4 +1,4 @@
-"""Cheap records: dataclasses that only type checkers treat as frozen."""
+"""Cheap records: dataclasses that are frozen only for type checkers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ else:
     from dataclasses import dataclass
 
     def record(*, frozen: bool, **settings: Any) -> Any:  # noqa: ARG001 (for type checkers)
-        """Make a dataclass; a really frozen one takes four times as long to construct."""
+        """Make a dataclass. A really frozen one takes four times as long to construct."""
         return dataclass(unsafe_hash=True, **settings)
 
 

@@ -73,13 +73,13 @@ class Requirement:
         description: the condition, in words that a model understands.
         validator: takes one `Candidate` and returns a bool, ``(bool, reason)`` or a
             `ValidationResult`, or an awaitable of one. None leaves the decision to a judge.
-        name: a short name for records and metrics; by default the validator's name or the
+        name: a short name for records and metrics. The default is the validator's name or the
             description.
         inline: run a plain function on the event loop itself. Use it for checks that take under 1
             ms.
-        timeout: the most seconds the validator or judge may take; after that, the requirement
-            counts as errored. Threads can't be stopped, so theirs is abandoned and counted. An
-            inline validator can't be stopped either; its late verdict is ignored.
+        timeout: the most seconds that the validator or judge may take; after that, the requirement
+            counts as errored. A thread can't be stopped, so it is abandoned and counted. An inline
+            validator can't be stopped either; its late verdict is ignored.
         weight: how much the requirement counts when the best failure is chosen; over 0.
         check_only: check it, but leave it out of the prompt.
         on_error: the effect of an exception in the validator. With ``"error"``, the draw counts as
@@ -90,12 +90,12 @@ class Requirement:
             judge still decides every complete reply. It is a plain function of the text so far
             (newest piece included) and the newest piece, and returns a `Verdict` or ``(Verdict,
             reason)``. At the first ``FAIL``, the request is closed and the requirement has failed.
-            It may also be an object with ``__call__`` that keeps state: each draw uses a deep copy.
-            ``on_error`` applies to its exceptions, too. In combinations, ``a & b`` fails early
-            when a part does, ``a | b`` when all parts do, and ``~a`` when its part returns
-            ``PASS``.
-        version: identifies the validator when a run is resumed, in place of its source code. Change
-            it if the requirement decides differently than before.
+            It may also be an object with ``__call__`` that keeps state: each draw uses a deep
+            copy. ``on_error`` also applies to its exceptions. In combinations, ``a & b`` fails
+            early when either part does, ``a | b`` when both parts do, and ``~a`` when ``a``
+            returns ``PASS``.
+        version: identifies the validator when a run is resumed, in place of its source code.
+            Change it if the requirement decides differently than before.
 
     Raises:
         TypeError: the description isn't a str, the timeout isn't a number, the validator can't be
@@ -254,7 +254,7 @@ def _combined(operator: Operator, parts: tuple[Requirement, ...], number: int = 
 
 
 def or_else(first: Requirement, other: Requirement) -> Requirement:
-    """Require the other one if the first isn't met. Only the other one is put into prompts."""
+    """Require the second requirement if the first isn't met. Prompts contain only the second."""
     whole = _combined("or else", (first, other))
     vars(whole).update({name: getattr(other, name) for name in _SAME_AS_THE_OTHER})
     return whole
@@ -264,7 +264,7 @@ _SAME_AS_THE_OTHER = ("description", "name", "weight", "check_only")
 
 
 class _Undecided(Requirement):
-    """A judged requirement that becomes a checked one when it is given a validator."""
+    """A requirement for a judge, which becomes a checked one when called with a validator."""
 
     def __call__(self, validator: Validator) -> Requirement:
         settings: Any = {name: getattr(self, name) for name in RequirementSettings.__annotations__}
@@ -286,8 +286,8 @@ def requirement(
 ) -> Requirement:
     """Make a requirement, by decorating its validator or by a plain call.
 
-    ``@requirement("exactly three lines")`` above a function makes the function the validator;
-    ``requirement("mentions a colour")`` alone is decided by a judge.
+    ``@requirement("exactly three lines")`` above a function makes that function the validator. A
+    judge decides ``requirement("mentions a colour")``, which has none.
 
     Args:
         description: the condition, in words that a model understands.
@@ -311,8 +311,9 @@ def requirement(
 def at_least(number: int, *parts: Requirement | str) -> Requirement:
     """Require that a number of several requirements are met, such as two of three judges.
 
-    Requirements that cost the same are checked in parallel, and more expensive ones only while they
-    can still change the verdict. As with ``&`` and ``|``, an error in one makes the whole err.
+    Requirements that cost the same are checked in parallel. More expensive ones are checked only
+    if they can still change the verdict. As with ``&`` and ``|``, an error in one part is an error
+    of the whole.
 
     Args:
         number: how many must be met, from 1 to the number of parts.
@@ -341,7 +342,7 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
 
 
 def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
-    """Have a requirement pickle as the call that makes it, because its validator is a closure."""
+    """Make a requirement pickle as a call of its factory, because its validator is a closure."""
 
     @wraps(make)
     def made(*args: P.args, **settings: P.kwargs) -> Requirement:
@@ -353,13 +354,13 @@ def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
 
 
 def _place_of(requirement: Requirement) -> tuple[str, str] | None:
-    """Return the module and the name of a requirement that a decorator made of a function there."""
-    # Such a validator doesn't pickle as functions do: the function's name is the requirement's.
+    """Return the module and name of a requirement that a decorator made there; None for others."""
+    # Such a validator can't be pickled by name, because its name now means the requirement.
     module = getattr(requirement.validator, "__module__", None)
     name = getattr(requirement.validator, "__qualname__", "<locals>")
     carried = any(carrier in sys.modules for carrier in ("cloudpickle", "ray.cloudpickle"))
     if not isinstance(module, str) or "<" in name or (module == "__main__" and carried):
-        return None  # cloudpickle takes functions of the main program along.
+        return None  # cloudpickle pickles functions of the main program by value.
     try:
         return (module, name) if _found(module, name) is requirement else None
     except (AttributeError, ImportError):

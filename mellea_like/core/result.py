@@ -48,8 +48,11 @@ class StopReason(StrEnum):
     BUDGET = "budget"
     """A budget of requests, tokens, cost or time is spent."""
     HOPELESS = "hopeless"
-    """Further draws would not help: a requirement fails too often (``give_up=``), its validator
-    raises the same error with every reply, or no answer can reach a vote's ``at_least`` now."""
+    """Further draws would not help.
+
+    A requirement fails too often (``give_up=``), its validator raises the same error for every
+    reply, or no answer can reach a vote's ``at_least`` any more.
+    """
     ERROR = "error"
     """An error ended the call, or one of its lanes, or the comparisons of a `Tournament`."""
     HOOK = "hook"
@@ -62,9 +65,9 @@ class StopReason(StrEnum):
 class SamplingResult(Generic[T]):
     """The record of one call with its best draw. Generic in the type of the parsed value.
 
-    It is true if it is a `success`. It can be pickled if its parsed values can; actions,
-    requirements and errors that can't be pickled are only described in the copy, as in one that
-    `from_dict` reads.
+    It is true if it is a `success`. It can be pickled if its parsed values can. Actions,
+    requirements and errors that can't be pickled are only described in the copy, as after
+    `from_dict`.
 
     Args:
         slices: the record of each draw that started, in the order they ended.
@@ -74,12 +77,12 @@ class SamplingResult(Generic[T]):
         sampling_id: the call's id in logs, spans and hook payloads.
         started: when the call began (UTC).
         elapsed: how long it took, in seconds on the event loop's clock.
-        undelivered: how many draws could not be handed to hooks and ``on_slice`` in time.
-        stop_detail: details of the stop reason, such as the budget that is spent or the requirement
-            that is hopeless.
+        undelivered: the number of draws that hooks and ``on_slice`` did not get in time.
+        stop_detail: details of the stop reason, such as the budget that is spent or the
+            requirement that is hopeless.
         decision: the decision of the selection; None with ``"first"`` and ``"ordered"``.
-        toolbox: the call's tools, for `run_tools`. None if it had none, and in pickled or read
-            copies.
+        toolbox: the call's tools, for `run_tools`. None if it had none, or if the result was
+            unpickled or read.
     """
 
     slices: tuple[Slice, ...]
@@ -97,9 +100,9 @@ class SamplingResult(Generic[T]):
     def success(self) -> bool:
         """Whether a draw passed and the decision of the selection, if any, is complete.
 
-        This is independent of ``stop_reason``; for example, a `BestOf` that a budget cut short is a
-        success. In a call with ``tools``, the winner may be a reply that calls tools instead of an
-        answer; they are in `tool_calls`.
+        This is independent of ``stop_reason``; for example, a `BestOf` that a budget cut short is
+        a success. In a call with ``tools``, the winner may call tools instead of answering; see
+        `tool_calls`.
         """
         passed = self.best_index is not None and self.slices[self.best_index].passed
         return passed and (self.decision is None or self.decision.complete)
@@ -132,7 +135,7 @@ class SamplingResult(Generic[T]):
     def text(self) -> str | None:
         """The winner's text, or None if no draw passed.
 
-        ``best.text`` also has the text of the best failure.
+        After a failure, ``best.text`` has the text of the best failed draw.
         """
         return self.best.text if self.success else None
 
@@ -156,7 +159,7 @@ class SamplingResult(Generic[T]):
         rounds = [
             message
             for s in takewhile(lambda s: s is not won, lane)
-            if before[: len(s.messages)] == s.messages  # The winner continued its conversation.
+            if before[: len(s.messages)] == s.messages  # The winner continued this conversation.
             for message in s.rounds
         ]
         return Context((*asked, *rounds, *won.rounds, reply_message(won.generation)))
@@ -205,14 +208,14 @@ class SamplingResult(Generic[T]):
 
         `mellea_like.agent.run_agent` does both until there is an answer.
 
-        Plain functions run in a thread. If the caller is cancelled, an async function is cancelled,
-        a plain one is left to finish in its thread, and no more tools start. Each call of this
-        method runs the tools again, with copies of the arguments.
+        Plain functions run in a thread. If the caller is cancelled, no more tools start; an async
+        function is cancelled, and a plain one may finish in its thread. Each call of this method
+        runs the tools again, with copies of the arguments.
 
         Args:
             tools: the tools by which to look up names; by default those of the call.
-            on_error: the effect of an exception in a tool. With ``"tell"``, it is logged, the model
-                gets a message that begins with ``error:``, and the other tools run. With
+            on_error: the effect of an exception in a tool. With ``"tell"``, it is logged, the
+                model gets a message that begins with ``error:``, and the other tools run. With
                 ``"raise"``, no more tools run, and a `ToolError` is raised whose ``answers`` are
                 the messages so far.
 
@@ -223,8 +226,8 @@ class SamplingResult(Generic[T]):
         Raises:
             SamplingFailed: no draw passed.
             ToolError: a tool raised, and ``on_error`` is ``"raise"``.
-            ValueError: a tool has no function, or this result is a copy without its tools and
-                ``tools`` lacks some. No tool has run then.
+            ValueError: a tool has no function, or is in neither this result nor ``tools``. In that
+                case, no tool has run.
         """
         # The module that runs functions is above the core, so it is looked up by its name.
         running = import_module("mellea_like.sampling.tools")
@@ -281,7 +284,7 @@ class SamplingResult(Generic[T]):
         return sum(s.outcome is outcome for s in self.slices)
 
     def ledger(self, prices: Mapping[str, Price] | None = None) -> Ledger:
-        """Return the cost of each draw and of comparisons, and how much was wasted.
+        """Return the cost of each draw and of comparisons, and how much of it was wasted.
 
         The total is `usage`.
 
@@ -340,7 +343,7 @@ class SamplingResult(Generic[T]):
     def __reduce__(self) -> tuple[Any, ...]:
         from mellea_like.core.recorded import picklable  # noqa: PLC0415 (few programs need it)
 
-        left = {"slices", "toolbox"}  # Tools may be functions of a function, which don't pickle.
+        left = {"slices", "toolbox"}  # Tools may be nested functions, which can't be pickled.
         given = (getattr(self, f.name) for f in fields(self) if f.name not in left)
         slices, causes = picklable(self.slices)
         return _unpickled, (causes, slices, *given)
@@ -349,7 +352,7 @@ class SamplingResult(Generic[T]):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SamplingResult[T]:
-        for s in self.slices:  # An exception's class need not know how to make a second one.
+        for s in self.slices:  # Not every exception can be pickled and made again.
             memo.update((id(e), e) for e in (s.error, *(v.error for v in s.verdicts)))
         memo[id(self.toolbox)] = self.toolbox
         return SamplingResult(*(deepcopy(getattr(self, f.name), memo) for f in fields(self)))
@@ -375,8 +378,8 @@ class SamplingResult(Generic[T]):
         return f"{tried}; {len(errors)} ended in an error, the first: {first}"
 
     def _repr_html_(self) -> str:
-        """Show a notebook the waterfall of the call."""
-        # Notebooks ask the object itself. The module is above the core, so it is looked up by name.
+        """Return the waterfall of the call, for notebooks."""
+        # Notebooks call this method. The module is above the core, so it is looked up by name.
         return str(import_module("mellea_like.report.call").cell(self.to_dict()))
 
     def __repr__(self) -> str:
@@ -390,7 +393,7 @@ class SamplingResult(Generic[T]):
 def _unpickled(
     causes: Sequence[tuple[BaseException, BaseException]], *given: Any
 ) -> SamplingResult[Any]:
-    """Make a result whose errors have their causes again."""
+    """Make a result, and give its errors their causes again."""
     for error, cause in causes:
         error.__cause__ = cause
     return SamplingResult(*given)

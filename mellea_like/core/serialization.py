@@ -1,9 +1,9 @@
-"""Writes a call's record as plain data, for files, databases and pictures, and reads it.
+"""Write a call's record as plain data, for files, databases and pictures, and read it.
 
-Conversations are in ``prompts`` (``mellea_like.core.prompts``); a slice has the places of the
-messages that were sent for it (``prompt``) and of the conversation before (``context``). Actions,
-requirements and errors are only described, by the name of their type and their text. A parsed value
-that JSON can't express is written as a text.
+The conversations are in ``prompts`` (see ``mellea_like.core.prompts``). Each slice refers to two
+of them by index: the messages that were sent for it (``prompt``) and the conversation before
+(``context``). Actions, requirements and errors are described only by the name of their type and
+their text. A parsed value that JSON can't express is written as a text.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ FORMAT = "mellea_like.trace"
 """The ``format`` of a record."""
 
 VERSION = 2
-"""The version of that format. In version 1, each conversation was written whole."""
+"""The version of that format. Version 1 wrote each conversation in full."""
 
 READ_VERSIONS = (1, VERSION)
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | bool | None"
-"""Values that JSON has."""
+"""Any value that JSON can express."""
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ _AS_WRITTEN = ("stop_reason", "sampling_id", "elapsed", "undelivered", "stop_det
 _WHERE_KNOWN = ("stage", "asked")
 
 _SAID_BESIDES = ("refusal", "reasoning")
-"""Fields of a reply in addition to its text. Its tool calls are written in another way."""
+"""Fields of a reply other than its text. Its tool calls are written separately."""
 
 
 def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
@@ -96,8 +96,9 @@ def outline(
 ) -> tuple[dict[str, Any], list[list[int]]]:
     """Write a call's record without its slices and their cost.
 
-    The second part of the result has, for each slice, its iteration and the places of its context
-    and its prompt in ``prompts``. ``write`` may write messages differently than a record does.
+    The second part of the result has, for each slice, its iteration and the indices of its context
+    and its prompt in ``prompts``. ``write`` writes a message, perhaps differently than a record
+    does.
     """
     prompts = Prompts()
     place = prompts.place
@@ -120,7 +121,7 @@ def outline(
 
 
 def from_dict(data: Mapping[str, Any], format: Any, make: Callable[..., T]) -> T:
-    """Read a call's record from plain data; ``make`` takes a `SamplingResult`'s fields by name."""
+    """Read a call's record from plain data; ``make`` is called with a `SamplingResult`'s fields."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         msg = f"this isn't a trace of a call: its format is not {FORMAT!r}"
         raise ValueError(msg)
@@ -173,7 +174,7 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
 
 
 def check_readable(reply: Generation, format: Any) -> None:
-    """Make sure that a parsed value can be read again from what is written of it."""
+    """Make sure that a parsed value can be read back from the data that is written."""
     if not reply.has_value:
         return
     written = _plain(reply.value)
@@ -188,10 +189,7 @@ def check_readable(reply: Generation, format: Any) -> None:
 
 
 def decision_to_dict(decision: Decision, *, words: bool = True) -> dict[str, Any]:
-    """Write the decision of a selection as plain data, or without the words of answers that lost.
-
-    An answer that got votes is ``{"label", "votes", "draws"}``, as in `Decision`.
-    """
+    """Write a selection's decision as plain data, with or without the losing answers' words."""
     return {
         "kind": decision.kind,
         "winners": list(decision.winners),
@@ -238,7 +236,7 @@ def decision_from_dict(plain: Mapping[str, Any] | None) -> Decision | None:
 
 
 def _answers(plain: Mapping[str, Any]) -> tuple[Answer, ...]:
-    """Read the answers of a vote; earlier versions knew them by their labels."""
+    """Read the answers of a vote. Earlier versions identified them by their labels."""
     if "answers" in plain:
         return tuple(Answer(a["label"], a["votes"], tuple(a["draws"])) for a in plain["answers"])
     draws: dict[str, list[int]] = {label: [] for label, _ in plain["votes"]}
@@ -252,8 +250,8 @@ def _answers(plain: Mapping[str, Any]) -> tuple[Answer, ...]:
 
 
 def usage_to_dict(usage: Usage) -> dict[str, int]:
-    """Write a usage as plain data, with its details if they aren't 0."""
-    written = {name: int(getattr(usage, name)) for name in USAGE}  # A backend's may be numpy's.
+    """Write a usage as plain data; details that are 0 are left out."""
+    written = {name: int(getattr(usage, name)) for name in USAGE}  # numpy's ints occur.
     for name in USAGE_DETAILS:
         if n := int(getattr(usage, name)):
             written[name] = n
@@ -290,12 +288,12 @@ def _plain(value: object) -> Json:
 
     try:
         return _in_json(to_jsonable_python(value, fallback=safe_repr))
-    except ValueError:  # It contains itself, or bytes that aren't text.
+    except ValueError:  # The value contains itself, or bytes that aren't text.
         return safe_repr(value)
 
 
 def _value(format: Any, text: str, written: Json) -> Any:
-    """Read a value from a reply's text or from its JSON, whichever gives the same JSON again."""
+    """Read a value from a reply's text or its JSON, whichever gives the same JSON again."""
     read: list[Any] = []
     problem = None
     for source in (text, json.dumps(written)):
@@ -313,7 +311,7 @@ def _value(format: Any, text: str, written: Json) -> Any:
 
 
 def _in_json(plain: Json) -> Json:
-    """Return plain data with words for the numbers that JSON lacks, which pydantic reads."""
+    """Replace the numbers that JSON lacks by words that pydantic reads."""
     if isinstance(plain, dict):
         return {key: _in_json(part) for key, part in plain.items()}
     if isinstance(plain, list):
@@ -385,7 +383,7 @@ def slice_from_dict(
 
 
 def check_usage_of(s: Mapping[str, Any]) -> tuple[tuple[str | None, Usage], ...] | None:
-    """Read the usage of each model for an iteration's checks; None in records without it."""
+    """Read the usage of an iteration's checks by model; None in records without it."""
     written: Sequence[Sequence[Any]] | None = s.get("check_usage")
     if written is not None:
         return tuple((model, usage_from_dict(spent)) for model, spent in written)

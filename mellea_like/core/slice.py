@@ -49,27 +49,30 @@ class Slice:
         subsample: its lane, 0-based; ``lane`` counts from 1.
         depth: its place in that lane, 0-based; ``attempt`` counts from 1.
         chain: the sequence of repairs that it belongs to, 0-based. It equals ``subsample``, unless
-            a schedule or a selection pools the attempts of all lanes and this one was borrowed.
+            the schedule or the selection lets lanes use each other's attempts, and this one was
+            borrowed.
         action: the task, with its repairs.
         context: the conversation that it was generated in.
         messages: the messages that were sent, empty if none were. They are the context and the
             prompt, followed by calls of ``read_only`` tools and their answers, round by round.
         generation: the output, or None if the backend gave none.
-        requirements: the requirements it was checked against, in order; empty if it wasn't checked.
+        requirements: the requirements it was checked against, in order; empty if it wasn't
+            checked.
         verdicts: the verdict on each requirement, in the same order.
         outcome: how it ended.
         error: the exception behind an errored outcome, or what failed while a cancelled draw
             cleaned up; else None.
-        reason: why there was no reply to check. It was cut off, refused or empty, it did not parse
-            or broke a rule of its format, or a budget stopped the request. Empty otherwise.
+        reason: why there was no reply to check: it was cut off, refused or empty, it did not parse
+            or broke a rule of its format, or a budget stopped the request. Otherwise empty.
         started_at: when it started, in seconds since the call began.
         ended_at: when it ended, in seconds since the call began.
         usage: its cost, including its judge calls.
         stage: the stage of an `Escalate` that made it, 0-based; None with other strategies.
         asked: the model that was asked, if the options or the backend name it.
         check_usage: the part of the usage that was not spent on the reply, as pairs of a model and
-            its share. It has the judges, the scorers, the calls that validators and tools made, and
-            the models that a `FallbackBackend` tried in vain. None in a record without it.
+            its share. It includes judges, scorers, calls made by validators and tools, and the
+            models that failed before a `FallbackBackend` got a reply. None in a record that lacks
+            it.
     """
 
     iteration: int
@@ -100,12 +103,12 @@ class Slice:
 
     @property
     def attempt(self) -> int:
-        """Which of its lane's ``loop_budget`` attempts it is, 1-based."""
+        """Its number among the ``loop_budget`` attempts of its lane, 1-based."""
         return self.depth + 1
 
     @property
     def lane(self) -> int:
-        """Which of the ``concurrency_budget`` lanes it belongs to, 1-based."""
+        """The number of its lane, 1-based."""
         return self.subsample + 1
 
     @property
@@ -122,8 +125,8 @@ class Slice:
     def merit(self) -> tuple[float, float]:
         """How near it came to passing; more is better.
 
-        It is the weight of the requirements that it met, then the mean of the verdicts' scores, or
-        0 if none has one.
+        It is a pair: the total weight of the requirements that were met, and the mean of the
+        verdicts' scores (0 if there are none).
         """
         met = total = 0.0
         scored = 0
@@ -137,12 +140,12 @@ class Slice:
 
     @property
     def may_continue(self) -> bool:
-        """Whether its lane may draw again: it has no error that would come again.
+        """Whether its lane may draw again, because it has no permanent error.
 
-        An error is permanent if it is a backend's that is not retryable, or an exception of no
-        backend, connection, requirement or tool. What a verdict says went wrong is a requirement's,
-        except for a permanent error of its judge. An answer that is missing in a joint reply costs
-        its attempt only.
+        Permanent errors are a backend's that isn't retryable, and any exception that comes from no
+        backend, connection, requirement or tool. The error of a verdict is the requirement's, and
+        so not permanent, unless it is a permanent error of its judge. An answer that is missing
+        from a joint reply costs only this attempt.
         """
         error = self.error
         if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):
@@ -162,7 +165,7 @@ class Slice:
             begin = end
             while begin > asked and sent[begin - 1].role == "tool":
                 begin -= 1
-            begin -= 1  # The message with the calls, which can't be the first one of the prompt.
+            begin -= 1  # The message with the calls.
             if begin <= asked or begin == end - 1 or not sent[begin].tool_calls:
                 return sent[end:]
             end = begin
@@ -171,8 +174,8 @@ class Slice:
     def context_after(self) -> Context:
         """The conversation with the prompt and the output added, exactly as it was drawn.
 
-        After a repair, it contains the words of the repair and, with some strategies, rejected
-        replies; ``result.context`` has neither. Without an output, it is the context.
+        After a repair, it contains the repair's text and, with some strategies, rejected replies;
+        ``result.context`` has neither. Without an output, it equals the context.
         """
         if self.generation is None:
             return self.context
@@ -185,7 +188,7 @@ class Slice:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Its order in ``selection="ordered"``, which ignores timing, as (depth, subsample)."""
+        """Its position in ``selection="ordered"``, which ignores timing: (depth, subsample)."""
         return self.depth, self.subsample
 
     @property
@@ -196,7 +199,7 @@ class Slice:
 
     @property
     def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
-        """The usage by model, first that of the reply and then those of the checks."""
+        """The usage by model: first for the reply, then for the checks."""
         checks = self.check_usage or ()
         own = self.usage - sum((spent for _, spent in checks), Usage())
         return ((self.model, own), *checks)
@@ -215,7 +218,7 @@ class Slice:
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tools that the output calls. None has run, unless the draw ended meanwhile."""
+        """The tools that the output calls. None of them has run in a draw that ended normally."""
         return () if self.generation is None else self.generation.tool_calls
 
     @property
@@ -231,9 +234,9 @@ class Slice:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The reasons of its failure, one a line.
+        """The reasons for its failure, one for each problem.
 
-        They are shortened for prompts and messages; ``verdicts`` has all of them in full.
+        They are shortened for prompts and messages; ``verdicts`` has them in full.
         """
         if self.reason:
             return first_few((self.reason,))

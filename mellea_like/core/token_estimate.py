@@ -12,46 +12,50 @@ if TYPE_CHECKING:
     from mellea_like.core.parts import Part
 
 BYTES_PER_TOKEN = 4
-"""English text has about four characters a token (OpenAI, "What are tokens and how to count them").
+"""English text has about four characters per token (OpenAI, "What are tokens and how to count
+them").
 
-Bytes of UTF-8 are counted instead of characters: tokenisers merge bytes, and a text in another
-script has more tokens a character than English has.
+UTF-8 bytes are counted instead of characters, because tokenisers merge bytes. Text in other
+scripts has more tokens per character than English.
 """
 
 TOKENS_PER_MESSAGE = 4
-"""The tokens that a chat template adds to a message; three and the role's name in OpenAI's own
-("How to count tokens with tiktoken", OpenAI Cookbook)."""
+"""The tokens that a chat template adds to each message ("How to count tokens with tiktoken")."""
 
 TOKENS_PER_IMAGE = 765
 """A picture of 1024 by 1024 pixels on GPT-4o: 85, and 170 for each of four tiles ("Images and
-vision", OpenAI's guide). Its size isn't looked up; other models take from a third to twice that."""
+vision", OpenAI's guide). The real size isn't looked up. Other models take between a third and
+twice as many.
+"""
 
 TOKENS_PER_SMALL_IMAGE = 85
 """The same if ``detail`` is ``"low"``."""
 
 BYTES_PER_AUDIO_TOKEN = {"wav": 4800, "pcm16": 4800}
-"""A token is a tenth of a second of speech ("Managing costs", OpenAI's guide to its realtime API):
-so many bytes of 16 bits a sample at 24 kHz."""
+"""The bytes in a tenth of a second of speech, 16 bits a sample at 24 kHz.
+
+A token is a tenth of a second ("Managing costs", OpenAI's guide to its realtime API).
+"""
 
 BYTES_PER_COMPRESSED_AUDIO_TOKEN = 1600
-"""The same at 128 kbit/s, which is common for MP3 files."""
+"""The bytes in a tenth of a second at 128 kbit/s, which is common for MP3 files."""
 
 BYTES_PER_PAGE = 65536
-"""A page of a PDF, which is read as an image; an assumption, not a measurement."""
+"""The bytes of a page of a PDF, which models read as an image: an assumption."""
 
 
 def estimate_input_tokens(request: Request) -> int:
     """Estimate the number of tokens in a request's messages and tools from their length.
 
-    An image counts as 765 tokens, or 85 if its ``detail`` is ``"low"``, and a tenth of a second of
-    sound as one. A file of text counts as its text, and any other file as an image per 64 KiB.
+    An image counts as 765 tokens, or 85 if its ``detail`` is ``"low"``. A tenth of a second of
+    sound is one token. A text file counts as its text, and any other file as one image per 64 KiB.
 
     Args:
         request: the request.
 
     Returns:
-        A quarter of the bytes of text, rounded up, four tokens a message, and what parts and tools
-        count; at least 1.
+        A quarter of the text's bytes, rounded up, plus four for each message, plus the tokens of
+        parts and tools; at least 1.
     """
     size = more = 0
     for message in request.messages:
@@ -73,7 +77,7 @@ def estimate_input_tokens(request: Request) -> int:
 
 
 def _part_tokens(part: Part) -> int:
-    """Guess how many tokens a part that isn't text amounts to."""
+    """Guess the number of tokens in a part that isn't text."""
     if isinstance(part, Image):
         return TOKENS_PER_SMALL_IMAGE if part.detail == "low" else TOKENS_PER_IMAGE
     data = getattr(part, "data", None) or b""

@@ -1,4 +1,4 @@
-"""Tools made of plain functions: JSON Schemas of their arguments, and the reading of calls."""
+"""Tools made from plain functions: JSON Schemas of their arguments, and reading of calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FunctionTool(NamedTuple):
-    """The tool that a function's signature and docstring describe."""
+    """A tool described by a function's signature and docstring."""
 
     name: str
     description: str
@@ -30,7 +30,7 @@ class FunctionTool(NamedTuple):
     arguments: Any
 
     def watch(self) -> Callable[[str], str | None]:
-        """Begin to check a call's arguments while they arrive; see `CallWatch`."""
+        """Start checking a call's arguments as they arrive; see `CallWatch`."""
         from mellea_like.core.format_watch import FormatWatch  # noqa: PLC0415 (few stream calls)
 
         return FormatWatch(self.arguments).feed
@@ -45,7 +45,7 @@ class FunctionTool(NamedTuple):
 
 
 class _Schema(GenerateJsonSchema):
-    """JSON Schemas without pydantic's titles, which are of no use to a model."""
+    """JSON Schemas without pydantic's titles, which don't help a model."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 (theirs)
 
@@ -55,8 +55,8 @@ class _Schema(GenerateJsonSchema):
 
 @lru_cache(maxsize=256)
 def function_tool(function: Callable[..., Any]) -> FunctionTool:
-    """Make a tool of a function; raise ``TypeError`` if it can't be one."""
-    inner: Any = getattr(function, "func", function)  # A partial's.
+    """Make a tool from a function; raise ``TypeError`` if it can't be one."""
+    inner: Any = getattr(function, "func", function)  # The function inside a partial.
     name = getattr(inner, "__name__", None) or type(inner).__name__
     documentation = inspect.getdoc(inner if inspect.isroutine(inner) else inner.__call__)
     if yields(function):
@@ -87,7 +87,7 @@ def function_tool(function: Callable[..., Any]) -> FunctionTool:
 
 
 def _checked(name: str, parameter: inspect.Parameter) -> Any:
-    """Return a parameter's type hint."""
+    """Return a parameter's type hint; raise ``TypeError`` if a model can't give the argument."""
     by_name = {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
     if parameter.kind not in by_name:
         msg = f"the tool {name}: {parameter} has no name by which a model could pass it"
@@ -107,13 +107,13 @@ def _default(default: object) -> Any:
 
 
 def _described(hint: Any, default: object) -> bool:
-    """Tell whether a hint has its own description."""
+    """Tell whether a hint contains a description."""
     parts = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return any(isinstance(p, FieldInfo) and p.description for p in (*parts, default))
 
 
 def wrong_arguments(error: ValidationError, names: tuple[str, ...]) -> str:
-    """Name the first arguments that break a rule, with the rules and the values."""
+    """Describe the first few wrong arguments: the rules that they break, and their values."""
     return "; ".join(first_few(_wrong(e, names) for e in error.errors(include_url=False)))
 
 

@@ -1,4 +1,4 @@
-"""Tools that a model may call, and its calls of them."""
+"""Tools that a model may call, and the calls it makes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ __all__ = [
 ]
 
 CallWatch: TypeAlias = "Callable[[], Callable[[str], str | None]]"
-"""Makes a function that checks the arguments of a call while they arrive.
+"""Makes a function that checks the arguments of a call as they arrive.
 
-The function takes the text so far, and returns why it can't become a call, or None if it can.
+That function takes the text so far. It returns why the text can't become a valid call, or None if
+it still can.
 """
 
 TOOL_ROUNDS = 8
-"""How often the tools of a draw run by default."""
+"""How many rounds of tools a draw may run by default."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CHOICES = frozenset({"auto", "required", "none"})
@@ -38,7 +39,7 @@ _CHOICES = frozenset({"auto", "required", "none"})
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's call of a tool. Calls compare by their texts.
+    """A model's call of a tool. Calls are compared by their texts.
 
     Args:
         id: its id, from the model or its server; the message with the answer refers to it.
@@ -49,7 +50,8 @@ class ToolCall:
             are sent back unchanged.
 
     Raises:
-        TypeError: the id, the name or the arguments aren't a ``str``, or ``extra`` isn't a mapping.
+        TypeError: the id, the name or the arguments aren't a ``str``, or ``extra`` isn't a
+            mapping.
         ValueError: the name is empty.
     """
 
@@ -113,14 +115,14 @@ class Tool:
     """Something that a model may ask to run.
 
     Args:
-        name: its name for the model, of 1 to 64 letters, digits, ``_`` and ``-`` (OpenAI's rule).
+        name: its name for the model: 1 to 64 letters, digits, ``_`` and ``-`` (OpenAI's rule).
         description: a description for the model.
-        parameters: the JSON Schema of its arguments, which is an object's. Other arguments are
-            refused, unless ``"additionalProperties"`` is true or a schema.
+        parameters: the JSON Schema of its arguments, which describes an object. Other arguments
+            are refused, unless ``"additionalProperties"`` is true or a schema.
         function: the function to run, or None if it runs elsewhere.
         read_only: whether it changes nothing, so that draws may run it before they win.
-        strict: whether OpenAI's servers must keep to the schema while they generate arguments; None
-            leaves it to the server.
+        strict: whether OpenAI's servers must keep to the schema while they generate arguments;
+            None leaves it to the server.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -191,11 +193,11 @@ class Tool:
 
         Raises:
             TypeError: the source is none of these, or a parameter has no type hint, has no name
-                (``*args``), or has a type that JSON can't be read into.
+                (``*args``), or has a type that can't be read from JSON.
             ValueError: the name breaks the rule, or a schema is made ``read_only``.
         """
         if isinstance(source, Tool) and (name, description, read_only) == (None, None, None):
-            return source  # Also one of a subclass.
+            return source  # It may be of a subclass.
         made = _made(source, name)
         return cls(
             name or made.name,
@@ -264,7 +266,7 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
 
 
 def resendable(call: ToolCall) -> ToolCall:
-    """Return a call for a conversation, because some servers refuse arguments that aren't JSON."""
+    """Return a call that can be sent again: some servers refuse arguments that aren't JSON."""
     try:
         read = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
@@ -285,12 +287,12 @@ def read_arguments(call: ToolCall) -> Any:
 
 
 def canonical(call: ToolCall) -> str:
-    """Return a call as a text that is the same for the same name and arguments."""
+    """Return a call as a text that depends only on its name and arguments."""
     return f"{call.name}({as_json(read_arguments(call), sort=True)})"
 
 
 def as_json(value: object, *, sort: bool = False) -> str:
-    """Return a value as JSON, with the ``repr`` of objects that JSON can't hold."""
+    """Return a value as JSON; objects that JSON can't express are replaced by their ``repr``."""
     from pydantic_core import to_jsonable_python  # noqa: PLC0415 (few programs need it)
 
     plain = to_jsonable_python(value, fallback=repr)

@@ -1,4 +1,4 @@
-"""The questions put to validators and stream checks, and their answers."""
+"""Candidates for validators and stream checks, and the verdicts they return."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ValidationStatus(StrEnum):
     ERRORED = "errored"
     """The validator or the judge failed to do its job."""
     SKIPPED = "skipped"
-    """Not checked, because a cheaper requirement had already failed."""
+    """The requirement was not checked, because a cheaper one had already failed."""
 
 
 @record(frozen=True, slots=True, init=False)
@@ -111,7 +111,7 @@ class ValidationResult:
         score: float | None = None,
         error: BaseException | None = None,
     ) -> ValidationResult:
-        """Return a verdict with any status, as a record has it."""
+        """Return a verdict with any status, for reading records."""
         result = cls.__new__(cls)
         result._set(status, reason, score, error)
         return result
@@ -128,7 +128,7 @@ class ValidationResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the requirement is met; False also when it errored or was skipped."""
+        """Whether the requirement is met. It isn't if it errored or was skipped."""
         return self.status is ValidationStatus.PASSED
 
     def __bool__(self) -> bool:
@@ -141,8 +141,8 @@ class Candidate:
 
     Args:
         text: the generated text.
-        value: the parsed value: the ``format``'s instance, what the action's ``parse`` or a
-            `FunctionBackend` returned, or else the text.
+        value: the parsed value: an instance of the ``format``, or the value that the action's
+            ``parse`` or a `FunctionBackend` returned; otherwise the text.
         generation: the whole output.
         context: the call's ``validation_context`` if there is one, else the conversation that the
             output was generated in.
@@ -173,12 +173,12 @@ class Verdict(StrEnum):
     """The verdict of an incremental check on the reply so far."""
 
     FAIL = "fail"
-    """The requirement can't be met any more, so the request is closed."""
+    """The requirement can no longer be met, so the request is closed."""
     PASS = "pass"  # noqa: S105 (no password)
-    """The requirement will be met whatever follows. The final check runs all the same."""
+    """The requirement will be met no matter what follows. The final check still runs."""
     UNKNOWN = "unknown"
     """It depends on the rest of the reply."""
 
 
 StreamCheck: TypeAlias = "Callable[[str, str], Verdict | tuple[Verdict, str]]"
-"""Takes the text so far, which includes the newest piece, and that piece."""
+"""A function of the text so far (newest piece included) and the newest piece."""

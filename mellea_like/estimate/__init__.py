@@ -1,7 +1,7 @@
-"""How many draws does it take? Statistics of pass rates, and the plan of the next run.
+"""Estimate how many draws it takes: statistics of pass rates, and a plan for the next run.
 
-The statistics are in `mellea_like.pass_rates`. `plan` is imported when it is first used, because it
-reads journals, which programs that only count draws don't need.
+The statistics are in `mellea_like.pass_rates`. `plan` reads journals, which programs that only
+count draws don't need, so it is imported when it is first used.
 """
 
 from __future__ import annotations

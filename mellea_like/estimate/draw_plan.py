@@ -23,15 +23,15 @@ _LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A number of draws as budgets of a strategy, and the expected cost of an item with them.
+    """A number of draws as a strategy's budgets, and the expected cost per item.
 
     Args:
-        loop_budget: draws of a chain, one after another.
-        concurrency_budget: chains, all at once.
-        draws: draws that start until one has passed or all have failed; those that are cancelled
-            when another passes are counted whole, here and below.
-        requests: requests for them, judges' and retries included.
-        tokens: tokens of prompts and replies.
+        loop_budget: the draws of each lane, one after another.
+        concurrency_budget: the number of lanes.
+        draws: the expected number of draws that start before one has passed or all have failed.
+            Here and below, draws that are cancelled when another one passes count in full.
+        requests: the requests for them, including judges and retries.
+        tokens: the tokens of prompts and replies.
         cost: their cost in the plan's currency; None without prices.
         seconds: the expected time, if every draw takes as long as the measured ones on average.
     """
@@ -53,8 +53,8 @@ class Bottleneck:
         requirement: its description.
         judged: the number of replies that passed or failed it.
         failed: the number of those that failed it.
-        alone: the number of those that met all others, and would have passed without it. If checks
-            stop at the first failure, the skipped ones don't count as met.
+        alone: the number of those that failed only this requirement. If checks stop at the first
+            failure, skipped requirements don't count as met.
     """
 
     requirement: str
@@ -67,15 +67,15 @@ class Bottleneck:
 class Repairs:
     """The success of repairs compared with fresh draws.
 
-    A plan's draws and budgets assume a strategy that makes fresh draws. If ``passed`` is more than
-    ``expected``, repairs are likelier to pass than that, and the plan asks for more draws than
-    needed; if it is less, for fewer.
+    A plan assumes that all draws are fresh ones. If ``passed`` is more than ``expected``, repairs
+    are more likely to pass than fresh draws, so the plan asks for more draws than needed. If it is
+    less, the plan asks for too few.
 
     Args:
         judged: the number of repairs that were judged.
         passed: the number of those that passed.
         expected: how many fresh draws would have passed in their place, each of an item with as
-            many failed draws as the chain had before the repair.
+            many failed draws as there were before the repair.
         low: the lower end of the 95 % interval of ``expected``.
         high: the upper end. If ``passed`` is between them, there is no evidence of a difference.
     """
@@ -89,13 +89,13 @@ class Repairs:
 
 @dataclass(frozen=True, slots=True)
 class UnsolvedItem:
-    """An item of which nothing passed.
+    """An item without a draw that passed.
 
     Args:
         id: its position in the run, from 0.
         label: its text, shortened.
-        draws: the number of its draws, which all failed. The more there are, the likelier it is
-            that it never passes.
+        draws: the number of its draws, which all failed. The more there are, the less likely it
+            can pass.
     """
 
     id: int
@@ -105,7 +105,7 @@ class UnsolvedItem:
 
 @dataclass(frozen=True, slots=True)
 class DrawPlan:
-    """The number of draws that a target takes, and their cost. ``print`` shows it as a table.
+    """The number of draws needed for a target, and their cost. ``print`` shows it as a table.
 
     Args:
         target: the share of items that should pass.
@@ -114,26 +114,26 @@ class DrawPlan:
         draws: the number of draws that the figures are based on.
         left_out: the number of other iterations: repairs, errors, cancelled draws.
         curve: the coverage by number of draws.
-        needed: the smallest number of draws with which the coverage reaches the target; None if
-            four times the measured draws are too few, or may be.
+        needed: the smallest number of draws per item with which the coverage reaches the target.
+            None if it is, or may be, more than four times the measured draws.
         needed_surely: the same for the lower end of the coverage's 95 % interval.
-        splits: ways to make so many draws, from one after another to all at once; empty if
+        splits: ways to make that many draws, from one after another to all at once. Empty if
             ``needed`` is None.
-        suggestion: the split with the least product of requests and seconds: it accepts a per cent
-            more of the one for a per cent less of the other.
+        suggestion: the split with the smallest product of requests and seconds, which treats one
+            per cent of either as equally valuable.
         bottleneck: the requirement that failed most often; None if none failed.
         unsolved: items that never passed, those with the most draws first.
         complete: whether the whole cost of the draws is known; if not, tokens and cost are lower
             bounds.
         currency: the currency of ``cost``.
-        repairs: a comparison of repairs with fresh draws; None if no repair was judged, or if the
-            first draws can't predict fresh ones: items need two or more of them, none of which was
-            cancelled.
-        others: the number of judged draws by other models or stages than the first, as in an
-            escalation or a fallback, which are left out too.
+        repairs: a comparison of repairs with fresh draws. None if no repair was judged, or if the
+            first draws can't predict fresh ones; that takes items with two or more first draws,
+            none of them cancelled.
+        others: the number of judged draws by models or stages other than the first, as in an
+            escalation or a fallback. They are also left out.
         passed_by_others: the number of items in ``passed`` that passed only by such draws.
-        selects: whether the run had a selection that continues after a first pass, such as a vote:
-            the plan is for one draw that passes.
+        selects: whether the run had a selection that continues after a first pass, such as a vote.
+            The plan is still for one draw that passes.
     """
 
     target: float
@@ -157,9 +157,9 @@ class DrawPlan:
 
     @property
     def coverage(self) -> tuple[Coverage, ...]:
-        """The coverage with 1, 2, 4, ... draws, and with ``needed`` and the measured ones.
+        """The coverage with 1, 2, 4, ... draws, with ``needed``, and with the measured number.
 
-        It extends to twice the measured draws, or twice the needed ones.
+        It extends to twice the measured or the needed number, whichever is more.
         """
         furthest = 2 * max(self.curve.reach, self.needed or 0)
         draws = {2**power for power in range(furthest.bit_length())}

@@ -1,4 +1,4 @@
-"""`plan`: an estimate from a run of the draws that the next one needs."""
+"""`plan`: estimate from one run how many draws the next one needs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 NO_ANSWER = "a whole answer of its format"
-"""The entry among the requirements for replies that could be checked at all."""
+"""The entry among the requirements for "the reply could be checked at all"."""
 
 _LABEL = 100
 
@@ -45,38 +45,39 @@ def plan(
     *,
     prices: Mapping[str, Price] | None = None,
 ) -> DrawPlan:
-    """Estimate from a run how many draws of each item reach a coverage, and their cost.
+    """Estimate from a run how many draws per item reach a coverage, and their cost.
 
     It assumes that
 
-    - the items are a sample of those to come. Equal items, as in an evaluation that lists each
-      example eight times, are one item with the draws of all of them;
-    - draws of an item are independent, and each item has its own pass rate. So only draws count
-      that were judged, and sent the same as the first draw of their chain, to the same model. With
-      ``RejectionSamplingStrategy`` those are all judged iterations, with strategies that repair the
-      first of each chain, with `Escalate` those of the first stage;
+    - the items are a sample of those to come. Equal items count as one item with all their draws,
+      as in an evaluation that lists each example eight times;
+    - draws of an item are independent, and each item has its own pass rate. So a draw counts only
+      if it was judged, and if its prompt and model are those of the first draw in its lane. With
+      ``RejectionSamplingStrategy``, these are all judged draws; with strategies that repair, the
+      first draw of each lane; with `Escalate`, those of the first stage;
     - an error has nothing to do with whether the draw would have passed: errors are left out;
     - an item is done when one draw passes, as with the selection ``"first"``.
 
-    It makes no assumption about the distribution of pass rates, or about how long draws that pass
-    and draws that fail take: a cancelled draw may have passed or failed, and the interval allows
-    for both (`CoverageCurve`). So draws that raced tell less than those made one after another.
+    Nothing is assumed about the distribution of pass rates, or about how long passes and failures
+    take. A cancelled draw might have passed or failed, and the interval allows for both
+    (`CoverageCurve`). So draws that raced give less information than draws made one after another.
 
-    Items of a journal that aren't finished count with the draws that they have had.
+    Unfinished items of a journal count with the draws that they have had.
 
-    Times and requests of the splits assume lanes in step: every draw takes the mean time of the
-    measured ones, including waits for rate limits and retries, and a cancelled one counts as
-    longer than it ran. They hold as long as the server takes ``concurrency_budget`` times as many
+    The splits' times and requests assume that all lanes run in step. Every draw takes the mean
+    time of the measured ones, including waits for rate limits and retries; a cancelled draw counts
+    as longer than it ran. The server must be able to take ``concurrency_budget`` times as many
     requests without getting slower.
 
-    The whole journal is read before it returns; in async code, run it in a thread
+    The whole journal is read at once. In async code, run this function in a thread
     (`anyio.to_thread.run_sync`).
 
     Args:
-        run: a journal or its path, which may be in use; a directory of journals, or several of
-            these, which are read as one run, its items counted through; or results of calls.
+        run: a journal or its path, which may be in use. Or a directory of journals, or several of
+            these, which are read as one run with items numbered across all of them. Or results of
+            calls.
         target: the share of items that should pass, between 0 and 1.
-        prices: the price of each model by its name; those of the journal by default.
+        prices: the price of each model by its name; the default is the journal's prices.
 
     Returns:
         The plan.
@@ -138,10 +139,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Findings:
-    """Sums over the items of a run, and the sums so far of items that come again.
-
-    Only items with a draw that was judged are in ``shown`` and the sums that follow it.
-    """
+    """Sums over the items of a run with judged draws, and over those that may occur again."""
 
     prices: Prices | None
     kinds: dict[Hashable, _Item] = field(default_factory=dict["Hashable", _Item])
@@ -163,10 +161,10 @@ class _Findings:
     failed: Counter[str] = field(default_factory=Counter[str])
     alone: Counter[str] = field(default_factory=Counter[str])
     repairs: Counter[tuple[int, bool]] = field(default_factory=Counter[tuple[int, bool]])
-    """Repairs, by the number of failures of their chain before and whether they passed."""
+    """The number of repairs, by the failures before them and by whether they passed."""
 
     def read(self, run: object) -> None:
-        """Read all of a run."""
+        """Read the whole run."""
         journals: list[object] = []
         if isinstance(run, str | os.PathLike) or hasattr(run, "path"):
             journals.append(run)  # pyright: ignore[reportUnknownArgumentType]
@@ -218,11 +216,11 @@ class _Findings:
                     self._settle(alone)
 
     def _item(self, kind: Hashable, position: int) -> _Item:
-        """Return the sums of equal items so far, which are counted as the first one."""
+        """Return the sums of equal items so far. Equal items count as the first of them."""
         return self.kinds.setdefault(kind, _Item(position, ""))
 
     def _settle(self, item: _Item) -> None:
-        """Count an item after all of its draws."""
+        """Count an item whose draws are all known."""
         if not item.draws:
             return
         self.shown[item.draws, item.passes, item.cut] += 1
@@ -260,7 +258,7 @@ class _Findings:
         item.solved |= passed
 
     def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
-        """Count verdicts, repairs and draws of other models; tell if the first model passed."""
+        """Count verdicts, repairs and other models' draws; tell whether the first model passed."""
         asked = {s.iteration for s in draws}
         firsts = [s for s in trace.slices if s.depth == 0]
         models = {s.model for s in draws}
@@ -277,12 +275,12 @@ class _Findings:
                     self._judge(s)
                 if s.iteration not in asked and first:
                     self.repairs[failures[s.chain], passed] += 1
-                # After a pass, a chain starts again.
+                # After a pass, a new chain begins.
                 failures[s.chain] = 0 if passed else failures[s.chain] + 1
         return solved
 
     def repairs_beside(self, curve: CoverageCurve) -> Repairs | None:
-        """Compare repairs with fresh draws, as far as these can be predicted."""
+        """Compare repairs with fresh draws, as far as fresh draws can be predicted."""
         most = self.most_firsts
         if most < 2 or curve.cut:  # noqa: PLR2004 (one draw can't tell a hard item from bad luck)
             return None
@@ -310,14 +308,14 @@ class _Findings:
             self.alone[lacks[0]] += 1
 
     def bottleneck(self) -> Bottleneck | None:
-        """Choose the requirement that failed most often, and of equals most often alone."""
+        """Choose the requirement that failed most often; among equals, most often alone."""
         worst = max(self.failed, key=lambda what: (self.failed[what], self.alone[what]), default="")
         if not self.failed[worst]:
             return None
         return Bottleneck(worst, self.judged[worst], self.failed[worst], self.alone[worst])
 
     def splits(self, curve: CoverageCurve, needed: int) -> Iterator[Split]:
-        """Split so many draws in a few ways, from one after another to all at once."""
+        """Yield several ways to make a number of draws, from one after another to all at once."""
         widths = {min(2**power, needed) for power in range(needed.bit_length() + 1)}
         steps = [0, 1]
         while steps[-1] < needed:
@@ -325,7 +323,7 @@ class _Findings:
         shares = [0.0, *(curve.at(draws).share for draws in steps[1:])]
 
         def share(draws: int) -> float:
-            """Read the coverage between two steps."""
+            """Interpolate the coverage between two steps."""
             after = bisect_left(steps, draws)
             if steps[after] == draws:
                 return shares[after]
@@ -333,7 +331,7 @@ class _Findings:
             return shares[after - 1] + part * (shares[after] - shares[after - 1])
 
         mean = _mean_length(self.durations, self.cancelled)
-        # Use the fewest chains that make so many draws in that many turns.
+        # Use the fewest lanes that make this many draws in that many attempts.
         for turns in sorted({-(-needed // width) for width in widths}, reverse=True):
             chains = -(-needed // turns)
             # A round starts only if all draws before it have failed.
@@ -345,7 +343,7 @@ class _Findings:
 
 
 def _mean_length(ended: Sequence[float], cancelled: Sequence[float]) -> float:
-    """Return the mean time of a draw (Kaplan and Meier): cancelled ones lasted longer than seen."""
+    """Return the mean time of a draw (Kaplan and Meier), for cancelled ones more than observed."""
     if not cancelled:
         return sum(ended) / len(ended)
     lengths, cut = sorted(ended), sorted(cancelled)

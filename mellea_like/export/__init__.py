@@ -1,4 +1,4 @@
-"""Exports: training data and tables, made from the journals of runs.
+"""Export training data and tables from the journals of runs.
 
 ```python
 from mellea_like.export import export

@@ -1,4 +1,4 @@
-"""`export`: a file for training, or a table, made from a run's journals."""
+"""`export`: make a training file or a table from a run's journals."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ PAIRED = ("dpo", "reward", "openai-dpo")
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of an export; as text, a sentence.
+    """The result of an export. Its ``str`` is a sentence.
 
     Args:
         output: the file; None if a stream was written.
         card: its data card; None if there is none.
         rows: the number of rows that were written.
         items: the number of items in the run.
-        left_out: the number of items without rows, by the reason.
-        notes: the number of replies or rows that were left out or changed for other reasons:
-            replies under one prompt that both passed and failed, thoughts that the format has no
-            field for, rows with halves of characters.
+        left_out: the number of items without rows, by reason.
+        notes: the number of replies or rows that were left out or changed for other reasons: equal
+            replies to one prompt that both passed and failed, reasoning that the format has no
+            field for, and rows with lone surrogates.
     """
 
     output: Path | None
@@ -105,65 +105,70 @@ def export(
     card: bool = True,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> Exported:
-    """Make a file for training, or a table, from a run's journals.
+    """Make a training file or a table from a run's journals.
 
-    Items are read one by one, so that a run of a million takes no more memory than a short one.
-    The file replaces an earlier one only when it is complete. The run may still be running: the
-    items that are finished are exported.
+    Items are read one by one, so a run with a million items takes no more memory than a short one.
+    The file replaces an existing one only when it is complete. If the run is still going on, its
+    finished items are exported.
 
-    All replies to an item are written under the item's prompt, as preference training needs it,
-    even repairs, which were sent another one. Replies that were closed while they arrived (early
-    rejection) are never used, because their model would have continued. Equal replies to one item
-    count once. If equal replies to the same prompt passed and failed (a check isn't deterministic),
-    formats with labels or pairs have neither. Halves of characters (lone surrogates), for which
-    many readers refuse a whole file, are replaced by U+FFFD.
+    All replies to an item are written with the item's prompt, as preference training needs it.
+    That includes repairs, whose real prompt was different. Replies that were rejected while they
+    arrived are never used, because the model would have continued. Equal replies to one item count
+    once. If equal replies to the same prompt both passed and failed, because a check isn't
+    deterministic, formats with labels or pairs leave them out. Lone surrogates, for which many
+    readers refuse a whole file, are replaced by U+FFFD.
 
-    The **margin** of a pair measures how much better the chosen reply is: the difference of the
-    scores that the run's selection gave them (in a vote, of the weights of their answers) if both
-    have one, or else of the shares of the requirements that they met, by weight, from 0 to 1.
+    The **margin** of a pair measures how much better the chosen reply is. If the run's selection
+    gave both a score (in a vote, the weight of the answer), it is the difference of the scores.
+    Otherwise it is the difference of the shares of requirements that they met, by weight, from 0
+    to 1.
 
     Args:
         run: a `Run`, or the journals of one: the path of a journal, a `Journal`, a directory of
             journals, or several of these.
-        output: the file, which is replaced if it exists, or an open binary file. A name that ends
-            in ``.parquet`` makes it Parquet in any format that isn't OpenAI's.
+        output: the file, which is replaced if it exists, or an open binary file. If the name ends
+            in ``.parquet``, it becomes a Parquet file, in any format except OpenAI's.
         format: the contents of a row. TRL's: ``"sft"`` (``messages``), ``"prompt-completion"``,
             ``"dpo"`` (``prompt``, ``chosen``, ``rejected``), ``"kto"`` (``prompt``,
             ``completion``, ``label``) and ``"reward"`` (``chosen``, ``rejected``, each the whole
-            conversation). OpenAI's: ``"openai"`` (``messages``) and ``"openai-dpo"``
-            (``input``, ``preferred_output``, ``non_preferred_output``). Or a row with all details
-            for each draw, passed or not: ``"jsonl"``, ``"csv"``, ``"parquet"``.
-        pairs: the pairs of an item: ``"best-worst"``, the best reply that passed with the worst
-            that failed, or with the one of the lowest score if none failed; ``"one"``, the best
-            with a random one that is worse; ``"all"``, every reply that passed with every one that
-            failed, and with those of a lower score, the widest margins first.
-        min_margin: leave out pairs of a smaller margin.
-        max_per_item: the most rows of an item; for ``"kto"``, of each label. By default a format of
-            single replies takes an item's winners (one, or all that `Collect` kept), and the others
-            take all.
-        select: the order of replies that passed: the ``"best"`` first (the winners, then by score),
-            the ``"shortest"`` first, or a ``"random"`` one. With ``pairs="all"``, that of pairs.
-        seed: makes random choices repeatable: an item's depend only on the seed and the item.
-        keep_repairs: keep the conversation in which a reply was repaired as its prompt, instead of
-            the item's. Only replies to the same prompt are paired, so repairs then have few pairs.
-        reasoning: the place of a reply's thoughts: ``"field"``, into ``reasoning_content`` of its
-            message, as Qwen's, DeepSeek's and others' chat templates read it; ``"inline"``, before
-            its text in ``<think>`` tags; ``"drop"``, nowhere. By default into the field, or with
-            OpenAI's formats, which have none, nowhere. Tables have a column ``reasoning`` always.
+            conversation). OpenAI's: ``"openai"`` (``messages``) and ``"openai-dpo"`` (``input``,
+            ``preferred_output``, ``non_preferred_output``). Or a row with all details for each
+            draw, whether it passed or not: ``"jsonl"``, ``"csv"``, ``"parquet"``.
+        pairs: how to pair an item's replies. ``"best-worst"`` pairs the best reply that passed
+            with the worst that failed or, if none failed, with that of the lowest score. ``"one"``
+            pairs the best with a random worse one. ``"all"`` pairs every reply that passed with
+            every one that failed or has a lower score, widest margins first.
+        min_margin: leave out pairs with a smaller margin.
+        max_per_item: the most rows of an item; for ``"kto"``, of each label. By default, formats
+            of single replies take an item's winners (one, or all that `Collect` kept), and other
+            formats take all replies.
+        select: the order of replies that passed: ``"best"`` first (the winners, then by score),
+            ``"shortest"`` first, or ``"random"``. With ``pairs="all"``, it is the order of pairs.
+        seed: makes random choices repeatable. An item's choices depend only on the seed and the
+            item.
+        keep_repairs: write a repair with its real prompt, the conversation that was sent, instead
+            of the item's prompt. Only replies to the same prompt are paired, so repairs then have
+            few pairs.
+        reasoning: where to write a reply's reasoning. ``"field"`` is the message's
+            ``reasoning_content``, as the chat templates of Qwen, DeepSeek and others read it.
+            ``"inline"`` is before the text in ``<think>`` tags. ``"drop"`` leaves it out. The
+            default is the field, but for OpenAI's formats, which have none, it is left out. Tables
+            always have a column ``reasoning``.
         drop: the replies to leave out: ``"incomplete"`` ones, which were cut off, filtered or
-            refused, and ``"empty"`` ones, without text or tool calls.
-        min_chars: leave out replies with fewer characters than this, thoughts not counted.
+            refused, and ``"empty"`` ones, which have neither text nor tool calls.
+        min_chars: leave out replies with fewer characters than this, not counting reasoning.
         max_chars: leave out replies with more.
-        prompt: the item's prompt as it was ``"sent"``, or ``"bare"``: without the list of
+        prompt: the item's prompt as it was ``"sent"``, or ``"bare"``, without the list of
             requirements below it.
         details: add columns for people: the item, the draws, their models, scores and margins, and
-            why the rejected reply was rejected (``reasons``). OpenAI takes none.
-        card: write a data card beside the file, ``FILE.card.md``: the numbers of draws, of rows and
-            of rejections by requirement, and the models, prompts, seeds and versions.
-        on_progress: called after each item with the number of items done, and of all.
+            the reasons for which the rejected reply failed (``reasons``). OpenAI's formats take
+            none.
+        card: write a data card beside the file, ``FILE.card.md``. It has the numbers of draws, of
+            rows and of rejections by requirement, and the models, prompts, seeds and versions.
+        on_progress: called after each item with the number of items done and the total.
 
     Returns:
-        The number of rows, and the reasons why items have none.
+        The number of rows, and the reasons why items were left out.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -274,7 +279,7 @@ def _check(format: Format, how: ExampleRules) -> None:
 def _container(
     format: Format, path: Path | None, *, details: bool, reasoning: Reasoning | None
 ) -> _Container:
-    """Return how rows are stored; refuse what OpenAI doesn't take."""
+    """Return the file format of the rows; refuse what OpenAI doesn't take."""
     parquet = path is not None and path.suffix.lower() == ".parquet"
     if format in OPENAI and reasoning == "field":
         msg = f"export: {format} has no field for reasoning: have it inline, or drop it"
@@ -323,7 +328,7 @@ def _settings(format: Format, how: ExampleRules) -> dict[str, Any]:
 
 
 def _disputed_replies(run: Run, how: ExampleRules) -> AbstractSet[int]:
-    """Find the replies that both passed and failed under the same prompt, in any items."""
+    """Find the replies that both passed and failed under the same prompt, in any item."""
     labelled: tuple[set[int], set[int]] = set(), set()
     for item in run.items():
         with _damage(item):
@@ -360,7 +365,7 @@ class _Writer(Protocol):
 
 
 def _writer_of(file: BinaryIO, container: _Container, columns: Mapping[str, str]) -> _Writer:
-    """Make a writer of rows; the columns are those of all rows, with their kinds."""
+    """Make a writer of rows. The columns are those of all rows, with their types."""
     if container == "parquet":
         from mellea_like.export.arrow import ParquetRows  # noqa: PLC0415 (an extra)
 
@@ -380,7 +385,7 @@ class _Jsonl:
 
 
 class _Csv:
-    """Writes RFC 4180: lists and objects are JSON in their cells, and missing values are empty."""
+    """Writes CSV (RFC 4180). Cells have lists and objects as JSON; missing values are empty."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
         self._file = file

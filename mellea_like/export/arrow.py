@@ -1,4 +1,4 @@
-"""Rows as Arrow's tables and as Parquet; needs the extra ``arrow``."""
+"""Rows as Arrow tables and as Parquet; needs the extra ``arrow``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ParquetRows", "reader_of", "table_of"]
 
 ROWS = 1000
-"""Rows of a record batch."""
+"""The number of rows in a record batch."""
 
 _MESSAGE = [("role", pa.string()), ("content", pa.string())]
 _TYPES = {
@@ -36,7 +36,7 @@ _TYPES = {
 
 
 class ParquetRows(GroupWriter):
-    """Writes rows as Parquet; the file can be read when it is closed, and not before."""
+    """Writes rows as Parquet. The file can be read only after it is closed."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
         super().__init__(file, _schema(columns))
@@ -49,13 +49,13 @@ class ParquetRows(GroupWriter):
         try:
             made = {name: fit(row[name], kind) for name, kind in self._columns.items()}
         except ValueError:
-            self.close()  # Otherwise the collector would close it, when the file is already closed.
+            self.close()  # Otherwise the garbage collector would close it after the file.
             raise
         self.add(made)
 
 
 def reader_of(items: Iterable[Mapping[str, Any]]) -> Any:
-    """Give the draws of items as record batches, which are made as they are read."""
+    """Return a reader of items' draws as record batches, which are made as they are read."""
     return pa.RecordBatchReader.from_batches(_schema(COLUMNS), _batches(items))
 
 
@@ -84,7 +84,7 @@ def _batch(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Any
 
 
 def _fit(value: Any, kind: str) -> Any:
-    """Make a value one of its column."""
+    """Convert a value to its column's type."""
     if value is None or kind in {"integer", "number", "boolean"}:
         return value
     if kind == "messages":
@@ -99,7 +99,7 @@ def _fit(value: Any, kind: str) -> Any:
 
 
 def _fit_exactly(value: Any, kind: str) -> Any:
-    """Make a value one of its column, or refuse one of which something would be left out."""
+    """Convert a value to its column's type; refuse it if something would be lost."""
     if kind in {"messages", "thoughts"} and any(
         m.keys() - {"role", "content", "reasoning_content"} or not isinstance(m["content"], str)
         for m in value
@@ -110,6 +110,6 @@ def _fit_exactly(value: Any, kind: str) -> Any:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """Return a message's text, with placeholders for all else."""
+    """Return a message's text, with placeholders for everything else."""
     plain = isinstance(message["content"], str) and "tool_calls" not in message
     return message["content"] if plain else Message.from_dict(message).text

@@ -1,4 +1,4 @@
-"""The data card of an export: the origin of its rows, as Markdown."""
+"""The data card of an export: where its rows come from, in Markdown."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["Card"]
 
 JOURNALS, MODELS, REQUIREMENTS = 20, 20, 100
-"""The numbers of each that are named."""
+"""The most journals, models and requirements that are named."""
 
 _CELL = 300
 _MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#"})
 
 
 class Card:
-    """Gathers the figures of a card from the items of a run, one at a time."""
+    """Gathers the figures of a card from a run's items, one at a time."""
 
     def __init__(self, run: Run, settings: Mapping[str, Any]) -> None:
         self._run = run
@@ -41,7 +41,7 @@ class Card:
         self._used = 0
 
     def add(self, item: ItemView, rows: Sequence[object]) -> None:
-        """Count an item and the rows that were made of it."""
+        """Count an item and the rows that were made from it."""
         self._figures.count(item)
         self._used += bool(rows)
         trace = item.so_far()
@@ -50,7 +50,7 @@ class Card:
                 self._models[s.model] += 1
 
     def written(self, name: str, digest: str, exported: Exported) -> str:
-        """Write the card of a file that has its rows and this digest."""
+        """Write the card of a file with these rows and this digest."""
         figures, facts, journals = self._figures, self._figures.facts, self._run.journals
         outcomes = figures.outcomes
         drawn = outcomes.total()
@@ -123,6 +123,6 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Write a text so that none of it is markup: in one line, as far as a cell has room."""
+    """Escape a text so that it isn't markup, on one line, shortened to fit a cell."""
     line = "<br>".join(visible(part).translate(_MARKUP) for part in clip(text, _CELL).splitlines())
     return line.replace("\t", " ")

@@ -1,4 +1,4 @@
-"""Which replies of an item are kept, and which are paired: pure decisions on its record."""
+"""Choose which replies of an item to keep and which to pair. Pure."""
 
 from __future__ import annotations
 
@@ -54,16 +54,12 @@ LeftOut: TypeAlias = Literal[
     "the replies that passed also failed",
     "the filters leave no reply",
 ]
-"""Reasons why nothing is made of an item."""
+"""A reason why an item has no examples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A reply that was judged.
-
-    ``score`` is what the run's selection gave it, if anything; ``met`` the share, by weight, of the
-    requirements that it met; ``rank`` its place among the winners, if it is one.
-    """
+    """A judged reply: its score, the share of requirements it met, its rank as a winner."""
 
     iteration: int
     depth: int
@@ -80,14 +76,14 @@ class Draw:
 
     @property
     def said(self) -> str:
-        """The reply without its thoughts, to compare: its text, or all of it if it calls tools."""
+        """The reply without its reasoning, for comparisons: the text, or all if it calls tools."""
         [*rounds, last] = self.reply
         if not rounds and "tool_calls" not in last:
             return self.text
         return repr([{**message, "reasoning_content": None} for message in self.reply])
 
     def margin(self, other: Draw) -> float:
-        """Return how much better this one is: by the scores, else by the shares met."""
+        """Return how much better this one is, by the scores or else by the shares met."""
         if self.score is not None and other.score is not None:
             return self.score - other.score
         return self.met - other.met
@@ -102,7 +98,7 @@ class Pair(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """How much better the chosen one is."""
+        """How much better the chosen reply is."""
         return self.chosen.margin(self.rejected)
 
 
@@ -133,7 +129,7 @@ class ExampleRules(NamedTuple):
 
 
 class ItemExamples:
-    """The replies of one item, and the examples that an export makes of them."""
+    """The replies of one item, and the examples that an export makes from them."""
 
     def __init__(
         self,
@@ -209,7 +205,7 @@ class ItemExamples:
         return wide[: self._how.max_per_item]
 
     def key_of(self, draw: Draw) -> int:
-        """Hash a reply and its prompt; equal ones have the same number in this process."""
+        """Hash a reply and its prompt. Equal ones have the same hash in this process."""
         return hash((repr(self._prompt_of(draw)), draw.said))
 
     # --- parts -----------------------------------------------------------------------------------
@@ -249,7 +245,7 @@ class ItemExamples:
         return (draw.prompt or None) if self._how.keep_repairs else self._prompt
 
     def _groups(self) -> list[tuple[Messages | None, list[Draw], list[Draw]]]:
-        """Group replies to the same prompt: all of the item, or repairs apart."""
+        """Group replies by prompt: all of the item together, or repairs separately."""
         good, bad = self._passed(), self._failed()
         if not self._how.keep_repairs:
             return [(self._prompt, good, bad)]
@@ -284,8 +280,9 @@ class ItemExamples:
 def draws_of(trace: TraceView) -> list[Draw]:
     """Read the replies of a call that were judged and whose texts are kept.
 
-    Replies that were closed while they arrived are left out, because their models would have
-    continued, and those that failed only because they were like another item's reply.
+    Two kinds of replies are left out: those that were rejected while they arrived, because the
+    model would have continued, and those that failed only because they resembled another item's
+    reply.
     """
     winners = {s.iteration: rank for rank, s in enumerate(trace.winners)}
     scores = scores_of(trace)
@@ -314,7 +311,7 @@ def draws_of(trace: TraceView) -> list[Draw]:
 
 
 def _only_a_duplicate(s: SliceView) -> bool:
-    """Tell whether a reply failed only because it was like another item's."""
+    """Tell whether a reply failed only because it resembled another item's reply."""
     return bool(s.unmet) and all(description.startswith(UNIQUE) for description in s.unmet)
 
 
@@ -329,7 +326,7 @@ def prompt_of(trace: TraceView) -> Messages | None:
 
 
 def _without_list(prompt: Messages | None, trace: TraceView) -> Messages | None:
-    """Leave out the list of requirements below the text of the action."""
+    """Remove the list of requirements below the action's text."""
     action = next((s.action for s in trace.slices if not s.depth), "")
     listed = f"{action}\n\nRequirements:\n"
     return prompt and [
@@ -366,7 +363,7 @@ def _reply(rounds: Messages, s: SliceView) -> Messages:
 
 
 def scores_of(trace: TraceView) -> Mapping[int, float]:
-    """Return the score that a selection gave each reply, or the weight of its answer."""
+    """Return the score that the selection gave each reply, or the weight of its answer."""
     decision = trace.decision
     if decision is None or decision.scores:
         return {} if decision is None else decision.scores
@@ -374,13 +371,13 @@ def scores_of(trace: TraceView) -> Mapping[int, float]:
 
 
 def _merit(draw: Draw) -> tuple[bool, int, float, int]:
-    """Order replies that passed, the best first."""
+    """Return the key by which replies that passed are sorted, the best first."""
     score = 0.0 if draw.score is None else -draw.score
     return draw.rank is None, draw.rank or 0, score, draw.iteration
 
 
 def _different(draws: Sequence[Draw]) -> list[Draw]:
-    """Leave out replies equal to an earlier one."""
+    """Drop replies that equal an earlier one."""
     found: dict[str, Draw] = {}
     for draw in draws:
         found.setdefault(draw.said, draw)

@@ -1,4 +1,4 @@
-"""Rows of each format: those of TRL and of OpenAI's fine-tuning, and plain ones of all draws.
+"""The rows of each format: those of TRL and of OpenAI's fine-tuning, and plain rows of all draws.
 
 Sources: https://huggingface.co/docs/trl/dataset_formats (conversational; preferences with an
 explicit prompt, and an implicit one for reward models; tool calling),
@@ -82,7 +82,7 @@ COLUMNS = {
     "output_tokens": "integer",
     "seconds": "number",
 }
-"""The columns of the plain formats, with the kinds of their values."""
+"""The columns of the plain formats, with the types of their values."""
 
 _CONVERSATIONS = {
     "sft": ("messages",),
@@ -133,19 +133,19 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def words_needed(format: Format) -> tuple[str, ...]:
-    """Return the values of a journal's ``text`` that the format can be made from."""
+    """Return the values of a journal's ``text`` from which the format can be made."""
     if format not in _KINDS:
         return "all", "best", "none"
     return ("all", "best") if _KINDS[format].replies == "kept" else ("all",)
 
 
 def has_labels(format: Format) -> bool:
-    """Tell whether a format says which replies are good and which are not."""
+    """Tell whether a format distinguishes good replies from bad ones."""
     return format in _KINDS and _KINDS[format].replies != "kept"
 
 
 def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str, str]:
-    """Return the columns of a format with the kinds of their values."""
+    """Return the columns of a format with the types of their values."""
     if format not in _KINDS:
         return COLUMNS
     kind = "thoughts" if _reasoning(format, how) == "field" else "messages"
@@ -160,7 +160,7 @@ def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str,
 
 
 def _reasoning(format: Format, how: ExampleRules) -> Reasoning:
-    """Return the place of thoughts: by default their own field, which OpenAI's formats lack."""
+    """Return where reasoning goes: by default into its field, which OpenAI's formats lack."""
     return how.reasoning or ("drop" if _KINDS[format].openai else "field")
 
 
@@ -180,7 +180,7 @@ def rows_of(
     reasoning = _reasoning(format, how)
 
     def thoughtful(draw: Draw) -> Messages:
-        """Return the messages of a draw, its thoughts in their place."""
+        """Return the messages of a draw, with its reasoning where it belongs."""
         if how.reasoning is None and reasoning == "drop":
             notes[THOUGHTS] += any("reasoning_content" in message for message in draw.reply)
         return [_with_thoughts(message, reasoning) for message in draw.reply]
@@ -210,7 +210,7 @@ def rows_of(
 
 
 def draw_rows(item: ItemView) -> Iterator[dict[str, Any]]:
-    """Make a row of each draw of an item, or one row if it has no draws."""
+    """Make a row for each draw of an item, or one row if it has no draws."""
     about = {
         "journal": item.journal,
         "item": item.id,
@@ -254,13 +254,13 @@ def draw_rows(item: ItemView) -> Iterator[dict[str, Any]]:
 
 
 def _prompt(messages: Messages, reasoning: Reasoning) -> Messages:
-    """Keep thoughts of earlier turns only as fields, as templates leave them out of the text."""
+    """Keep the reasoning of earlier messages only in its field, because templates omit it too."""
     own: Reasoning = "field" if reasoning == "field" else "drop"
     return [_with_thoughts(message, own) for message in messages]
 
 
 def with_thoughts(text: str, thoughts: str) -> str:
-    """Put thoughts before a text, in the tags that most reasoning models write."""
+    """Put reasoning before a text, in the tags that most reasoning models write."""
     return f"<think>\n{thoughts}\n</think>\n\n{text}"
 
 
@@ -307,10 +307,7 @@ def _pair(prompt: Messages, chosen: Messages, rejected: Messages, format: Format
 
 
 def _for_templates(messages: Messages) -> Messages:
-    """Write messages as chat templates take them: arguments of calls parsed, and names left out.
-
-    Only the messages of tools keep their names, which templates need.
-    """
+    """Write messages for chat templates, with parsed arguments and only tools' names."""
     names: dict[object, str] = {}
     made: Messages = []
     for message in messages:

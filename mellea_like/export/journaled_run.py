@@ -1,4 +1,4 @@
-"""A run as it is in its journals: one file, or several that are read as one."""
+"""A run in its journals: one file, or several that are read as one."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["Run"]
 
 
 class Run:
-    """A run read from its journal, or from several as if they were one.
+    """A run, read from one journal or from several as if they were one.
 
-    It can be read while it is being written. Tools that know Arrow's C stream interface read it as
-    it is, a row for each draw: ``polars.DataFrame(run)``, ``pandas.DataFrame.from_arrow(run)``,
-    ``duckdb.sql("SELECT * FROM run")``.
+    It can be read while it is being written. Tools with Arrow's C stream interface can read it
+    directly, with one row for each draw: ``polars.DataFrame(run)``,
+    ``pandas.DataFrame.from_arrow(run)``, ``duckdb.sql("SELECT * FROM run")``.
 
     Args:
-        journals: paths of journals, a `Journal` itself, or directories, of which all files that
-            end in ``.db`` are read, as runs on Ray leave them. One that is named twice is read
-            once.
+        journals: paths of journals, `Journal` objects, or directories. In a directory, as a run on
+            Ray leaves it, all files that end in ``.db`` are read. A journal that is named twice is
+            read once.
 
     Raises:
-        TypeError: that isn't a path or a `Journal`.
+        TypeError: an argument is neither a path nor a `Journal`.
         ValueError: there is no journal among them.
         JournalError: one isn't a journal, is of another format version, or is damaged.
     """
@@ -40,7 +40,8 @@ class Run:
         if not self._paths:
             msg = "a run is read from one journal at least, and none was named"
             raise ValueError(msg)
-        self._facts = [read_run(path, check=False) for path in self._paths]  # All of it is read.
+        # Reading all items checks it.
+        self._facts = [read_run(path, check=False) for path in self._paths]
         self._together = JournalsTogether(self._paths, self._facts)
 
     @property
@@ -50,9 +51,9 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The result of `read_run`; of several journals, with all items counted together.
+        """The result of `read_run`; for several journals, with the counts of all items added up.
 
-        Parts that differ between them, such as the input of the shards of a run on Ray, say so.
+        Parts that differ between journals, such as the inputs of a Ray run's shards, are marked.
         """
         if len(self._facts) == 1:
             return self._facts[0]
@@ -79,18 +80,18 @@ class Run:
 
     @property
     def text(self) -> str:
-        """The ``text`` of the `Journal`; of several journals, the one that keeps the least."""
+        """The ``text`` of the `Journal`; for several journals, the setting that keeps the least."""
         kept = [str(facts.get("text", "all")) for facts in self._facts]
         return next((text for text in ("none", "best") if text in kept), "all")
 
     def items(self, *, parts: bool = True) -> Iterator[dict[str, Any]]:
-        """Read all items, one after another, as `read_items` gives them.
+        """Read all items, one after another, as `read_items` does.
 
-        An item of a run that ``--again`` asked about once more is one item: it has the draws and
-        the usage of both runs, and the result of the later one.
+        An item that was sampled again with ``--again`` is one item. It has the draws and the usage
+        of both runs, and the result of the later one.
 
         Args:
-            parts: whether to read the data of large images, as `read_items` has it.
+            parts: whether to read the data of large images, as in `read_items`.
 
         Yields:
             The items of each journal, with its name added as ``journal``.
@@ -104,10 +105,10 @@ class Run:
     def to_arrow(self) -> Any:
         """Read all draws into a table, which `polars.from_arrow` and others take.
 
-        Each draw is a row, with the columns that an export of the format ``"parquet"`` has; an
-        item without draws has one row too. The table is as large as the run: if that is too
-        much, have the tool read the run itself, or export it to a file. Halves of characters (lone
-        surrogates) are replaced by U+FFFD, and the number of such rows is logged.
+        Each draw is a row with the columns of an export in the format ``"parquet"``. An item
+        without draws also has a row. The table is as large as the run; if that is too much, let
+        the tool read the run directly, or export it to a file. Lone surrogates are replaced by
+        U+FFFD, and the number of such rows is logged.
 
         Returns:
             A `pyarrow.Table`.

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server whose replies meet stated requirements; needs the extra ``serve``.
+"""An OpenAI-compatible server whose replies meet stated requirements. Needs the extra ``serve``.
 
 ```python
 from mellea_like.gateway import make_app, read_config

@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 IN_SCOPE = "mellea_like.gateway"
-"""Key of the ASGI scope under which the guard leaves an `Admitted`."""
+"""The key in the ASGI scope under which the guard leaves an `Admitted`."""
 
 REQUEST_ID = b"x-request-id"
 
 SANE_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{7,63}")
-"""Ids that callers may choose. They appear in logs and headers, so the alphabet is small."""
+"""The ids that callers may choose; they appear in logs and headers."""
 
 
 @dataclass(slots=True)
@@ -41,16 +41,16 @@ class CurrentRequest:
     key: str | None = None
     model: object = None
     tokens: int = 0
-    """Upstream tokens spent on it so far."""
+    """The upstream tokens spent on it so far."""
     sampling_ids: list[str] = field(default_factory=list[str])
 
 
 CURRENT: ContextVar[CurrentRequest | None] = ContextVar("mellea_like_gateway_request", default=None)
-"""Seen by the request's own task and by all tasks started from it."""
+"""The current request, seen by its own task and by all tasks started from it."""
 
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the caller's ``x-request-id`` if it is a plain one, else a new id."""
+    """Return the caller's ``x-request-id`` if it is acceptable, else a new id."""
     given = [value for name, value in headers if name == REQUEST_ID]
     if len(given) == 1 and SANE_ID.fullmatch(given[0]):
         return given[0].decode("ascii")
@@ -59,7 +59,7 @@ def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request that the guard let through: its key, its limits and the parsed body of a POST."""
+    """A request that the guard admitted: its key, its limits and the parsed body of a POST."""
 
     key: str
     limits: KeyLimits
@@ -67,7 +67,7 @@ class Admitted:
     body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def may_use(self, model: str) -> bool:
-        """Tell whether it may ask for a model."""
+        """Tell whether it may use a model."""
         return self.limits.allows(model)
 
 

@@ -1,6 +1,6 @@
-"""The tables that decide what is done with each field of a request; the guide shows them.
+"""The tables that decide how each field of a request is handled. The how-to page shows them.
 
-A test holds them against the official SDK's own lists, so that no field is forgotten.
+A test compares them with the official SDK's lists, so that no field is forgotten.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 FieldUse: TypeAlias = Literal["forward", "drop", "refuse"]
-"""The choices that a configuration has for a field."""
+"""The ways in which a configuration can handle a field."""
 
 Fate: TypeAlias = Literal["honoured", "forwarded", "dropped", "refused"]
 
@@ -41,7 +41,7 @@ UNKNOWN = "unknown_parameter"
 
 
 class Field(NamedTuple):
-    """The treatment of a field, the reason, and harmless values of a refused one."""
+    """How a field is handled, the reason, and harmless values of a refused field."""
 
     fate: Fate
     note: str = ""
@@ -161,7 +161,7 @@ RESPONSES_FIELDS: Mapping[str, Field] = MappingProxyType(
 
 KEPT_BACK = frozenset(
     {
-        # Destination and identity of a request, which other gateways take from a body.
+        # The destination and identity of a request, which other gateways read from a body.
         "api_base",
         "api_key",
         "api_version",
@@ -180,7 +180,7 @@ KEPT_BACK = frozenset(
         "organization",
         "provider",
         "route",
-        # How much it may cost: other names of what a key's limits hold down.
+        # The cost of a request: other names for fields that a key's limits restrict.
         "best_of",
         "compound_custom",
         "enable_search",
@@ -197,7 +197,7 @@ KEPT_BACK = frozenset(
         "search_settings",
         "use_beam_search",
         "web_search",
-        # Other callers' share of the upstream: their turn and their state.
+        # Other callers' share of the upstream: their priority and their state.
         "id_slot",
         "priority",
         "request_id",
@@ -225,8 +225,7 @@ FORMATS = frozenset(
         "structured_outputs",
     }
 )
-"""Other servers' names for what ``response_format`` says: refused, unless a configuration forwards
-them, for the gateway checks replies against the format that it knows."""
+"""Other servers' names for ``response_format``, against which the gateway can't check replies."""
 
 HOSTED = frozenset(
     {
@@ -250,22 +249,22 @@ HOSTED = frozenset(
         "web_search_preview",
     }
 )
-"""Names under which a tool asks for one that the server runs itself: LiteLLM reads Google's so."""
+"""Names by which a tool asks for one that the server runs itself."""
 
 MEDIA = frozenset(
     {
         *("audio", "audio_embeds", "audio_url", "file", "file_data", "file_id", "file_url"),
         *("image", "image_embeds", "image_pil", "image_url", "input_audio", "source", "url"),
         *("video", "video_url"),
-        # vLLM's name of an image that some caller, perhaps another one, has sent before.
+        # vLLM's id of an image that was sent before, perhaps by another caller.
         "uuid",
     }
 )
-"""Fields by which a part of a message would have more in it than its type says."""
+"""Fields that would give a part of a message more content than its type says."""
 
 
 def plain_name(name: str) -> str:
-    """Return a name as it is compared: some servers read it in any spelling."""
+    """Normalize a name for comparison, because some servers accept any spelling."""
     return name.lower().replace("-", "").replace("_", "")
 
 
@@ -275,7 +274,7 @@ _KEPT_BACK, _FORMATS, _HOSTED, _MEDIA = (
 
 
 def why_not(name: str, use: FieldUse) -> str:
-    """Return why a configuration can't choose this for a field; empty if it can."""
+    """Return why a configuration can't choose this use for a field; empty if it can."""
     needed = name in ("model", "messages", "input")
     honoured = [
         table[name].fate == "honoured" for table in (CHAT_FIELDS, RESPONSES_FIELDS) if name in table
@@ -286,17 +285,17 @@ def why_not(name: str, use: FieldUse) -> str:
 
 
 class FieldRules(NamedTuple):
-    """A model's rules for fields, and whether it accepts URLs of the web in them."""
+    """A model's rules for fields, and whether it accepts web URLs in them."""
 
     unknown: FieldUse = "refuse"
-    """Fields that no table has."""
+    """The rule for fields that no table has."""
     named: Mapping[str, FieldUse] = MappingProxyType({})
     media_urls: bool = False
     unknown_of_responses: Literal["drop", "refuse"] = "drop"
-    """The same for ``/v1/responses``, whose fields mean nothing to chat completions."""
+    """The same for ``/v1/responses``, whose fields have no meaning in chat completions."""
     hosted_tools: Literal["drop", "refuse"] = "refuse"
     inside: FieldUse | None = None
-    """Those inside of a chat completion's messages, parts, calls and tools; None as ``unknown``."""
+    """The rule for fields inside messages, parts, calls and tools; None for ``unknown``."""
 
     @property
     def of_responses(self) -> FieldRules:
@@ -305,7 +304,7 @@ class FieldRules(NamedTuple):
 
     @property
     def deep(self) -> FieldUse:
-        """The treatment of unknown fields inside a chat completion's fields."""
+        """The rule for unknown fields inside a chat completion's fields."""
         return self.unknown if self.inside is None else self.inside
 
 
@@ -313,7 +312,7 @@ DEFAULTS = FieldRules()
 
 
 def says_nothing(value: object) -> bool:
-    """Tell whether an unknown field asks for nothing: it is null or empty, and so is all in it."""
+    """Tell whether an unknown field asks for nothing: all of it is null or empty."""
     if isinstance(value, dict):
         return all(map(says_nothing, cast("dict[str, Any]", value).values()))
     return value is None or value == []
@@ -322,7 +321,7 @@ def says_nothing(value: object) -> bool:
 def read_fields(
     body: Mapping[str, Any], table: Mapping[str, Field], rules: FieldRules
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of a body that are honoured, and those that are forwarded unchanged."""
+    """Return the fields of a body that are used, and those that are forwarded unchanged."""
     honoured: dict[str, Any] = {}
     forwarded: dict[str, Any] = {}
     for name, value in body.items():
@@ -348,7 +347,7 @@ _FATES: Mapping[FieldUse, Fate] = {"forward": "forwarded", "drop": "dropped", "r
 
 
 def is_kept_back(name: str) -> bool:
-    """Tell whether a field is never forwarded, however it is spelt."""
+    """Tell whether a field is never forwarded, in any spelling."""
     return plain_name(name) in _KEPT_BACK
 
 
@@ -364,7 +363,7 @@ def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
         return _FATES[said]
     if (field := table.get(name)) is not None:
         return field.fate
-    # A field of the other endpoint means something there, and would be taken for that upstream.
+    # A field of the other endpoint has a meaning there, and upstreams would take it for that.
     if is_kept_back(name) or plain_name(name) in _FORMATS:
         return "refused"
     if name in CHAT_FIELDS or name in RESPONSES_FIELDS:
@@ -373,10 +372,7 @@ def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
 
 
 def why_kept_out(place: str, name: str) -> str:
-    """Return why an unknown field inside a request is refused, whatever a configuration says.
-
-    The place is ``tool``, ``part``, ``message`` or another one.
-    """
+    """Return why an unknown field inside a request is refused in any configuration."""
     plain = plain_name(name)
     if place == "tool" and plain in _HOSTED:
         return "hosted tools are not metered"

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus's format: names from the configuration and numbers, nothing else."""
+"""Metrics in Prometheus's format, which contain only names from the configuration and numbers."""
 
 from __future__ import annotations
 
@@ -22,29 +22,25 @@ if TYPE_CHECKING:
 __all__ = ["Metrics", "forget_worker", "share_metrics"]
 
 OTHER = "other"
-"""Stands for every model and key that isn't known: labels must be few."""
+"""The label for every unknown model and key, because labels must be few."""
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 ITERATIONS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 
 _shared_in: str | None = None
-"""The directory in which the workers of one gateway keep their counters, if there are several."""
+"""The directory in which a gateway's workers keep their counters, if there are several workers."""
 
 
 def share_metrics(directory: str, worker: int) -> None:
-    """Count together with the other workers from now on: each shows the sums of all.
-
-    Call it in a worker's process before it makes `Metrics`. A restarted worker continues the counts
-    of the one before it.
-    """
+    """Share counters with the other workers; call it in a worker before it makes `Metrics`."""
     global _shared_in  # noqa: PLW0603 (prometheus_client keeps it for the process, too)
     _shared_in = os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
     values.ValueClass = cast("Any", values).MultiProcessValue(lambda: worker)
 
 
 def forget_worker(directory: str, worker: int) -> None:
-    """Stop showing what a worker had under way when it ended."""
+    """Stop showing the requests that a worker had under way when it ended."""
     cast("Any", multiprocess).mark_process_dead(worker, directory)
 
 
@@ -73,28 +69,28 @@ class Metrics:
         self._cost = Counter("cost", said, ("model", "key", "currency"), **common)
 
     def requested(self, model: object, key: str | None, status: int, seconds: float) -> None:
-        """Count a request that has ended, whatever model and key it named."""
+        """Count a request that has ended, with any model and key."""
         name = self.model_name(model)
         self._requests.labels(name, key if key in self._keys else OTHER, status).inc()
         self._seconds.labels(name).observe(seconds)
 
     def know(self, models: Iterable[str], keys: Iterable[str]) -> None:
-        """Count models and keys by their names; those that were known before stay so."""
+        """Count more models and keys by name, in addition to those already known."""
         self._models.update(models)
         self._keys.update(keys)
 
     def show(self, key: KeyState) -> None:
-        """Show how many requests of a key there are now."""
+        """Show the current number of a key's requests."""
         self._in_flight.labels(key.name).set(key.in_flight)
         self._waiting.labels(key.name).set(key.waiting)
 
     def sampled(self, model: str, outcome: str, iterations: int = 0) -> None:
-        """Count a sampling call of a configured model that has ended."""
+        """Count a call of a configured model that has ended."""
         self._calls.labels(model, outcome).inc()
         self._iterations.labels(model).observe(iterations)
 
     def spent(self, model: object, key: str | None, usage: Usage, price: Price | None) -> None:
-        """Count what a request to an upstream has cost, as far as it is known."""
+        """Count the cost of a request to an upstream, as far as it is known."""
         labels = self.model_name(model), key if key in self._keys else OTHER
         self._tokens.labels(*labels, "input").inc(usage.input_tokens)
         self._tokens.labels(*labels, "output").inc(usage.output_tokens)
@@ -102,7 +98,7 @@ class Metrics:
             self._cost.labels(*labels, price.currency).inc(price.cost(usage))
 
     def render(self) -> tuple[bytes, str]:
-        """Return the metrics as text, and the text's content type."""
+        """Return the metrics as text, and the content type."""
         registry = self.registry
         if _shared_in is not None:
             registry = CollectorRegistry()

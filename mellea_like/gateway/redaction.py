@@ -1,7 +1,7 @@
 """Redaction: no prompt, reply or key appears in a log or in another caller's error.
 
-The gateway's own log lines consist of names from its configuration, numbers and classes. Here is
-what upstreams say when they fail, and what others log in its process.
+The gateway's own log lines consist of names from its configuration, numbers and classes. This
+module handles the errors of upstreams, and the log records of other code in the same process.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ logger = logging.getLogger("mellea_like.gateway")
 HIDDEN = "***"
 
 LONGEST_SAID = 2000
-"""Characters of an upstream's error that the log shows."""
+"""The most characters of an upstream's error that the log shows."""
 
-# --- what upstreams say --------------------------------------------------------------------------
+# --- upstreams' errors
+# -------------------------------------------------------------------------------
 
 
 class Disclosure(NamedTuple):
-    """The words, status and code that describe an upstream's error to callers."""
+    """The words, status and code with which an upstream's error is reported to callers."""
 
     words: str
     status: int
@@ -69,13 +70,13 @@ def _kind(error: BackendError) -> type[BackendError]:
 
 
 def disclosure_of(error: BackendError) -> Disclosure:
-    """Look up what may be said about an upstream's error."""
+    """Look up how an upstream's error is reported to callers."""
     return DISCLOSURES[_kind(error)]
 
 
 def redacted(error: Exception, name: str) -> Exception:
-    """Make an error of the same class and numbers as an upstream's, without its text."""
-    # Errors that this library raised by itself, such as a spent budget, are left unchanged.
+    """Make an error with the same class and numbers as an upstream's, but without its text."""
+    # Errors of this library itself, such as a spent budget, are left unchanged.
     if not isinstance(error, BackendError):
         if isinstance(error, MelleaError):
             return error
@@ -92,9 +93,9 @@ def redacted(error: Exception, name: str) -> Exception:
 
 
 class RedactedBackend(BackendWrapper):
-    """An upstream whose errors lose their texts before the engine logs them or hands them on."""
+    """An upstream whose errors lose their texts before the engine logs them or passes them on."""
 
-    # With ``tell``, the gateway's log has the texts, but for the secret.
+    # With ``tell``, the gateway logs the texts, without the secret.
     def __init__(self, inner: Backend, name: str, *, tell: bool = False, secret: str = "") -> None:
         super().__init__(inner)
         self._name = name
@@ -108,7 +109,7 @@ class RedactedBackend(BackendWrapper):
 
     @contextmanager
     def in_our_words(self, others: Sequence[Exception] = ()) -> Generator[None]:
-        """Replace what an upstream raises, but not ``others``."""
+        """Replace an upstream's errors in a block, except for ``others``."""
         try:
             yield
         except StopAsyncIteration:
@@ -125,7 +126,7 @@ class RedactedBackend(BackendWrapper):
         said = str(error)
         if self._secret:
             said = said.replace(self._secret, HIDDEN)
-        # As a literal it is one line, whatever is in it.
+        # As a literal, it is always one line.
         said = ascii(said[:LONGEST_SAID])
         current = CURRENT.get()
         shown = (self._name, type(error).__name__, "-" if current is None else current.id, said)
@@ -142,14 +143,15 @@ class RedactedBackend(BackendWrapper):
                     try:
                         yield _RedactedPieces(inside, self)
                     except Exception as exc:
-                        reader.append(exc)  # Also what the pieces raised: in our words by then.
+                        # This includes errors of the pieces, which are already redacted.
+                        reader.append(exc)
                         raise
         finally:
-            reader.clear()  # Its errors refer to this frame.
+            reader.clear()  # Errors refer to this frame.
 
 
 class _RedactedPieces:
-    """The pieces of a reply, whose iteration may fail."""
+    """The pieces of a reply, with redacted errors."""
 
     def __init__(self, inside: AsyncIterator[str | Generation], backend: RedactedBackend) -> None:
         self._inside = inside
@@ -163,10 +165,11 @@ class _RedactedPieces:
             return await anext(self._inside)
 
 
-# --- what others log -----------------------------------------------------------------------------
+# --- log records of other code
+# -----------------------------------------------------------------------
 
 LIBRARIES = {"asyncio", "httpcore", "httpcore2", "httpx", "httpx2", "openai", "uvicorn"}
-"""They log requests, URLs and options, and errors with their texts."""
+"""Libraries that log requests, URLs and options, and errors with their texts."""
 
 CLASSES = frozenset(errors.__all__) | {
     name for name, thing in vars(builtins).items() if isinstance(thing, type)
@@ -176,13 +179,14 @@ ID = re.compile(r"[0-9a-f-]{8,36}(/\d+)?")
 _lock = threading.Lock()
 _blocks = 0
 _plain: Callable[..., logging.LogRecord] = logging.LogRecord
-"""The factory of log records outside of any block."""
+"""The original factory of log records."""
 
 
 @contextmanager
 def redacted_logs() -> Generator[None]:
     """Keep texts out of the logs of the whole process while the block runs."""
-    # Loggers keep their levels and handlers. Gateways in several threads may do this at once.
+    # Loggers keep their levels and handlers. Gateways in several threads may do this at the same
+    # time.
     global _blocks, _plain  # noqa: PLW0603
     with _lock:
         if not _blocks:
@@ -213,15 +217,15 @@ def _make_record(*given: Any, **more: Any) -> logging.LogRecord:
             record.msg, record.args = first, ()
     if record.args and not isinstance(record.args, tuple):
         record.msg, record.args = HIDDEN, ()
-    # The engine logs errors, and those of a check may quote what it checked. Those of upstreams
-    # are in the gateway's own words, so they stay, as do numbers, ids and classes.
+    # The engine logs errors, and a check's error may quote what it checked. Upstreams' errors are
+    # already in the gateway's own words, so they are kept, as are numbers, ids and classes.
     record.args = tuple(a if _is_harmless(a) else HIDDEN for a in record.args or ())
-    record.exc_info = record.exc_text = record.stack_info = None  # It contains errors' texts.
+    record.exc_info = record.exc_text = record.stack_info = None  # These have errors' texts.
     return record
 
 
 def _is_expected(record: logging.LogRecord) -> bool:
-    # That uvicorn cuts requests off when the server stops isn't an error.
+    # Cutting off requests when the server stops isn't an error.
     error = record.exc_info[1] if record.exc_info else None
     cut_off = error is not None and not isinstance(error, Exception)
     return cut_off or str(record.msg).startswith("Cancel %s running task(s)")

@@ -24,22 +24,23 @@ __all__ = [
 ]
 
 NO_RETRY = {"x-should-retry": "false"}
-"""Asks OpenAI's clients, which try again by themselves, not to: it wouldn't help."""
+"""The header that asks OpenAI's clients not to retry, because a retry wouldn't help."""
 
 BUDGET_SPENT = "insufficient_quota"
 
 NO_BUDGET_SOON = 3600.0
-"""Seconds: a budget without a period doesn't come back, but a header needs a number."""
+"""The Retry-After for a budget without a period, which never starts again, in seconds."""
 
 
 LONGEST_PARAM = 200
-"""Characters of a field's place that an error shows: a caller may have named it, at any length."""
+"""The most characters of a field's place in an error, because a caller may have chosen the name."""
 
 
 class Refusal(Exception):
-    """A request that is answered with an error; raised anywhere before the answer has begun."""
+    """An error that answers a request. It may be raised anywhere before the answer has begun."""
 
-    # Neither the message nor ``more``, further members of the error object, has a key in it.
+    # Neither the message nor ``more``, which has further members of the error object, contains a
+    # key.
     def __init__(
         self,
         status: int,
@@ -61,7 +62,7 @@ class Refusal(Exception):
         self.error |= more or {}
 
     def rename(self, named: Callable[[str], str]) -> None:
-        """Call the field that is at fault by another name."""
+        """Rename the field that is to blame."""
         if self.param is not None and (name := named(self.param)) != self.param:
             if self.message.startswith(self.param):
                 self.message = name + self.message.removeprefix(self.param)
@@ -69,11 +70,11 @@ class Refusal(Exception):
             self.error |= {"param": name, "message": self.message}
 
     def body(self) -> bytes:
-        """Return the answer's body: JSON in ASCII, without a line break."""
+        """Return the answer's body: JSON in ASCII without line breaks."""
         return json.dumps({"error": self.error}).encode("ascii")
 
     def raw_headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the answer's headers, as ASGI wants them."""
+        """Return the answer's headers (ASGI)."""
         fields = {
             "content-type": "application/json",
             "content-length": str(len(self.body())),
@@ -83,7 +84,7 @@ class Refusal(Exception):
 
 
 def refuse(param: str, message: str, code: str | None = None) -> NoReturn:
-    """Refuse a request with a wrong field; the message says what belongs there."""
+    """Refuse a request because of a field. The message says what belongs there."""
     param = param[:LONGEST_PARAM]
     raise Refusal(400, f"{param}: {message}", param=param, code=code)
 
@@ -95,15 +96,12 @@ def too_many(message: str, wait: float, code: str = "rate_limit_exceeded") -> Re
 
 
 def retry_after(wait: float) -> dict[str, str]:
-    """Make the header that says when to come back; ``wait`` is in seconds."""
+    """Make the header that says when to try again; ``wait`` is in seconds."""
     return {"retry-after": str(max(1, math.ceil(wait)))}
 
 
 def budget_spent(shortage: Shortage | None = None) -> Refusal:
-    """Make the answer to a key whose budget has no room for a request.
-
-    That is all of it, some of it, or, where a request may take more than there is in all, nothing.
-    """
+    """Make the answer to a key whose budget has no room for a request."""
     message = "this key's budget is spent"
     if shortage is not None and shortage.spent < shortage.allowed:
         what = shortage.what.replace("_", " ")
@@ -114,7 +112,7 @@ def budget_spent(shortage: Shortage | None = None) -> Refusal:
                 f"this request may take {shortage.wanted:,.12g} {what}, and this key's whole budget"
                 f" is {shortage.allowed:,.12g}: ask for {less}"
             )
-            # No "retry-after": it will never fit.
+            # There is no "retry-after", because the request will never fit.
             return Refusal(429, message, kind=BUDGET_SPENT, code=BUDGET_SPENT, headers=NO_RETRY)
         message = (
             f"this request may take {shortage.wanted:,.12g} {what}, and {left:,.12g} of this key's"

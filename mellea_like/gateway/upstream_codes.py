@@ -1,6 +1,6 @@
-"""The words of an upstream's error that a caller gets: code, field and type, if they are known.
+"""The parts of an upstream's error that a caller may see: code, field and type, if known.
 
-Clients decide by them whether to shorten a conversation, ask another model, or come back later.
+From them, clients decide whether to shorten a conversation, use another model, or try again later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONTEXT_LENGTH = "context_length_exceeded"
 
 CODES = frozenset(
     {
-        # OpenAI's reference: "Error codes", and the errors of chat completions' own parameters.
+        # OpenAI's reference: "Error codes", and errors about parameters of chat completions.
         "array_above_max_length",
         "array_below_min_length",
         "content_policy_violation",
@@ -41,7 +41,7 @@ CODES = frozenset(
         "unknown_parameter",
         "unsupported_parameter",
         "unsupported_value",
-        # ResponseError in the official SDK (openai.types.responses), but for servers' own faults.
+        # ResponseError in the official SDK (openai.types.responses), without servers' own faults.
         "bio_policy",
         "empty_image_file",
         "failed_to_download_image",
@@ -63,7 +63,7 @@ CODES = frozenset(
         "content_filter",
     }
 )
-"""Codes that name what is wrong with a request, or that there were too many."""
+"""Codes that say what is wrong with a request, or that there were too many requests."""
 
 TYPES = frozenset(
     {
@@ -87,29 +87,29 @@ _TOO_LONG = re.compile(
     r"|prompt is too long|input token count .{0,40}exceeds",
     re.IGNORECASE,
 )
-"""Messages about a prompt that is too long, from servers without a code for it."""
+"""Messages about a prompt that is too long, from servers that have no code for it."""
 
 _PLACE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,199}", re.ASCII)
 
 
 class Known(NamedTuple):
-    """The parts of an upstream's error that a caller may see; None for unknown words."""
+    """The parts of an upstream's error that a caller may see; unknown words are None."""
 
     code: str | None = None
     param: str | None = None
     kind: str | None = None
     about_format: bool = False
-    """Whether it is about the JSON Schema that the reply should meet."""
+    """Whether the error is about the JSON Schema that the reply should meet."""
 
 
 def known_of(error: BackendError) -> Known:
-    """Return what may be handed on of an error that `keep_known` has seen."""
+    """Return the parts that may be passed on of an error that `keep_known` has seen."""
     known = vars(error).get("known")
     return known if isinstance(known, Known) else Known()
 
 
 def keep_known(error: BackendError, of: BackendError) -> None:
-    """Have an error in our words keep the known words of an upstream's."""
+    """Copy the known parts of an upstream's error to an error in our words."""
     code = of.code if of.code in CODES else None
     if code is None and of.status in (400, 413, 422) and _TOO_LONG.search(of.said):
         code = CONTEXT_LENGTH

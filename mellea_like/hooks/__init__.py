@@ -1,6 +1,6 @@
-"""Plugins: what they are told, what they may change, and how they are registered.
+"""Plugins: writing and registering them, and the payloads that they get and may change.
 
-The payload classes load pydantic's machinery, so they are imported when first named.
+The payload classes load much of pydantic, so they are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING

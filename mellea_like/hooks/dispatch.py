@@ -1,4 +1,4 @@
-"""Running the handlers of one call."""
+"""Run the handlers of one call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["HookRun"]
 P = TypeVar("P", bound="Payload")
 
 SILENCED_AFTER = 3
-"""An observing plugin that fails this often in a row is silenced for the rest of the call."""
+"""After this many failures in a row, an observing plugin is silenced for the rest of the call."""
 
 
 class _Handlers(NamedTuple):
@@ -37,7 +37,7 @@ class _Handlers(NamedTuple):
 
 
 class HookRun:
-    """The plugins of one call at work."""
+    """The plugins of one call."""
 
     def __init__(self, handlers: Iterable[Handler], sampling_id: str) -> None:
         self._sampling_id = sampling_id
@@ -57,7 +57,7 @@ class HookRun:
         """The hooks that have handlers; empty without plugins."""
 
     def decides(self, hook: HookType) -> bool:
-        """Tell whether a handler of a hook may change something, and does not only look."""
+        """Tell whether any handler of a hook may change something, and doesn't only observe."""
         return hook in self._by_hook and bool(self._by_hook[hook].sequential)
 
     def open(self, tasks: TaskGroup) -> None:
@@ -86,7 +86,7 @@ class HookRun:
             self.interrupt = exc
 
     async def _tell_others(self, payload: Payload) -> None:
-        """Run the handlers that only look."""
+        """Run the handlers that only observe."""
         handlers = self._by_hook[payload.hook]
         if len(handlers.observe) == 1:
             await self._tell(handlers.observe[0], payload)
@@ -191,12 +191,12 @@ class HookRun:
 
 
 def _identity(handler: Handler) -> int:
-    """Tell plugins apart: two of one class, too."""
+    """Identify a plugin, so that two of one class stay distinct."""
     return id(getattr(handler.function, "__self__", handler.function))
 
 
 async def _run(handler: Handler, payload: Payload) -> Any:
-    """Run one handler within its time; a cancellation that no one asked for is its failure."""
+    """Run a handler within its time limit. A cancellation that nobody asked for is its failure."""
     with foreign("it"):
         if not handler.may_wait:
             return await handler.function(payload)

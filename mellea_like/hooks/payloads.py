@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class _AsItIs:
-    """Any object, neither checked nor copied."""
+    """Any object, neither validated nor copied."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
@@ -46,7 +46,7 @@ class _AsItIs:
 
 
 class _Instance:
-    """An instance of the annotated class, not copied; its fields' types are not looked at."""
+    """An instance of the annotated class, not copied; the types of its fields aren't checked."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, _handler: Any) -> CoreSchema:
@@ -65,9 +65,9 @@ class Payload(BaseModel):
     Attributes:
         sampling_id: the call's id.
         strategy: the name of the strategy's class.
-        iteration: the iteration's id, 1-based; None outside one. Ids aren't monotonic in time: with
-            several subsamples, iteration 4 may end before iteration 1.
-        subsample: the subsample's index, 0-based; None outside one.
+        iteration: the draw's id, 1-based; None outside a draw. Ids aren't monotonic in time: with
+            several lanes, iteration 4 may end before iteration 1.
+        subsample: the index of the lane, 0-based; None outside a draw.
     """
 
     model_config = ConfigDict(
@@ -84,15 +84,15 @@ class Payload(BaseModel):
 
 
 class SamplingLoopStartPayload(Payload):
-    """Before the first turn.
+    """Before the first draw.
 
     Attributes:
         action: the request.
         context: the conversation so far.
-        requirements: the conditions that each slice must meet, in order.
-        loop_budget: turns of each subsample; may be changed, to an int of at least 1 with
+        requirements: the requirements of each draw, in order.
+        loop_budget: the attempts of each lane. It may be changed to an int of at least 1, with
             ``loop_budget * concurrency_budget`` within the strategy's ``max_iterations``.
-        concurrency_budget: number of subsamples.
+        concurrency_budget: the number of lanes.
     """
 
     hook = HookType.SAMPLING_LOOP_START
@@ -112,8 +112,8 @@ class GenerationPreCallPayload(Payload):
         purpose: ``"generate"`` or ``"judge"``.
         retry: how often this request was tried before.
         messages: the conversation to be sent.
-        options: how to generate; may be changed.
-        model: the model's name, where it is known.
+        options: the options for generating; may be changed.
+        model: the model's name, if it is known.
     """
 
     hook = HookType.GENERATION_PRE_CALL
@@ -167,11 +167,11 @@ class GenerationErrorPayload(Payload):
 
 
 class ValidationPreCheckPayload(Payload):
-    """Before a slice is validated.
+    """Before a reply is validated.
 
     Attributes:
         candidate: the reply to validate.
-        requirements: what it must meet; more may be added, none is ever dropped.
+        requirements: its requirements. More may be added, but none is ever dropped.
     """
 
     hook = HookType.VALIDATION_PRE_CHECK
@@ -182,13 +182,13 @@ class ValidationPreCheckPayload(Payload):
 
 
 class ValidationPostCheckPayload(Payload):
-    """After a slice was validated.
+    """After a reply was validated.
 
     Attributes:
         candidate: the reply that was validated.
         validations: each requirement with the verdict on it.
-        passed: whether the slice passes; a pass may be turned into a failure, not the reverse.
-        reason: why it was turned into a failure; goes into the next attempt's prompt.
+        passed: whether the draw passes. A pass may be turned into a failure, but not the reverse.
+        reason: why a pass was turned into a failure. It goes into the next attempt's prompt.
     """
 
     hook = HookType.VALIDATION_POST_CHECK
@@ -201,12 +201,12 @@ class ValidationPostCheckPayload(Payload):
 
 
 class SamplingRepairPayload(Payload):
-    """After the strategy chose what to ask next.
+    """After the strategy has chosen what to ask next.
 
     Attributes:
-        failed: the slice to repair.
-        action: the next request.
-        context: the conversation that it is asked in.
+        failed: the record of the draw to repair.
+        action: the next task.
+        context: the conversation in which it is asked.
     """
 
     hook = HookType.SAMPLING_REPAIR
@@ -217,10 +217,10 @@ class SamplingRepairPayload(Payload):
 
 
 class SamplingIterationPayload(Payload):
-    """Once for each slice, in the order recorded.
+    """Once for each draw, in the order recorded.
 
     Attributes:
-        slice: the record of the iteration.
+        slice: the record of the draw.
     """
 
     hook = HookType.SAMPLING_ITERATION
@@ -229,15 +229,15 @@ class SamplingIterationPayload(Payload):
 
 
 class SamplingLoopEndPayload(Payload):
-    """Once, at the end.
+    """Once, at the end of the call.
 
     Attributes:
-        slices: the record of each iteration that started.
-        success: whether there is an answer: a slice has won; with ``Collect(k)``, k did. False if
-            the call raises, or its caller left before that.
-        best: the winner, else the best failure; None if no slice was judged.
+        slices: the record of each draw that started.
+        success: whether there is an answer, which means that a draw has won, or k with
+            ``Collect(k)``. False if the call raises, or if its caller left before there was one.
+        best: the winner, else the best failure; None if no draw was judged.
         error: the error that the call raises, or None.
-        iterations_used: slices that finished validation.
+        iterations_used: the number of draws that finished validation.
         stop_reason: why the call stopped.
         decision: the decision of the selection, as in the result; or None.
         started: when the call began (UTC).
@@ -258,8 +258,8 @@ class SamplingLoopEndPayload(Payload):
 
 
 def build(hooks: Iterable[HookType]) -> None:
-    """Make the models of some hooks ready."""
-    # pydantic does it at a model's first use otherwise, and reads files: not on an event loop.
+    """Prepare the models of some hooks for use."""
+    # Otherwise pydantic would do this at a model's first use, and read files on the event loop.
     wanted = set(hooks)
     for payload in Payload.__subclasses__():
         if payload.hook in wanted:

@@ -1,4 +1,4 @@
-"""How a plugin is written and registered."""
+"""Write plugins and register them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 DEFAULT_PRIORITY = 50
-"""A handler's priority by default; lower runs earlier."""
+"""The default priority of a handler. Lower runs earlier."""
 
 DEFAULT_TIMEOUT = 5.0
-"""Seconds that a handler may take where it says nothing."""
+"""The default time limit of a handler, in seconds."""
 
 _MARK = "_mellea_like_hooks"
 
@@ -56,7 +56,7 @@ class Handler:
     priority: int
     timeout: float
     may_wait: bool
-    """Whether it has an ``await``; without one, nothing can cut it short."""
+    """Whether it has an ``await``. Without one, it can't be interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ def hook(
 ) -> Callable[[F], F]:
     """Mark an async function, or a method of a `Plugin`, as a handler of a hook.
 
-    It takes the payload. In sequential mode it may return a changed copy of it, or raise `Blocked`.
+    The handler takes the payload. In sequential mode it may return a changed copy of it, or raise
+    `Blocked`.
 
     Args:
         hook_type: when it runs.
@@ -87,19 +88,19 @@ def hook(
         timeout: the longest it may take, in seconds.
 
     Returns:
-        A decorator that gives the function back as it was.
+        A decorator that returns the function itself.
 
     Raises:
         ValueError: the hook type or the mode is unknown, or the timeout is not over 0.
-        TypeError: the priority isn't an int, the timeout isn't a number, or what is decorated isn't
-            an async function.
+        TypeError: the priority isn't an int, the timeout isn't a number, or the decorated object
+            isn't an async function.
     """
     whole_number("a hook's priority", priority, least=-math.inf)
     real_number("a hook's timeout", timeout, over=0, unit="seconds")
     mark = _Mark(_known(HookType, hook_type), _known(HookMode, mode), priority, timeout)
 
     def decorate(function: F) -> F:
-        given: object = function  # iscoroutinefunction would narrow F itself.
+        given: object = function  # iscoroutinefunction would narrow F.
         if not inspect.iscoroutinefunction(given):
             msg = f"hook {mark.hook}: {function!r} isn't an async function"
             raise TypeError(msg)
@@ -112,11 +113,11 @@ def hook(
 class Plugin:
     """Base class of plugins whose handlers share state: async methods marked with `hook`.
 
-    A subclass that overrides a handler need not mark it again: it runs at the same hooks, in the
-    same way. Marked again, it runs as the new mark says; set to None, it doesn't run.
+    If a subclass overrides a handler without a mark, it runs at the same hooks in the same way.
+    With a new mark, it runs as the new mark says. If it is set to None, it doesn't run.
 
     Attributes:
-        name: how errors and logs call it; by default the class's name.
+        name: its name in errors and logs; the default is the class's name.
     """
 
     name: str = ""
@@ -130,17 +131,16 @@ class Plugin:
 class PluginSet:
     """Plugins under one name; sets nest.
 
-    As a context manager it makes its plugins active for every call that starts inside the block, in
-    this task and those started from it, and nowhere else.
+    As a context manager, it activates its plugins for every call that starts inside the block, in
+    this task and in tasks started from it, and nowhere else.
 
     Args:
-        name: how errors call the set.
+        name: its name in errors.
         plugins: plugins, marked functions, and further sets.
-        priority: if given, the priority of all handlers in the set, instead of each handler's.
+        priority: the priority of all handlers in the set; None keeps that of each handler.
 
     Raises:
-        TypeError: an item is none of these, or a handler does not take exactly one argument. No
-            part of the set is usable then.
+        TypeError: an item is none of these, or a handler does not take exactly one argument.
         ValueError: a plugin has no handler.
     """
 
@@ -177,14 +177,15 @@ _process_wide: list[tuple[Pluggable, tuple[Handler, ...]]] = []
 
 
 def register(plugin: Pluggable) -> None:
-    """Make a plugin active in this process, for every call that starts from now on.
+    """Activate a plugin in this process, for every call that starts from now on.
 
     Args:
-        plugin: a plugin, a set, or a marked function; all of it is registered, or nothing.
+        plugin: a plugin, a set, or a marked function. If any part of it is invalid, nothing is
+            registered.
 
     Raises:
         TypeError: it is none of these, or a handler does not take exactly one argument.
-        ValueError: it has no handler, or is registered already.
+        ValueError: it has no handler, or is already registered.
     """
     handlers = handlers_of(plugin)
     if any(known is plugin for known, _ in _process_wide):
@@ -194,7 +195,7 @@ def register(plugin: Pluggable) -> None:
 
 
 def unregister(plugin: Pluggable) -> None:
-    """Take a plugin back that `register` made active; calls that run already keep it.
+    """Deactivate a plugin that `register` activated. Calls that are running keep it.
 
     Args:
         plugin: the same object.
@@ -211,7 +212,7 @@ def unregister(plugin: Pluggable) -> None:
 
 
 def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
-    """Return the handlers that a call starting now runs, in the order they run."""
+    """Return the handlers for a call that starts now, in the order in which they run."""
     candidates = [
         *(handler for _, handlers in _process_wide for handler in handlers),
         *(handler for plugin_set in _scoped.get() for handler in plugin_set.handlers),
@@ -226,7 +227,7 @@ def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
 
 
 def handlers_in(plugins: Iterable[Pluggable]) -> tuple[Handler, ...]:
-    """Return the handlers of several plugins, checked."""
+    """Check several plugins and return their handlers."""
     if isinstance(plugins, Plugin | PluginSet | str) or callable(plugins):
         msg = f"plugins takes a list, not a lone {type(plugins).__name__}: put it into a list"
         raise TypeError(msg)
@@ -234,7 +235,7 @@ def handlers_in(plugins: Iterable[Pluggable]) -> tuple[Handler, ...]:
 
 
 def handlers_of(item: Pluggable) -> tuple[Handler, ...]:
-    """Return the handlers of a plugin, checked."""
+    """Check a plugin and return its handlers."""
     if isinstance(item, PluginSet):
         return item.handlers
     if isinstance(item, type):
@@ -291,7 +292,7 @@ def _bound(
 
 
 def _may_wait(function: object) -> bool:
-    """Tell whether an async function may be suspended: its bytecode yields at each ``await``."""
+    """Tell whether an async function may be suspended. If so, its bytecode has a yield."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType) or not code.co_flags & inspect.CO_COROUTINE:
         return True

@@ -1,4 +1,4 @@
-"""One call: its options, composed once around its race, and what came of it."""
+"""One call: its options, composed once around its race, and its outcome."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Spec:
 
     @property
     def model(self) -> str | None:
-        """The model that generates, as far as the options or the backend say."""
+        """The model that generates, if the options or the backend name one."""
         return self.options.model or getattr(self.backend, "model", None)
 
 
@@ -73,23 +73,12 @@ class Parts:
     backend: Backend
     validation: StagedValidation
     messages: tuple[Message, ...] | None
-    """The messages of the spec's action in its context, if they can be known beforehand."""
+    """The messages of the spec's action in its context, if they are known in advance."""
     model: str | None
 
 
 class Call:
-    """One call of ``sample``: made, run once, and forgotten.
-
-    Args:
-        sampling_id: its id.
-        rules: the rules for every draw.
-        around: the options that surround the whole call, the outermost first.
-        assemble: takes the loop budget, once that is known, and returns the plan and the other
-            options, the outermost first.
-        clock: the event loop's clock, in seconds.
-        started: when it began, on that clock.
-        deadline: when its time is up, on that clock; None for no limit.
-    """
+    """One call of ``sample``: made, run once, and forgotten."""
 
     last_stage: int | None = None
     """The number of the last stage, in a call that has stages."""
@@ -98,15 +87,15 @@ class Call:
     checks: Sequence[Option] = ()
     _fatal: BaseException | None = None
     late: BaseException | None = None
-    """The error that the call must raise unless it has an answer: it came after the race."""
+    """An error after the race, which the call must raise unless it has an answer."""
     broken = False
-    """Whether an error that would come again has ended a lane or a comparison."""
+    """Whether a permanent error has ended a lane or a comparison."""
     timed_out = False
-    """Whether the time was up before the winner was compared with all others."""
+    """Whether time ran out before the winner was compared with all others."""
     undecided = False
-    """Whether the winner is still to be compared with others."""
+    """Whether the winner must still be compared with others."""
     concluded = False
-    """Whether it is known what came of the call."""
+    """Whether the call's outcome is known."""
     _judges: tuple[tuple[Backend, int | None, Backend], ...] = ()
 
     def __init__(
@@ -171,7 +160,7 @@ class Call:
         return [option for option in self.options if port in option.uses]
 
     def rule(self, ruling: Ruling) -> None:
-        """Make a ruling happen, at any time."""
+        """Carry out a ruling, at any time."""
         if ruling.fatal is not None and ruling.fatal is self.late:
             return
         if hasattr(self, "race"):
@@ -188,7 +177,7 @@ class Call:
         return self.race.fatal if hasattr(self, "race") else self._fatal
 
     def _is_late(self, fatal: BaseException | None) -> bool:
-        """Tell whether an error came after the race, and there may be an answer in spite of it."""
+        """Tell whether an error came after the race, so that there may still be an answer."""
         return (
             isinstance(fatal, Exception)
             and self.race.ended
@@ -202,13 +191,13 @@ class Call:
     # For its draws
 
     def draw_of(self, request: Request) -> Any:
-        """Return the `Draw` under way that a request is for; None if it is for none."""
+        """Return the `Draw` under way that a request belongs to, or None."""
         iteration = request.meta.iteration
         running: list[Any] = self.race.running
         return next((d for d in running if d is not None and d.ask.iteration == iteration), None)
 
     def parts_of(self, ask: Ask) -> Parts:
-        """Return what the draws of an ask's spec share."""
+        """Return the parts that the draws of an ask's spec share."""
         spec = ask.spec
         for parts in self.parts:
             if parts.spec is spec:
@@ -226,7 +215,7 @@ class Call:
         return parts
 
     def judging(self, judge: Backend, ask: Ask | None = None) -> Backend:
-        """Return a judge with the options' backends around it."""
+        """Return a judge wrapped in the options' backends."""
         spec, stage = (None, None) if ask is None else (ask.spec, ask.stage)
         for known, its, surrounded in self._judges:
             if known is judge and its == stage:
@@ -242,10 +231,7 @@ class Call:
         return backend
 
     def refused(self, error: LimitExceeded) -> None:
-        """Let no further draw start: a limit has refused a request. Draws under way may end.
-
-        The limit of a stage ends the stage, whose turns its plan leaves out from then on.
-        """
+        """Let no further draw start in the call, or in the stage, that met a limit."""
         if error.stage is None:
             self.rule(Ruling(stop=True, why=Stop(StopReason.BUDGET, str(error), error)))
         elif error.stage == self.last_stage:
@@ -268,7 +254,7 @@ class Call:
     # Its course
 
     def run(self, loop_budget: int) -> Awaitable[None]:
-        """Run the race and settle it; a cancellation leaves as one, and nothing else does."""
+        """Run the race and settle it; only a cancellation is raised."""
         go: Callable[[int], Awaitable[None]] = self._run
         for option in reversed(self._overriding("around")):
             go = partial(option.around, go=go)
@@ -293,18 +279,12 @@ class Call:
         return self.clock() - self.started
 
     def resume(self, started: float, deadline: float | None) -> None:
-        """Let a call continue whose lanes have ended, on another clock."""
+        """Continue a call whose lanes have ended, on another clock."""
         self.started, self.deadline = started, deadline
         self.race.resume(started, deadline)
 
     def facts(self, turns: int, due: Stop | None, *, cancelled: bool) -> Facts:
-        """Return how the race has ended.
-
-        Args:
-            turns: how many draws it could have made.
-            due: why its time was up, if that was no timeout.
-            cancelled: whether the call was cancelled.
-        """
+        """Return how the race has ended; ``due`` is a reason other than a timeout."""
         slices, race = self.slices, getattr(self, "race", None)
         if race is None:
             return Facts(slices, False, None, False, False, cancelled)
@@ -320,14 +300,14 @@ class Call:
         return Facts(slices, won, stopped, timed_out, broken, cancelled)
 
     def choose(self, facts: Facts) -> Choice:
-        """Ask the options for the winner; by default, the first slice that passed."""
+        """Ask the options for the winner; by default, it is the first slice that passed."""
         for option in self._overriding("choose"):
             if (choice := option.choose(facts)) is not None:
                 return choice
         return first_passed(facts)
 
     def forget(self) -> None:
-        """Break the cycles between the call, its race and its options: its records are free."""
+        """Break the cycles between the call, its race and its options, to free the records."""
         for option in self.options:
             del option.call
         self.options = self.checks = ()

@@ -1,6 +1,6 @@
 """One draw: ask, read, check, and the record of it.
 
-This code runs most often: it avoids whatever costs more than a microsecond.
+This code runs most often, so it avoids anything that takes more than a microsecond.
 """
 
 from __future__ import annotations
@@ -59,11 +59,7 @@ _NO_USAGE = Usage()
 
 
 def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
-    """Derive the seed of one request from the call's.
-
-    Neighbouring draws get unrelated seeds (BLAKE2b of the three), so that servers whose generators
-    are weak for close seeds still draw independently.
-    """
+    """Derive a request's seed from the call's, so that close draws get unrelated ones."""
     from hashlib import blake2b  # noqa: PLC0415 (it loads OpenSSL)
 
     digest = blake2b(f"{seed}/{iteration}/{purpose}".encode(), digest_size=4).digest()
@@ -71,7 +67,7 @@ def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
 
 
 class Draw:
-    """A draw under way: everything that is known of it so far."""
+    """A draw under way: everything known about it so far."""
 
     # Slots, set one by one: class-level defaults and a `__dict__` take a twentieth more time.
     __slots__ = (
@@ -206,7 +202,7 @@ class Draw:
         return Candidate(text, value, generation, seen, ask.action, self.rounds)
 
     def why_incomplete(self, reply: Generation) -> str:
-        """Explain why a reply is incomplete; empty for one that is whole, or is accepted."""
+        """Explain why a reply is incomplete; empty if it is whole or accepted."""
         if self.call.rules.accept_incomplete:
             return ""
         spec = self.ask.spec
@@ -218,7 +214,7 @@ class Draw:
     def conclude(
         self, requirements: tuple[Requirement, ...], verdicts: Sequence[ValidationResult]
     ) -> None:
-        """Take the outcome from the verdicts: an error outweighs a failure."""
+        """Derive the outcome from the verdicts; an error outweighs a failure."""
         self.requirements = requirements
         self.verdicts = tuple(verdicts)
         outcome = _PASSED
@@ -343,7 +339,7 @@ class SurroundedDraw(Draw):
 def _split(
     meter: Meter, reply: Generation | None, asked: str | None
 ) -> tuple[Usage, list[tuple[str | None, Usage]]]:
-    """Return what the model that was asked last cost, and each that had been asked before it."""
+    """Return the cost of the model that was asked last, and of each one asked before it."""
     others = [pair for pair in meter.usage_by_model if pair[0] not in {None, asked}]
     own = sum((cost for model, cost in meter.usage_by_model if model in {None, asked}), _NO_USAGE)
     return (own if others else cost_of(meter, reply)), others

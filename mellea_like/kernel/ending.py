@@ -45,19 +45,9 @@ def conclude(
     fatal: BaseException | None = None,
     late: BaseException | None = None,
 ) -> Ending:
-    """Decide how a call ended; a bug in an option or the strategy is its error.
+    """Decide how a call ended; a bug in an option or the strategy becomes its error.
 
-    Args:
-        facts: how its race ended.
-        choose: chooses the winner.
-        select_from_failure: chooses the best failure if there is none.
-        strategy: the strategy's name, for errors.
-        sampling_id: the call's id, for errors.
-        fatal: the error that the call has to raise.
-        late: the error that it has to raise unless it has an answer.
-
-    Returns:
-        The ending.
+    The call has to raise ``fatal`` in any case, and ``late`` unless it has an answer.
     """
     slices = facts.slices
     best, choice, bug = None, Choice(None, final=False), None
@@ -112,7 +102,7 @@ def _stop_of_itself(facts: Facts, hopeless: str, sampling_id: str) -> Stop:
 def _without_an_answer(
     best: int | None, stopped: Stop, slices: Sequence[Slice], sampling_id: str
 ) -> Ending:
-    """Decide how a call ended that has no answer, and that nothing ended by force."""
+    """Decide how a call ended without an answer and without a fatal error."""
     errors = [s.error for s in slices if s.error is not None]
     if not slices and stopped.error is None:
         unasked = f"sampling {sampling_id}: the schedule let no draw start"

@@ -1,8 +1,8 @@
-"""The ports of a call: who draws next, what follows from a draw, and what surrounds it.
+"""The ports of a call: who draws next, the consequences of a draw, and everything around it.
 
 `Plan` and `Option.hear` decide; they are synchronous, and each sees a call in one step. The other
-ports of an `Option` surround something that may wait: a request, a draw, a check, the call. The
-kernel composes them once for each call and knows nothing else of the options.
+ports of an `Option` wrap something that may wait: a request, a draw, a check, the call. The kernel
+composes them once for each call and knows nothing else about the options.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 SLACK = 1e-9
-"""Seconds by which a clock may read less than the time that was slept for: rounding."""
+"""Seconds by which a clock may be behind after a sleep, due to rounding."""
 
 
 class Turn(NamedTuple):
@@ -67,7 +67,7 @@ def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
 class Ask:
     """One draw that may start now, as data: the same records give the same ask in any process.
 
-    It begins with its turn: making that an object of its own would cost each draw 0.2 µs.
+    It begins with its turn's fields, because a separate object would cost each draw 0.2 µs.
     """
 
     iteration: int
@@ -85,16 +85,16 @@ class Ask:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Its place if the winner must not depend on timing; lower is better."""
+        """The draw's order if the winner must not depend on timing; the lowest wins."""
         return self.depth, self.subsample
 
 
 class Wait(NamedTuple):
-    """Nothing may start now: ask again after so many seconds, or when something has happened."""
+    """Nothing may start now: ask again after these seconds, or when something has happened."""
 
     seconds: float = math.inf
     mine: bool = False
-    """Whether only the lane that asked has to wait. Otherwise no lane is asked meanwhile."""
+    """Whether only this lane has to wait; otherwise no lane is asked until then."""
 
 
 Next = Ask | Wait | None
@@ -115,11 +115,11 @@ class Ruling(NamedTuple):
     over: bool = False
     """Running draws are cancelled; without a reason (``why``), the call is won."""
     stop: bool = False
-    """No draw starts any more; those that are paid for may end."""
+    """No further draw starts; those already paid for may end."""
     drop: Callable[[Ask], bool] | None = None
     """These draws can't win any more: running ones are cancelled, others don't start."""
     fatal: BaseException | None = None
-    """The call raises this."""
+    """The error that the call raises."""
     why: Stop | None = None
 
 
@@ -130,15 +130,15 @@ class Plan(Protocol):
     """How many draws may run at once, 1 or more."""
 
     def next(self, lane: int, now: float) -> Next:
-        """Return what an idle lane does next, so many seconds after the call began."""
+        """Return what an idle lane does next; ``now`` is in seconds since the call began."""
         ...
 
     def hear(self, slice_: Slice) -> None:
-        """Take note of a draw that has ended; each that has started is heard of once."""
+        """Take note of a draw that has ended; each one that has started is reported once."""
         ...
 
     def unused(self, ask: Ask) -> None:
-        """Take note of an ask that was not started, since its turn can't win any more."""
+        """Take note of an ask that was not started, because its turn can't win any more."""
         ...
 
 
@@ -148,7 +148,7 @@ class Body(Protocol):
     ask: Ask
 
     def run(self) -> Awaitable[None]:
-        """Run it. It raises nothing but a cancellation, or what the call is to raise."""
+        """Run it; only a cancellation and errors that the call must raise are raised."""
         ...
 
     def record(self, ended_at: float) -> Any:
@@ -157,13 +157,7 @@ class Body(Protocol):
 
 
 class NotAnAnswer(Exception):
-    """The draw has failed: its reply is no answer that could be checked, or was found wrong early.
-
-    Args:
-        reason: why, in a sentence for the model and the record.
-        reply: the reply, as far as it came.
-        verdicts: the verdicts on the requirements, if it is one of these that the reply breaks.
-    """
+    """The draw has failed: its reply can't be checked, or its ``verdicts`` rejected it early."""
 
     def __init__(
         self,
@@ -177,7 +171,7 @@ class NotAnAnswer(Exception):
 
 
 Checked = tuple[tuple["Requirement", ...], "Sequence[ValidationResult]"]
-"""Requirements, those that an option adds included, and the verdict on each."""
+"""Requirements, including those that an option adds, and the verdict on each."""
 
 
 class Sent(NamedTuple):
@@ -187,15 +181,15 @@ class Sent(NamedTuple):
     """The backend as the user gave it, without the options around it."""
     purpose: Purpose
     spec: Any = None
-    """The inputs of the draws that they are for; None for comparisons."""
+    """The inputs of the draws that the requests are for; None for comparisons."""
     stage: int | None = None
 
 
 class Option:
-    """Something optional at work in one call; a subclass overrides the ports that it needs.
+    """An optional feature of one call; a subclass overrides the ports that it needs.
 
-    Each port that surrounds something is given ``go``, which does it. The options of a call are
-    ordered by the table: the first is the outermost.
+    Each port that wraps something gets ``go``, which does it. The table orders the options of a
+    call; the first is the outermost.
     """
 
     call: Call
@@ -212,7 +206,7 @@ class Option:
         )
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
-        """Surround the plan."""
+        """Wrap the plan."""
         return go(lane, now)
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
@@ -221,7 +215,7 @@ class Option:
         return inner
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
-        """Surround a draw."""
+        """Wrap a draw."""
         await go(draw)
 
     async def check(
@@ -231,30 +225,30 @@ class Option:
         wanted: tuple[Requirement, ...],
         go: Callable[[Draw, Candidate, tuple[Requirement, ...]], Awaitable[Checked]],
     ) -> Checked:
-        """Surround the check of a candidate."""
+        """Wrap the check of a candidate."""
         return await go(draw, candidate, wanted)
 
     async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
-        """Surround the whole call: its race, and what settles it."""
+        """Wrap the whole call: its race, and its settlement."""
         await go(loop_budget)
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Decide what follows from a slice, in the step that records it."""
+        """Decide the consequences of a slice, in the step that records it."""
         del slice_
         return None
 
     def tell(self, slice_: Slice) -> None:
-        """Look at a slice, after everyone has heard of it."""
+        """Look at a slice, after all options have heard of it."""
         del slice_
 
     def stops(self) -> None:
-        """Take note that no draw starts any more."""
+        """Take note that no further draw starts."""
 
     def ended(self) -> None:
-        """Take note that all lanes have ended, in whatever way."""
+        """Take note that all lanes have ended, for any reason."""
 
     async def settle(self) -> None:
-        """Do what needs all draws, once the race is over: compare them, ask a judge."""
+        """Do the work that needs all draws, after the race: compare them, ask a judge."""
 
     def choose(self, facts: Facts) -> Choice | None:
         """Choose the winner; None leaves it to the next option. Pure."""
@@ -267,11 +261,11 @@ class Facts(NamedTuple):
 
     slices: Sequence[Slice]
     won: bool
-    """Whether a ruling has decided the call: what has passed is all that was wanted."""
+    """Whether a ruling has decided the call, because enough draws have passed."""
     stopped: Stop | None
     timed_out: bool
     broken: bool
-    """Whether an error that would come again ended a lane."""
+    """Whether a permanent error ended a lane."""
     cancelled: bool
 
 

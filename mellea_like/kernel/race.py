@@ -1,8 +1,8 @@
-"""The race of a call's lanes. It knows no model: a plan says what runs, and a body is what runs.
+"""The race of a call's lanes. It knows no model: a plan says what runs, and a body runs it.
 
 Records are handed over in one synchronous step, `Race.record`: the slice is kept, every listener
-hears of it, and what they rule happens. A cancellation can't come between these, for there is
-nothing to wait for. Only then do waiting lanes wake up.
+hears of it, and their rulings are carried out. A cancellation can't interrupt it, because nothing
+waits. Only then do waiting lanes wake up.
 """
 
 from __future__ import annotations
@@ -33,18 +33,10 @@ __all__ = ["Race", "first_in"]
 class Race:
     """Lanes that draw as a plan says, until a ruling decides the call or no turn is left.
 
-    Args:
-        plan: who draws next.
-        body: makes the draw for an ask, given the seconds since the call began.
-        clock: the event loop's clock, in seconds.
-        started: when the call began, on that clock.
-        hear: those who decide; each hears of each slice before the call is decided.
-        tell: those who only look; each is told of each slice, in the order of ``slices``.
-        stops: each is called once, when no draw starts any more.
-        ends: each is called when all lanes have ended.
-        deadline: when the call's time is up, on the same clock; None for no limit.
-        grace: seconds after which a draw that ignores its cancellation is logged.
-        name: how logs name the call.
+    ``hear`` is called with each slice before the call is decided, and may decide it; ``tell`` only
+    looks at each slice, in the order of ``slices``. ``stops`` and ``ends`` are called once. Times
+    are on the event loop's clock. A draw that ignores its cancellation for ``grace`` seconds is
+    logged.
     """
 
     # Slots, for these are looked up several times a draw.
@@ -111,7 +103,7 @@ class Race:
     # One step without an await: the record, and what follows from it
 
     def record(self, slice_: Any) -> None:
-        """Keep a slice, and let everyone hear of it."""
+        """Keep a slice, and report it to all listeners."""
         undecided, running = not self.won, not (self.over or self._leaving)
         self.slices.append(slice_)
         try:
@@ -131,7 +123,7 @@ class Race:
             self._wake()
 
     def replay(self, slice_: Any) -> None:
-        """Keep a slice of an earlier part of the call: those that decide hear of it again."""
+        """Keep a slice of an earlier part of the call, and report it again to those that decide."""
         self.slices.append(slice_)
         self._told += 1
         self.replayed += 1
@@ -141,7 +133,7 @@ class Race:
                 self.rule(ruling)
 
     def rule(self, ruling: Ruling) -> None:
-        """Make a ruling happen: of a slice, a spent budget, a hook, a text that is shown."""
+        """Carry out the ruling of a slice, a spent budget, a hook or a shown text."""
         over, stop, drop, fatal, why = ruling
         if fatal is not None:
             over = self._accept(fatal)
@@ -162,7 +154,7 @@ class Race:
             self._end()
 
     def _end(self) -> None:
-        """Cancel what runs."""
+        """Cancel the running draws."""
         self.over = True
         self._decided = len(self.slices)
         self._cancel_lanes()
@@ -175,7 +167,7 @@ class Race:
                 scope.cancel()
 
     def _stop(self) -> None:
-        """Let no draw start any more."""
+        """Let no further draw start."""
         if not self.stopped:
             self.stopped = True
             for stops in self._stops:
@@ -189,10 +181,10 @@ class Race:
         return self._begun and not self._alive
 
     def _accept(self, fatal: BaseException) -> bool:
-        """Keep what the call must raise; an error after the decision is only logged."""
+        """Keep an error that the call must raise; after the decision, it is only logged."""
         cancellation, rest = split_cancellation(fatal)
         if cancellation is not None:
-            # Nobody asked for it: it must not leave the call as if someone had.
+            # Nobody asked for it, so it must not leave the call as a cancellation.
             stray = RuntimeError("the strategy raised a cancellation that no one asked for")
             stray.__cause__ = fatal
             fatal = stray if rest is None else rest
@@ -220,7 +212,7 @@ class Race:
     async def run(self) -> None:
         """Run the lanes to their end; afterwards the call must raise ``fatal``.
 
-        A cancellation leaves it as one, and in every case all lanes have ended.
+        A cancellation leaves as one. In any case, all lanes have ended.
         """
         if self.stopped:
             return
@@ -261,7 +253,7 @@ class Race:
         return native_cancel_requests() > self._native
 
     async def _run_alone(self) -> BaseException | None:
-        """Run the only lane in the caller's own task: nothing races it, and its stack is theirs."""
+        """Run the only lane in the caller's own task, because nothing races it."""
         self._alone = True
         self._alive, self._begun = 1, True
         left: BaseException | None = None
@@ -340,7 +332,7 @@ class Race:
     def _native_one(self, cancellation: BaseException) -> BaseException | None:
         """Return a native cancellation, which must leave the call.
 
-        No scope knows of it. If the deadline passes as well, anyio (4.16) takes it for its own.
+        No scope knows of it. If the deadline passes as well, anyio (4.16) mistakes it for its own.
         """
         return None if scope_cancelled() else type(cancellation)(*cancellation.args)
 
@@ -360,17 +352,14 @@ class Race:
                 )
 
     def forget(self) -> None:
-        """Drop what refers to the call."""
+        """Drop all references to the call."""
         del self.plan, self.next, self._body
         self._hear = self._tell = self._stops = self._ends = ()
         self._dropped = ()
         self.slices = []
 
     async def _lane(self, lane: int) -> None:
-        """Run one lane, in one scope for all its draws (a scope takes 3 µs, and half a KB).
-
-        A draw that is dropped cancels the scope, and the lane continues in a new one.
-        """
+        """Run one lane in one scope (3 µs and half a KB), and in a new one after a dropped draw."""
         self._under_way += 1
         try:
             more = True
@@ -394,19 +383,13 @@ class Race:
             self._end_lane(lane)
 
     def _absorbs(self, scope: anyio.CancelScope, exc: BaseException) -> bool:
-        """Tell whether an exception is what a backend made of the scope's cancellation.
-
-        It may answer that with another cancellation, which no scope takes for its own.
-        """
+        """Tell whether an exception is a backend's reaction to the scope's cancellation."""
         cancellation, rest = split_cancellation(exc)
         ours = scope.cancel_called and not self.asked_to_stop()
         return cancellation is not None and rest is None and ours
 
     def _left(self, exc: BaseException) -> BaseException | None:
-        """Return the cancellation that a lane must raise; the call raises everything else.
-
-        An exception never leaves through our task group, which would put it into a group.
-        """
+        """Return the cancellation that a lane must raise; the call raises everything else."""
         cancellation, _ = split_cancellation(exc)
         if cancellation is None or not self.asked_to_stop():
             self.rule(Ruling(fatal=exc))
@@ -489,7 +472,7 @@ class Race:
                 self._queue.remove(lane)
 
     def _wake(self) -> None:
-        """Have the watcher ask the plan again."""
+        """Make the watcher ask the plan again."""
         if self._watcher is not None:
             self._parked[self._watcher].set()
 
@@ -500,7 +483,7 @@ class Race:
             self._parked[self._watcher].set()
 
     def _check_standstill(self) -> None:
-        """Stop if every lane waits for news, since no lane is left that could bring some."""
+        """Stop if every lane waits for news, because no lane is left to bring any."""
         if (
             self._alive
             and self._parked_for_good == self._alive

@@ -1,6 +1,6 @@
-"""Limits, retries and fallbacks, which keep concurrent sampling affordable and alive.
+"""Limits, retries and fallbacks, which keep concurrent sampling affordable and robust.
 
-Each makes a backend of a backend.
+Each of them wraps a backend in another backend.
 
 ```python
 from mellea_like.limits import AdaptiveLimiter, Budget, LimitedBackend

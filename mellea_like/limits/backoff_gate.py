@@ -1,7 +1,8 @@
-"""One backoff gate for each backend and key: what one request learns of a server, all others obey.
+"""One backoff gate for each server and key, so that all requests heed what one of them learns.
 
-When one is told to wait, all wait; when many in a row fail, a circuit breaker lets none through.
-The breaker's pattern is Michael T. Nygard's ("Release It!", second edition, chapter 5).
+When the server tells one request to wait, all of them wait. When many requests in a row fail, a
+circuit breaker blocks all of them. The breaker is Michael T. Nygard's pattern ("Release It!",
+second edition, chapter 5).
 """
 
 from __future__ import annotations
@@ -43,45 +44,49 @@ __all__ = [
 ]
 
 SPREAD = 0.1
-"""Those who waited arrive spread over this share of the time that the gate was closed."""
+"""Waiting requests are sent spread over this share of the time that the gate was closed."""
 
 MAX_SPREAD = 1.0
-"""... and over this many seconds at most."""
+"""The most seconds over which they are spread."""
 
 TOO_MANY_REQUESTS = 429
 
 TRIP_AFTER = 4
-"""Requests in a row that may fail before a backend is left alone."""
+"""The number of failed requests in a row that opens the circuit breaker."""
 
 FLAKY_SECONDS = 10.0
-"""A server that has answered so recently is flaky rather than down."""
+"""A server that has answered within this many seconds is taken to be flaky rather than down."""
 
 FIRST_PAUSE = 0.2
-"""Seconds from the opening of the circuit to the first probe; each probe that fails doubles them.
+"""The seconds from the opening of the circuit to the first probe. Each failed probe doubles them.
 
-So three probes, after 0.2, 0.6 and 1.4 s, fit into the 1.5 s that the default retries may take, and
-the fourth, 1.6 s later, is further away than a new request waits."""
+So three probes, after 0.2, 0.6 and 1.4 s, fit into the 1.5 s that the default retries may take.
+The fourth comes 1.6 s later, which is longer than a new request waits.
+"""
 
 LONGEST_PAUSE = 30.0
 
 PROBE_SECONDS = 1.0
-"""After so long, another probe may go beside one that has no answer yet."""
+"""If a probe has no answer after this many seconds, another probe may be sent."""
 
 TICK = 1e-9
-"""Seconds that count as none: what may be left when a timer has run."""
+"""Seconds that count as zero, because a timer may end this much too early."""
 
 A_DAY = 86_400.0
-"""A server that asks for more is taken to ask for a day."""
+"""The longest wait in seconds that a server can ask for; longer ones are cut to this."""
 
 EXACT = 100.0
-"""Seconds; of longer times, nobody reads a fraction of a second."""
+"""Waits longer than this many seconds are shown without fractions."""
 
 LOOK_AGAIN = 1.0
-"""Seconds after which a waiting request notices what another thread's event loop has learnt."""
+"""The seconds after which a waiting request checks for news from other threads' event loops."""
 
 JITTER = random.Random()
-"""Chooses the moments of retries. A call's seed has no say in it: it is about replies, and calls
-with the same one are not to retry at the same time. A virtual clock seeds it."""
+"""The random numbers for the times of retries.
+
+They ignore a call's seed, which is about replies: two calls with the same seed must not retry at
+the same time. A virtual clock seeds them.
+"""
 
 T = TypeVar("T")
 
@@ -90,10 +95,10 @@ class BackoffGateStatistics(NamedTuple):
     """A snapshot of a backoff gate.
 
     Attributes:
-        waiting: requests that wait for it now.
-        failures: requests in a row that did not reach the backend, or got a 5xx.
-        unsent: requests that failed unsent, because the circuit was open for longer than they may
-            wait.
+        waiting: the number of requests waiting at the gate now.
+        failures: the number of requests in a row that did not reach the backend or got a 5xx.
+        unsent: the number of requests that failed without being sent, because the circuit was open
+            for longer than they may wait.
     """
 
     waiting: int
@@ -102,10 +107,10 @@ class BackoffGateStatistics(NamedTuple):
 
 
 class BackoffGate:
-    """A gate before a backend, closed while its server wants to be left alone or is down.
+    """A gate in front of a backend, closed while the server asks clients to wait or is down.
 
-    A gate outlives event loops. Requests that waited for it do not arrive all at once: each adds a
-    random part of a tenth of the time that the gate was closed, at most of a second.
+    A gate outlives event loops. Requests that waited are not sent all at once: each waits for a
+    further random time, up to a tenth of the time that the gate was closed and at most a second.
 
     Args:
         where: the backend's name, for errors.
@@ -121,31 +126,31 @@ class BackoffGate:
         self._spread = 0.0
         self._waiting = 0
         self._reached = False
-        # In the event loop's own time: it is asked for at each answer, and a `Timeline` takes five
-        # times as long. The time of another loop is the same, or far away.
+        # Each answer reads this clock, so it is the event loop's own: a `Timeline` takes five
+        # times as long. The clock of another loop shows the same time, or one that is far away.
         self._answered_at = -math.inf
 
     @property
     def closed(self) -> bool:
-        """Whether a request has to wait now. Cheap while it is open: ask before each request."""
-        opens = self._opens  # Another thread's event loop may open it meanwhile.
+        """Whether a request has to wait now. This is cheap while the gate is open."""
+        opens = self._opens  # Another thread may open it.
         return (opens is not None and self._still_closed(opens)) or (
             self._breaker.next_probe is not None
         )
 
     @property
     def down(self) -> bool:
-        """Whether the circuit breaker lets no request through now, not even as a probe."""
+        """Whether the circuit breaker lets no request through now, not even a probe."""
         return self._breaker.seconds_left(self._timeline.now()) > 0
 
     @property
     def reached(self) -> bool:
-        """Whether the server has ever answered, if only with an error."""
+        """Whether the server has ever answered, even with an error."""
         return self._reached or self._answered_at > -math.inf
 
     @property
     def outage(self) -> str | None:
-        """The last failure's message while the circuit breaker isn't closed; else None."""
+        """The last failure's message while the circuit breaker is open, else None."""
         return None if self._breaker.next_probe is None else self._breaker.last_error
 
     def statistics(self) -> BackoffGateStatistics:
@@ -159,13 +164,14 @@ class BackoffGate:
         policy: Retry | None,
         patience: Patience | None = None,
     ) -> T:
-        """Send a request once, as soon as it may be sent; what it raises is for `heard`.
+        """Send a request once, as soon as the gate allows it. The caller passes errors to `heard`.
 
         Args:
-            send: sends it.
+            send: the function that sends it.
             request: the request to send.
-            policy: how long it may wait; None for as long as it takes.
-            patience: how long it may still wait for a backend that is down; the policy's if None.
+            policy: determines how long the request may wait; None for no limit.
+            patience: how long it may still wait for a backend that is down. The default depends on
+                the policy.
 
         Returns:
             The result of ``send``.
@@ -181,7 +187,7 @@ class BackoffGate:
                 self._tell_the_waiting()
 
     def answered(self, now: float) -> None:
-        """Hear that the backend has answered a request, at a time of the event loop's clock."""
+        """Note that the backend has answered a request, at a time on the event loop's clock."""
         self._answered_at = now
         breaker = self._breaker
         if breaker.failures:
@@ -192,7 +198,7 @@ class BackoffGate:
             self._tell_the_waiting()
 
     def heard(self, error: BackendError, policy: Retry | None) -> None:
-        """Hear what a request failed with: too many failures in a row open the circuit breaker."""
+        """Note a request's failure. Too many failures in a row open the circuit breaker."""
         most = TRIP_AFTER if policy is None else policy.trip_after
         answer = is_answer(error)
         if answer:
@@ -207,10 +213,10 @@ class BackoffGate:
             warn("%s", self._breaker.description(now, self._where))
 
     def close(self, seconds: float, *, told: float | None = None) -> None:
-        """Close the gate for some seconds from now; never for less than it is already closed.
+        """Close the gate for some seconds from now, unless it is already closed for longer.
 
-        ``told`` is how long the server wants to be left alone, if that is longer: requests that
-        come meanwhile obey it, or fail if they may not wait so long. When the gate opens, the
+        ``told`` is how long the server asked to be left alone, if that is longer. Until then, new
+        requests wait that long, or fail if they may not. After ``seconds``, the gate opens and the
         server is asked again.
         """
         now = self._timeline.now()
@@ -224,15 +230,16 @@ class BackoffGate:
     async def wait(
         self, request: Request, policy: Retry | None, patience: Patience | None = None
     ) -> bool:
-        """Wait until a request may be sent; tell whether it is a probe.
+        """Wait until a request may be sent; tell whether it is sent as a probe.
 
-        One that may not wait so long fails now, unsent. Without a policy it does not obey what the
-        server told others.
+        A request that may not wait long enough fails now, without being sent. Without a policy, it
+        ignores what the server told other requests.
 
         Args:
             request: the request to send.
-            policy: how long it may wait.
-            patience: how long it may still wait for a backend that is down; the policy's if None.
+            policy: determines how long it may wait.
+            patience: how long it may still wait for a backend that is down. The default depends on
+                the policy.
 
         Returns:
             Whether it is sent as a probe.
@@ -249,7 +256,7 @@ class BackoffGate:
                 elif not obeys_breaker or self._breaker.next_probe is None:
                     if not waited:
                         return False
-                    # So that those who waited don't arrive all at once.
+                    # This keeps the waiting requests from being sent all at once.
                     spread, waited = JITTER.random() * spread_after(waited), 0.0
                     await anyio.sleep(spread)
                 elif self._breaker.begin_probe(self._timeline.now()):
@@ -278,13 +285,10 @@ class BackoffGate:
         await anyio.sleep_until(self._timeline.on_loop(until))
 
     async def _wait_for_news(self, request: Request, patience: Patience) -> float:
-        """Wait until the next probe is due or one has ended, and return how many seconds it took.
-
-        Fail now if that takes too long.
-        """
+        """Wait until a probe is due or has ended, or fail now if that is too long."""
         now, breaker = self._timeline.now(), self._breaker
         wait, time_left, left = breaker.seconds_left(now), _time_left(request), patience.left
-        # While a probe is under way, the server may be well and its reply long.
+        # During a probe, the server may be healthy and just writing a long reply.
         probing = breaker.probes > 0
         if time_left <= 0 or left < 0 or (not probing and wait > min(time_left, left) + TICK):
             why = f"; this request may wait {left:.3g} s, as long as its retries"
@@ -326,7 +330,7 @@ class Patience:
         if patient and policy is not None:
             self.left = max(self.left, policy.max_retry_after)
         elif patient is False:
-            self.left = -1.0  # It doesn't even wait for a probe that is under way.
+            self.left = -1.0  # Not even a probe is awaited.
 
     def spend(self, seconds: float) -> None:
         """Count a wait."""
@@ -335,35 +339,36 @@ class Patience:
 
 
 class CircuitBreaker:
-    """Counts a backend's failures in a row, and says whether another request may be sent.
+    """Counts a backend's failures in a row, and decides whether another request may be sent.
 
     - Closed, it lets everything through. Any answer closes it.
-    - Open, it lets one request through after each pause, the probe. One that fails doubles the
-      pause; one that ends without news, as when it was cancelled, leaves its place to another.
+    - Open, it lets one request through after each pause, as a probe. If a probe fails, the pause
+      doubles. If a probe ends without news, for example because it was cancelled, another request
+      takes its place.
 
-    Pure: the time is passed in.
+    It is pure: callers pass the time in.
     """
 
     def __init__(self) -> None:
         self.failures = 0
         self.unsent = 0
         self.next_probe: float | None = None
-        """When the next probe may be sent; None while it is closed."""
+        """When the next probe may be sent; None while the breaker is closed."""
         self.opened_at = 0.0
         self.probes = 0
-        """How many are under way."""
+        """The number of probes under way."""
         self._awaited = False
         self._pause = 0.0
         self.last_error = ""
         self._status: int | None = None
 
     def seconds_left(self, now: float) -> float:
-        """Return in how many seconds a request may be sent; 0 for now."""
+        """Return the seconds until a request may be sent; 0 if it may be sent now."""
         left = 0.0 if self.next_probe is None else self.next_probe - now
         return left if left > TICK else 0.0
 
     def begin_probe(self, now: float) -> bool:
-        """Tell whether a request may be sent as a probe; if so, it is taken to be sent."""
+        """Tell whether a request may be sent as a probe now. If so, it is counted as sent."""
         if self.seconds_left(now):
             return False
         self.probes += 1
@@ -372,13 +377,13 @@ class CircuitBreaker:
         return True
 
     def ended(self, now: float) -> None:
-        """Hear that a probe has ended, however it did, before or after what came of it."""
+        """Note that a probe has ended, whether or not its outcome has been reported yet."""
         self.probes -= 1
         if self._awaited and self.next_probe is not None:
             self.next_probe = now
 
     def failed(self, now: float, error: BackendError, most: int, *, flaky: bool = False) -> bool:
-        """Count a request that failed; tell whether that opened the breaker."""
+        """Count a failed request; tell whether this opened the breaker."""
         self.failures += 1
         self.last_error, self._status = str(error), error.status
         opens = self.next_probe is None
@@ -389,17 +394,17 @@ class CircuitBreaker:
         elif self._awaited:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
         else:
-            return False  # It was sent before.
+            return False  # It was sent before the breaker opened.
         self._awaited = False
         self.next_probe = now + self._pause
         return opens
 
     def answered(self) -> None:
-        """Hear that the backend has answered."""
+        """Note that the backend has answered."""
         self.failures, self.next_probe, self._awaited = 0, None, False
 
     def refusal(self, now: float, where: str, why: str) -> CircuitOpen:
-        """Count a request as not sent, and return its error."""
+        """Count a request that isn't sent, and return its error."""
         self.unsent += 1
         return CircuitOpen(
             self.description(now, where, why),
@@ -417,11 +422,11 @@ class CircuitBreaker:
 
 
 def is_answer(error: BackendError) -> bool | None:
-    """Tell whether an error shows that a backend is up, such as a 429; None if it says neither.
+    """Tell whether an error shows that a backend is up (such as a 429) or down; None for neither.
 
-    False if the backend can't be reached or answers with a 5xx. Neither: a reply that takes too
-    long may only be a long one, a gate's refusal was never sent, and a backend that has given up by
-    itself isn't waited for.
+    A backend is down if it can't be reached or answers with a 5xx. Some errors show neither: a
+    timeout may only mean a long reply, a request that a gate refused was never sent, and a backend
+    that gave up by itself isn't waited for.
     """
     if isinstance(error, BackendUnavailable | RateLimited) and not error.retryable:
         return None
@@ -431,24 +436,24 @@ def is_answer(error: BackendError) -> bool | None:
 
 
 def spread_after(seconds: float) -> float:
-    """Return over how many seconds those who waited are spread when a gate opens."""
+    """Return the seconds over which waiting requests are spread when a gate opens."""
     return min(SPREAD * seconds, MAX_SPREAD)
 
 
 def too_long(cap: float) -> str:
-    """Return the part of a message that explains why a request does not wait."""
+    """Return the part of a message that explains why a request can't wait."""
     return f"that is longer than this request may wait (max_retry_after={cap:g})"
 
 
 def come_back_in(seconds: float) -> str:
-    """Return the part of a message that tells when to come back."""
+    """Return the part of a message that says when to try again."""
     return f"come back in {seconds:.0f} s" if seconds >= EXACT else f"come back in {seconds:.3g} s"
 
 
 def told_to_wait(error: BackendError) -> float | None:
-    """Return for how many seconds the server wants to be left alone, a day at most.
+    """Return how many seconds the server asked to be left alone, at most a day.
 
-    None if it did not say, or said something that makes no sense.
+    None if it did not ask, or asked for something that makes no sense.
     """
     seconds: object = error.retry_after
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
@@ -463,21 +468,21 @@ def _time_left(request: Request) -> float:
 
 _by_key: WeakValueDictionary[Hashable, BackoffGate] = WeakValueDictionary()
 _by_backend: dict[int, BackoffGate] = {}
-"""By the backend's ``id``: backends need not be hashable, and two that are equal stay two."""
+"""Gates by the ``id`` of their backend, because backends may be unhashable or equal."""
 
 
 def gate_of(backend: Backend) -> BackoffGate:
-    """Return the gate before a backend.
+    """Return the gate in front of a backend.
 
-    Backends whose ``limit_key`` is equal share one: an `OpenAIBackend`'s is its server and key. A
-    backend without it has its own.
+    Backends with equal ``limit_key`` share a gate; the key of an `OpenAIBackend` is its server and
+    API key. A backend without a ``limit_key`` has its own gate.
 
     Args:
         backend: the backend, wrapped or not.
 
     Returns:
-        The gate of what is inside all wrappers; the same as long as that lives. A backend that
-        can't be weakly referenced and has no key gets a new one each time.
+        The gate of the innermost backend; it stays the same while that backend is alive. A backend
+        without a key that can't be weakly referenced gets a new gate each time.
     """
     backend = innermost(backend)
     number = id(backend)
@@ -485,7 +490,7 @@ def gate_of(backend: Backend) -> BackoffGate:
     if gate is None:
         gate = BackoffGate(_where(backend))
         key = getattr(backend, "limit_key", None)
-        with suppress(TypeError):  # A key that can't be hashed counts as none.
+        with suppress(TypeError):  # An unhashable key is ignored.
             gate = gate if key is None else _by_key.setdefault(key, gate)
         with suppress(TypeError):
             finalize(backend, _by_backend.pop, number, None).atexit = False
@@ -503,7 +508,7 @@ def _where(backend: Backend) -> str:
 
 
 def gate_before(backend: Backend) -> BackoffGate | None:
-    """Return the gate before a backend; None if the backend retries by itself."""
+    """Return the gate in front of a backend; None if the backend itself retries."""
     outermost = backend
     while not getattr(backend, "retries", False):
         if not isinstance(backend, BackendWrapper):

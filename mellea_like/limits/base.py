@@ -20,15 +20,15 @@ __all__ = ["Limit", "LimitedBackend", "Permit", "RequestEnd", "noting"]
 
 
 class RequestEnd(NamedTuple):
-    """How a request ended, for the limits that had admitted it.
+    """How a request ended, as told to the limits that admitted it.
 
     Attributes:
-        usage: its cost, as far as known; ``usage.requests`` is 0 if none was sent.
+        usage: its cost, as far as known; ``usage.requests`` is 0 if nothing was sent.
         generation: the reply, or None.
-        error: the exception raised instead of a reply, cancellations included; None with a reply,
-            and if a stream was left early.
-        model: the model that was asked, the last one if a backend asked several; None if the
-            backend has only one.
+        error: the exception raised instead of a reply, which may be a cancellation. None if there
+            is a reply, or if a stream was closed early.
+        model: the model that was asked last, if a backend asks one of several; None if it has only
+            one.
     """
 
     usage: Usage
@@ -38,23 +38,23 @@ class RequestEnd(NamedTuple):
 
 
 class Permit(Protocol):
-    """The right to send one request; it is given back when the request has ended."""
+    """Permission to send one request. It is given back when the request has ended."""
 
     def release(self, end: RequestEnd) -> Usage | None:
-        """Give the permit back: one synchronous step, which no cancellation can interrupt.
+        """Give the permit back, in one synchronous step that a cancellation can't interrupt.
 
         Args:
             end: how the request ended.
 
         Returns:
-            The usage charged if the cost is unknown and was estimated, else None.
+            The usage that was charged, if it had to be estimated; otherwise None.
         """
         ...
 
 
 @runtime_checkable
 class Limit(Protocol):
-    """Decides when a request may be sent; one object may be shared by any number of backends."""
+    """Decides when requests may be sent. Any number of backends may share a limit."""
 
     async def acquire(self, request: Request, backend: Backend) -> Permit:
         """Wait until a request may be sent.
@@ -64,30 +64,30 @@ class Limit(Protocol):
             backend: the backend that will answer it.
 
         Returns:
-            The permit. A caller that is cancelled while it waits holds none.
+            The permit. A caller that is cancelled while it waits doesn't hold one.
 
         Raises:
-            LimitExceeded: it may never be sent: a budget is spent.
+            LimitExceeded: it may never be sent, because a budget is spent.
             RateLimited: it would have to wait longer than it is allowed to.
         """
         ...
 
 
 class LimitedBackend(BackendWrapper):
-    """A backend that keeps to limits: each request waits until all of them have admitted it.
+    """A backend that obeys limits: each request waits until all limits have admitted it.
 
-    A backend inside that tries a request again (a `RetryBackend`, a `FallbackBackend`) has each try
-    admitted; `Meter.readmit` is how.
+    If a backend inside retries a request (`RetryBackend`, `FallbackBackend`), the limits admit
+    each try; see `Meter.readmit`.
 
-    Limits are asked in the order given. A useful order is budgets first, then rates, then numbers
-    of requests in flight, so that a request that waits for one holds nothing that others need.
+    Limits are asked in the given order. A good order is first budgets, then rates, then
+    concurrency, so that a waiting request doesn't occupy a place that others could use.
 
     Args:
         inner: the backend inside.
         *limits: the limits, at least one.
 
     Raises:
-        TypeError: something isn't a backend or a limit, or there is no limit.
+        TypeError: ``inner`` isn't a backend, a limit isn't a limit, or there is none.
     """
 
     def __init__(self, inner: Backend, *limits: Limit) -> None:
@@ -145,7 +145,7 @@ class LimitedBackend(BackendWrapper):
 async def noting(
     pieces: AsyncIterator[str | Generation], seen: list[Generation]
 ) -> AsyncGenerator[str | Generation]:
-    """Hand on a stream's pieces, and note the whole generation among them."""
+    """Pass on a stream's pieces, and note the whole generation when it comes."""
     async for piece in pieces:
         if isinstance(piece, Generation):
             seen.append(piece)
@@ -153,7 +153,7 @@ async def noting(
 
 
 class _Admission:
-    """The permits of one request; each further try of it gives them back and waits for new ones."""
+    """The permits of one request. Each further try gives them back and acquires new ones."""
 
     __slots__ = ("_around", "_backend", "_limits", "_over", "_permits", "_settled", "meter")
 
@@ -175,11 +175,11 @@ class _Admission:
             self.meter.sent_nothing()
             self._release(None, exc)
             raise
-        if self._over:  # Who had asked has left while another task was trying it again.
+        if self._over:  # The caller has left while another task was retrying.
             self._release(None, None)
 
     async def readmit(self, request: Request, error: Exception, backend: Backend | None) -> None:
-        self._release(None, error)  # Nothing is held while it waits: others may need it to end.
+        self._release(None, error)  # Waiting requests hold nothing.
         if self._around is not None:
             await self._around.readmit(request, error, backend)
         self._backend = backend or self._backend
@@ -201,7 +201,7 @@ class _Admission:
         end = RequestEnd(usage, generation, error, self.meter.asked)
         charged = [permit.release(end) or usage for permit in reversed(self._permits)]
         self._permits.clear()
-        # The usage includes the cost that a budget assumed, so that ledgers agree with it.
+        # The usage includes the cost that a budget assumed, so that ledgers agree with the budget.
         sent = max((one.input_tokens for one in charged), default=0)
         received = max((one.output_tokens for one in charged), default=0)
         assumed = Usage(0, sent, received) - Usage(0, usage.input_tokens, usage.output_tokens)

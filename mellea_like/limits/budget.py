@@ -54,18 +54,18 @@ __all__ = [
 ]
 
 TICK = 1e-9
-"""Seconds that count as none: what may be left when a timer has run for all the time left."""
+"""Seconds that count as zero, because a timer may end this much too early."""
 
 
 class BudgetLimits(NamedTuple):
-    """How much of each thing there is; None if there is no limit.
+    """The most of each thing that may be spent; None for no limit.
 
     Attributes:
-        requests: requests.
-        input_tokens: tokens of prompts.
-        output_tokens: tokens of replies.
-        money: money, in the currency of the prices.
-        seconds: time.
+        requests: the most requests.
+        input_tokens: the most tokens of prompts.
+        output_tokens: the most tokens of replies.
+        money: the most money, in the currency of the prices.
+        seconds: how long requests are admitted.
     """
 
     requests: int | None = None
@@ -76,15 +76,14 @@ class BudgetLimits(NamedTuple):
 
 
 class BudgetStatistics(NamedTuple):
-    """A snapshot of a budget, which includes amounts spent through budgets within it.
+    """A snapshot of a budget, including what was spent through budgets within it.
 
     Attributes:
-        spent: amounts charged for requests that have ended.
-        reserved: amounts that requests under way may cost.
-        unknown: requests that have ended and whose cost is not known; they were charged estimates.
-        denied: requests that this budget has denied.
-        waiting: requests that wait for room in this budget until others have ended; those of this
-            process.
+        spent: the amounts charged for requests that have ended.
+        reserved: the amounts that requests under way may cost.
+        unknown: the number of ended requests of unknown cost, which were charged estimates.
+        denied: the number of requests that this budget has denied.
+        waiting: the number of this process's requests that wait until others have ended.
     """
 
     spent: Amounts
@@ -95,60 +94,64 @@ class BudgetStatistics(NamedTuple):
 
 
 class Budget:
-    """How much may be spent: the sum of all requests that it is used for, from any caller.
+    """A limit on what all requests that use it may cost together, whoever makes them.
 
-    Before a request, what it may cost is reserved: one request, the prompt's tokens as
-    `estimate_input_tokens` guesses them, as many tokens of output as ``options.max_tokens`` allows,
-    and the price of both. When it has ended, what it did cost is charged instead. So requests made
-    together can't spend more than there is.
+    Before a request is sent, the most that it may cost is reserved: one request, the prompt's
+    tokens as `estimate_input_tokens` estimates them, output tokens up to ``options.max_tokens``,
+    and the price of both. When it has ended, its real cost is charged instead. So concurrent
+    requests can't spend more than the budget has.
 
-    - A request that does not fit in addition to the amounts spent is denied with
-      `LimitExceeded`.
-    - A request that fits only without the amounts reserved waits, in the order of arrival, until
-      requests under way have ended. That holds for the number of requests, too: one that waits
-      for a limiter has a reservation, and is never sent if its call ends before.
-    - Each try of a request is admitted by itself, those of a `RetryBackend` or `FallbackBackend`
-      inside too.
-    - A backend that makes calls inside for each request needs another budget for them: in this one
-      they would wait for the reservation of the request that waits for them.
-    - A request of unknown cost (cancelled, timed out, broken off) is charged its prompt, as it was
-      estimated if need be, and what ``cancelled`` says of its reply; one that the server refused is
-      charged no more than it said. A reply whose cost the backend does not say is charged by its
-      length. The usage of the request says the same, marked as ``unknown``. A request
-      that was never sent costs nothing.
-    - Costs beyond a reservation are charged too, and can overshoot the limits: of a prompt longer
-      than estimated, or a server that exceeds ``max_tokens``.
+    - A request that does not fit beside the amounts spent is denied with `LimitExceeded`.
+    - A request that would fit if nothing were reserved waits, in the order of arrival, until
+      requests under way have ended. This is also true for the number of requests: one that waits
+      for a limiter holds a reservation, but is never sent if its call ends first.
+    - Each try of a request is admitted separately, including the tries of a `RetryBackend` or
+      `FallbackBackend` inside.
+    - A backend that makes further calls to answer a request needs a second budget for them. In
+      this one, they would wait for the reservation of the request that waits for them.
+    - A request of unknown cost (cancelled, timed out or broken off) is charged for its prompt,
+      estimated if necessary, and for its reply as ``cancelled`` says. A request that the server
+      refused is charged no more than the server reported. If the backend doesn't report the cost
+      of a complete reply, its length is charged. The request's usage shows the same amounts,
+      marked as ``unknown``. A request that was never sent costs nothing.
+    - A cost above the reservation is charged too, and can overshoot the limits. This happens if a
+      prompt is longer than estimated, or a server exceeds ``max_tokens``.
 
-    A budget outlives calls and event loops; use it in one event loop at a time. Its limits are for
-    good, and so is what it is ``within``. Requests that need two budgets which are not within each
-    other must ask for both at once, as strategies do: `Budgets`.
+    A budget outlives calls and event loops, but must be used in one event loop at a time. Its
+    limits never change, and neither does the budget that it is ``within``. If requests need two
+    budgets that are not within each other, reserve in both at once with `Budgets`, as strategies
+    do.
 
     Args:
-        requests: the most requests, judges' and retries included.
+        requests: the most requests, including those of judges and retries.
         input_tokens: the most tokens of prompts.
         output_tokens: the most tokens of replies.
         money: the most money, in the currency of ``prices``.
-        seconds: how long requests are admitted, from the first one that was.
-        prices: the price of each model by its name, as `price_for` finds it; by default those of
-            the budget around this one. A request is priced by the model that it asks for; each try
-            of a `FallbackBackend` by the one that was asked.
-        assume_output_tokens: the longest reply to reserve for if the options have no
-            ``max_tokens``; by default that of the budget around this one.
-        cancelled: the cost of the output of a request that ended without a reply and may have been
-            worked on: ``"reserved"`` as much as was reserved for it, which is the most that it can;
-            ``"estimate"`` as much as replies to finished requests of its call (or else of all that
-            this budget has seen) for the same purpose and model did on average, at least what has
-            arrived and at most what was reserved, and before the first of them all of that;
-            ``"received"`` what has arrived. A reply that was rejected while it arrived is estimated
-            at what has arrived and the reasoning that finished ones had on average. By default as
-            the budget around this one, or else ``"estimate"``.
-        within: the budget around this one: each request needs room in both. A budget within another
-            one may have no limit itself, and counts what is spent through it.
-        name: the budget's name in errors, by default ``"budget"``; in a store, its account's name.
-        store: the store that keeps its sums, such as ``SQLiteStore("spent.db")``: they outlive the
-            process then, and are shared by all that name the same account. Each request is judged
-            by the limits of the budget that it uses, so that a budget with a higher limit
-            continues from one that was spent. By default they are kept in memory, by this object.
+        seconds: how long requests are admitted, counted from the first one.
+        prices: the price of each model by its name, as `price_for` finds it. The default is the
+            prices of the budget around this one. A request has the price of the model that it asks
+            for; each try of a `FallbackBackend` has that of the model it asks.
+        assume_output_tokens: the length of a reply to reserve for, if the options have no
+            ``max_tokens``. The default is that of the budget around this one.
+        cancelled: how to charge the output of a request that ended without a reply, if the server
+            may have worked on it. ``"reserved"`` charges all that was reserved, which is the most
+            that it can have cost. ``"received"`` charges only what has arrived. ``"estimate"``
+            charges the mean length of finished replies of the same call, purpose and model (or
+            else of all that this budget has seen), but at least what has arrived and at most what
+            was reserved; before any reply has finished, it charges all that was reserved. For a
+            reply that was rejected as it arrived, the estimate is what has arrived plus the mean
+            reasoning of finished replies. The default is that of the budget around this one, or
+            else ``"estimate"``.
+        within: the budget around this one. Each request needs room in both. A budget within
+            another one may have no limit of its own, and then only counts what is spent through
+            it.
+        name: the budget's name in errors, by default ``"budget"``. In a store, it is the name of
+            its account.
+        store: the store that keeps its sums, such as ``SQLiteStore("spent.db")``. The sums then
+            outlive the process, and all budgets that name the same account share them. Each
+            request is subject to the limits of the budget that it uses, so a new budget with a
+            higher limit continues from one that is spent. By default, this object keeps the sums
+            in memory.
 
     Attributes:
         name: see above.
@@ -156,16 +159,17 @@ class Budget:
         prices: see above.
         assume_output_tokens: see above.
         cancelled: see above.
-        limits: how much there is of each thing.
+        limits: the most of each thing that may be spent.
         chain: this budget, the one around it, and so on.
 
     Raises:
-        TypeError: a limit isn't a number, ``prices`` a price table, or ``within`` a budget.
-        ValueError: a limit is not above 0 and finite, there is none, or money is limited without
-            prices; ``cancelled`` is none of the three; or a budget in a store has no name.
+        TypeError: a limit isn't a number, ``prices`` isn't a price table, or ``within`` isn't a
+            budget.
+        ValueError: a limit is not above 0 and finite, there is no limit, or money is limited
+            without prices; ``cancelled`` is none of the three; or a budget in a store has no name.
     """
 
-    # No other attributes: ``budget.requests = 5`` would change nothing.
+    # No other attribute can be set, because ``budget.requests = 5`` would have no effect.
     __slots__ = (
         "__weakref__",
         "_account",
@@ -236,14 +240,14 @@ class Budget:
             msg = f"a budget's cancelled is one of {ways}, not {cancelled!r}"
             raise ValueError(msg)
         self._lengths = Lengths()
-        self._most = self._checked_limits()  # As accounts count.
+        self._most = self._checked_limits()  # In the units of accounts.
         self._account: StoreAccount = (
             Account(self._most) if store is None else store.account(self.name, self._most)
         )
         self.chain: tuple[Budget, ...] = (self, *(() if within is None else within.chain))
         self._started: float | None = None
         self._late = 0
-        # Of these, those of the outermost budget count:
+        # The outermost budget keeps these:
         self._timeline = Timeline()
         self._loop: EventLoopToken | None = None
 
@@ -258,8 +262,8 @@ class Budget:
         """Return how long requests are still admitted.
 
         Returns:
-            The seconds left, here or in a budget around this one, whichever are fewer; all of them
-            before the first request; None if no time limit is set. Ask in an event loop.
+            The seconds left in this budget or in one around it, whichever are fewer; the whole
+            limit before the first request, and None without a limit. Call this in an event loop.
         """
         left = [left for b in self.chain if (left := b._own_seconds_left()) is not None]
         return min(left, default=None)
@@ -280,15 +284,16 @@ class Budget:
     # --- using it ------------------------------------------------------------------------------
 
     def check(self, options: Options, model: str | None) -> None:
-        """Make sure that what requests may cost can be told beforehand.
+        """Make sure that the most that requests may cost is known in advance.
 
         Args:
-            options: how they will be generated.
+            options: the options of the requests.
             model: the backend's model, which ``options.model`` overrides.
 
         Raises:
             ValueError: output tokens or money are limited, and neither ``options.max_tokens`` nor
-                ``assume_output_tokens`` is given; or money is, and the model's price is not known.
+                ``assume_output_tokens`` is given; or money is limited, and the model's price is
+                unknown.
         """
         for budget in self.chain:
             budget._terms(options, options.model or model)
@@ -297,7 +302,7 @@ class Budget:
         """Reserve what a request may cost, here and in all budgets around this one.
 
         Raises:
-            LimitExceeded: there is no room, and requests under way can't make any.
+            LimitExceeded: there is no room, even if the requests under way cost nothing.
             ValueError: its largest possible cost is unknown; see `check`.
             RuntimeError: the budget is in use in another event loop.
         """
@@ -305,9 +310,9 @@ class Budget:
 
     @staticmethod
     async def reserve(budgets: Sequence[Budget], request: Request, backend: Backend) -> Permit:
-        """Reserve what a request may cost in all of several budgets, or nothing in any.
+        """Reserve what a request may cost in all of several budgets, or in none of them.
 
-        Each budget is given once, and with each of them those around it.
+        ``budgets`` has each budget once, and with each one all budgets around it.
         """
         roots = tuple(dict.fromkeys(budget.chain[-1] for budget in budgets))
         for root in roots:
@@ -343,7 +348,7 @@ class Budget:
     async def _wait(
         store: Store | None, wants: Sequence[tuple[Any, Amounts]], budgets: Sequence[Budget]
     ) -> Reservation:
-        """Reserve in one store, as long as all of some budgets have time left."""
+        """Reserve in one store, unless some budget's time ends first."""
         held = reserve if store is None else store.reserve
         if not any(budget.limits.seconds for budget in budgets):
             return await held(wants)
@@ -375,7 +380,7 @@ class Budget:
         return self.assume_output_tokens if options.max_tokens is None else options.max_tokens
 
     def _terms(self, options: Options, model: str | None) -> tuple[int, Rate]:
-        """Return the longest reply to reserve for, and what tokens cost."""
+        """Return the length of a reply to reserve for, and the prices of tokens."""
         limits = self.limits
         bound = self._bound(options)
         if bound is None and not (limits.output_tokens is None and limits.money is None):
@@ -402,13 +407,13 @@ class Budget:
     def _wanted(
         self, request: Request, backend: Backend, sent: int
     ) -> tuple[Amounts, dict[str | None, Rate]]:
-        """Return the most that a request may cost, and what the tokens of each model do."""
+        """Return the most that a request may cost, and the token prices of each model."""
         named = request.options.model
         models = models_of(backend) if named is None else (named,)
         terms = {model: self._terms(request.options, model) for model in models}
         wanted = {m: amounts(1, sent, received, rate) for m, (received, rate) in terms.items()}
         dearest = max(wanted, key=lambda model: wanted[model].money)
-        # The first is for what ends before a model is asked.
+        # The first price is for requests that end before any model is asked.
         rates = {None: terms[dearest][1], **{m: rate for m, (_, rate) in terms.items()}}
         return wanted[dearest], rates
 
@@ -419,7 +424,7 @@ class Budget:
         return not sums.waiting and beyond(self._most, taken, once.plus(once)) is None
 
     def _refusal(self, denied: Denied, wanted: Amounts) -> LimitExceeded:
-        """Return the error for a request that is denied."""
+        """Return the error of a denied request."""
         lacking = denied.lacking
         allowed, spent, more = (
             amounts._asdict()[lacking]
@@ -457,7 +462,7 @@ class Budget:
         return max(0.0, self._started + seconds - self._now())
 
     def _first_reserved(self) -> float | None:
-        """Return when others that share its account began, in its own time; None if none has."""
+        """Return when the first reservation in a shared account was made, on this clock."""
         if self.store is None or self.limits.seconds is None:
             return None
         age = self._account.look().age
@@ -474,7 +479,7 @@ class Budget:
         names = (name for name in Budget.__slots__ if name != "__weakref__")
         state = {name: getattr(self, name) for name in names}
         if self.store is not None:
-            del state["_account"]  # The copy finds it in the store.
+            del state["_account"]  # The copy looks it up again.
         prices = None if self.prices is None else dict(self.prices)
         return None, {**state, "prices": prices, "_loop": None}
 
@@ -497,14 +502,15 @@ class Budget:
 
 
 _Part: TypeAlias = "tuple[Reservation, Sequence[int]]"
-"""A reservation in one store, and the places of the budgets that it is for."""
+"""A reservation in one store, and the indices of the budgets that it is for."""
 
 
 def _by_store(budgets: Sequence[Budget]) -> Sequence[tuple[Store | None, Sequence[int]]]:
-    """Tell which budgets can be reserved together, in the order in which everybody does so.
+    """Group budgets that can be reserved together, in the order in which everyone reserves them.
 
-    Who holds something in the last one waits for nobody, so no two wait for each other. In memory
-    comes first: what others need too is held only by what can go.
+    Whoever holds a reservation in the last store waits for nobody, so no two requests wait for
+    each other. Memory comes first, so a shared store holds reservations only for requests that can
+    proceed.
     """
     if all(budget.store is None for budget in budgets):
         return ((None, range(len(budgets))),)
@@ -550,10 +556,10 @@ class _Reserved(NamedTuple):
 
 
 class Budgets:
-    """Several budgets as one limit: a request has room in all of them, or takes nothing of any.
+    """Several budgets as one limit: a request reserves in all of them, or in none.
 
-    So requests that need the same budgets never wait for each other, in whatever order these are
-    given; and a budget that several of them are within is charged once.
+    So requests that need the same budgets never wait for each other, whatever the order. A budget
+    around several of them is charged only once.
 
     Args:
         *budgets: the budgets, at least one.
@@ -604,7 +610,7 @@ def within_budgets(
 
 
 def room_to_restart(backend: Backend, request: Request) -> bool:
-    """Tell whether a backend's budgets have room for a request and for another in its place."""
+    """Tell whether a backend's budgets have room for both a request and its replacement."""
     around: Any = backend
     while isinstance(around, BackendWrapper):
         for limit in around.limits if isinstance(around, LimitedBackend) else ():

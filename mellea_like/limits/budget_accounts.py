@@ -1,8 +1,9 @@
-"""The sums of budgets: what is spent, what is reserved, and which claims are queued.
+"""The sums of budgets: the amounts spent, the amounts reserved, and the queue of claims.
 
-A claim that finds no room is queued at the account that has none, behind those that came before. It
-holds nothing meanwhile. A claim without room therefore waits for claims that were granted, each
-of which ends and then serves the queue; if none is under way, the answer is yes or no.
+A claim that finds no room waits in the queue of the account that lacks it, behind earlier claims,
+and holds nothing in the meantime. So a waiting claim waits only for claims that were granted. Each
+of those ends, and then the queue is served. If none is under way, the claim is granted or denied
+at once.
 """
 
 from __future__ import annotations
@@ -49,29 +50,27 @@ __all__ = [
 
 
 MONEY = 10**15
-"""Money is counted in whole parts of its unit, so that sums and differences are exact."""
+"""Money is counted in integer multiples of this fraction, so that sums and differences are
+exact.
+"""
 
 Rate: TypeAlias = "tuple[int, int, int]"
-"""The price of a token of the prompt, of the reply, and of a cached prompt, in those parts."""
+"""The prices of a token of the prompt, of the reply, and of a cached prompt.
+
+They are in the fractions in which money is counted.
+"""
 
 Cancelled: TypeAlias = Literal["estimate", "reserved", "received"]
 """How a request of unknown cost is charged."""
 
 CALLS_KNOWN = 128
-"""Of so many calls at most the lengths of their own replies are known, to bound the memory."""
+"""The number of calls whose replies' lengths are kept separately, which bounds the memory."""
 
 Limits: TypeAlias = tuple[float, float, float, float]
 
 
 class Amounts(NamedTuple):
-    """How much of each thing that a budget counts.
-
-    Attributes:
-        requests: requests.
-        input_tokens: tokens of prompts.
-        output_tokens: tokens of replies.
-        money: money, in the currency of the prices.
-    """
+    """An amount of each thing that a budget counts; money is in the currency of the prices."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -79,24 +78,19 @@ class Amounts(NamedTuple):
     money: float = 0
 
     def plus(self, other: Amounts) -> Amounts:
-        """Return the sums."""
+        """Return the sum of both, field by field."""
         return Amounts._make(map(add, self, other))
 
     def minus(self, other: Amounts) -> Amounts:
-        """Return the differences."""
+        """Return the difference, field by field."""
         return Amounts._make(map(sub, self, other))
 
 
 class StoreSums(NamedTuple):
-    """The sums of an account: as of now, or as of the store's last answer.
+    """The sums of an account, either current or as the store last reported them.
 
-    Attributes:
-        spent: the amounts charged; money in parts, as `Amounts` are counted inside.
-        reserved: the amounts reserved by owners that are alive.
-        unknown: how many of the requests charged had an unknown cost.
-        denied: how many requests were denied.
-        waiting: how many requests of this process wait.
-        age: seconds since the first reservation; None before it.
+    Money is in the fractions in which it is counted. ``unknown`` counts charged requests without a
+    known cost, ``waiting`` this process's. ``age`` is in seconds since the first reservation.
     """
 
     spent: Amounts = Amounts()
@@ -108,13 +102,7 @@ class StoreSums(NamedTuple):
 
 
 class Denied(Exception):
-    """The amounts wanted of an account do not fit in addition to those spent.
-
-    Args:
-        account: the account.
-        lacking: the name of the field of `Amounts` that there is too little of.
-        spent: the amounts spent at that time.
-    """
+    """The amounts wanted from an account do not fit beside those already spent."""
 
     def __init__(self, account: object, lacking: str, spent: Amounts) -> None:
         super().__init__(lacking)
@@ -127,7 +115,7 @@ _numbers = count()
 
 
 class Claim:
-    """The amounts one request wants of an account and those around it: all or nothing."""
+    """The amounts that one request wants from an account and those around it, all or none."""
 
     __slots__ = ("denied_by", "granted", "number", "queued_at", "wake", "wants")
 
@@ -140,7 +128,7 @@ class Claim:
         self.wake: Callable[[], object] | None = None
 
     def decide(self) -> None:
-        """Grant it, deny it, or queue it at the first account that has no room."""
+        """Grant the claim, deny it, or queue it at the first account that has no room."""
         for account, wanted in self.wants:
             lacking = account.lacking(wanted)
             if lacking is not None:
@@ -156,7 +144,7 @@ class Claim:
         self.granted = True
 
     def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
-        """Give back what is reserved, and record what was spent; nothing happens a second time."""
+        """Release the reservation, and charge what was spent. Calling it again does nothing."""
         if not self.granted:
             return
         self.granted = False
@@ -169,7 +157,7 @@ class Claim:
             account.serve()
 
     async def wait(self) -> None:
-        """Wait until it is decided on; if that is cancelled, want nothing any more."""
+        """Wait until the claim is decided. A cancelled wait withdraws it."""
         try:
             while self.queued_at is not None:
                 woken = anyio.Event()
@@ -180,14 +168,14 @@ class Claim:
             raise
 
     def leave(self) -> None:
-        """Want nothing any more; what was granted meanwhile is given back unspent."""
+        """Withdraw the claim. If it was already granted, the reservation is released unspent."""
         self.settle([Amounts()] * len(self.wants))
         if self.queued_at is not None:
             self.queued_at.dequeue(self)
 
 
 class Sums:
-    """The amounts spent and reserved in an account, and the claims queued for it."""
+    """The amounts spent and reserved in an account, and its queue of claims."""
 
     __slots__ = ("denied", "queue", "reserved", "spent", "unknown")
 
@@ -210,24 +198,24 @@ class Account:
 
     @property
     def in_use(self) -> bool:
-        """Whether something is reserved."""
+        """Whether anything is reserved."""
         return bool(self.sums.reserved.requests)
 
     def look(self) -> StoreSums:
-        """Return what it has come to."""
+        """Return the sums of the account."""
         sums = self.sums
         waiting = len(sums.queue)
         return StoreSums(sums.spent, sums.reserved, sums.unknown, sums.denied, waiting)
 
     def lacking(self, wanted: Amounts) -> str | None:
-        """Tell what there will never be room for, however little the requests under way cost.
+        """Return the field that lacks room, whatever the requests under way cost; or None.
 
-        A request under way may cost nothing: one that waits for a limit is perhaps never sent.
+        A request under way may cost nothing: if it waits for a limit, it may never be sent.
         """
         return beyond(self.limits, self.sums.spent, wanted)
 
     def has_room(self, wanted: Amounts) -> bool:
-        """Tell whether there is room, however much the requests under way cost."""
+        """Tell whether there is room even if the requests under way cost all that they may."""
         sums, limits = self.sums, self.limits
         spent, reserved = sums.spent, sums.reserved
         return (
@@ -238,12 +226,12 @@ class Account:
         )
 
     def is_queued_before(self, number: int) -> bool:
-        """Tell whether the queue begins with an earlier claim."""
+        """Tell whether the first claim in the queue is older than a number."""
         first = next(iter(self.sums.queue), None)
         return first is not None and first.number < number
 
     def enqueue(self, claim: Claim, wanted: Amounts) -> None:
-        """Queue a claim: at the end, or in front if it is older than all that are here."""
+        """Put a claim at the end of the queue, or at the front if it is older than the others."""
         first = not self.is_queued_before(claim.number)
         queue = self.sums.queue
         queue[claim] = self, wanted
@@ -252,13 +240,13 @@ class Account:
             queue.move_to_end(claim, last=False)
 
     def dequeue(self, claim: Claim) -> None:
-        """Take a claim out of the queue; those behind it may have room now."""
+        """Take a claim out of the queue. Claims behind it may have room now."""
         del self.sums.queue[claim]
         claim.queued_at = None
         self.serve()
 
     def serve(self) -> None:
-        """Decide on the claims that can be decided on now: called whenever room was made."""
+        """Decide the queued claims that can be decided now. Call this whenever room was made."""
         queue = self.sums.queue
         while queue:
             claim, (account, wanted) = next(iter(queue.items()))
@@ -272,7 +260,7 @@ class Account:
 
 
 def beyond(limits: Limits, taken: Amounts, wanted: Amounts) -> str | None:
-    """Tell what there is no room for beside what is taken; None if all fits."""
+    """Return the field that has no room beside what is taken; None if everything fits."""
     requests, sent, received, money = wanted
     if taken.requests + requests > limits[0]:
         return "requests"
@@ -284,25 +272,25 @@ def beyond(limits: Limits, taken: Amounts, wanted: Amounts) -> str | None:
 
 
 def amounts(requests: int, sent: int, received: int, rate: Rate, cached: int = 0) -> Amounts:
-    """Return amounts with what the tokens cost, as accounts count it."""
+    """Return amounts that include the price of the tokens, in the units of accounts."""
     money = (sent - cached) * rate[0] + received * rate[1] + cached * rate[2]
     return Amounts(requests, sent, received, money)
 
 
 def in_money(counted: Amounts) -> Amounts:
-    """Return amounts with the money in its own unit."""
+    """Convert the money of amounts to whole currency units."""
     return counted._replace(money=counted.money / MONEY)
 
 
 class Lengths:
-    """How long the replies to finished requests were: those of each call, and all of a kind."""
+    """The lengths of the replies to finished requests, for each call and for each kind."""
 
     def __init__(self) -> None:
         self._of_all: dict[Hashable, list[int]] = {}
         self._of_calls: OrderedDict[Hashable, list[int]] = OrderedDict()
 
     def hear(self, call: str, kind: Hashable, length: int, reasoning: int) -> None:
-        """Count a reply that is whole, by its tokens."""
+        """Count the tokens of a complete reply."""
         for sums, key in ((self._of_all, kind), (self._of_calls, (call, kind))):
             total = sums.setdefault(key, [0, 0, 0])
             total[0] += 1
@@ -312,7 +300,7 @@ class Lengths:
             self._of_calls.popitem(last=False)
 
     def usual(self, call: str, kind: Hashable) -> tuple[int, int] | None:
-        """Return the mean tokens of a reply and of the reasoning in it: the call's, or else all."""
+        """Return the mean tokens of a reply and of its reasoning, in this call or in all calls."""
         found = self._of_calls.get((call, kind)) or self._of_all.get(kind)
         return None if found is None else (-(-found[1] // found[0]), -(-found[2] // found[0]))
 
@@ -324,19 +312,19 @@ def charged_tokens(
     most: int | None = None,
     usual: tuple[int, int] | None = None,
 ) -> tuple[int, int]:
-    """Return the tokens that a request is charged.
+    """Return the tokens that a request is charged for.
 
-    If the cost is known, that is all. If not, the known part is charged, and:
+    If the cost is known, it is charged. Otherwise the known part is charged, and:
 
-    - the prompt as it was estimated, if its tokens are not known and the request may have been
-      worked on: it was cancelled, timed out or broke off, but the server did not refuse it;
-    - the reply by its length, if it is whole and its tokens are not known; if it isn't, and
-      the server may have worked on it, as `Budget` says of ``cancelled``. ``most`` is what was
-      reserved for it, and ``usual`` what `Lengths.usual` says.
+    - the estimated prompt, if its tokens are unknown and the server may have worked on the request
+      (it was cancelled, timed out or broke off, but was not refused);
+    - the reply's length, if the reply is complete and its tokens are unknown. If it is incomplete
+      and the server may have worked on it, ``cancelled`` decides, as described in `Budget`.
+      ``most`` is what was reserved for the reply, and ``usual`` is the result of `Lengths.usual`.
     """
     usage, reply = end.usage, end.generation
     sent, received = usage.input_tokens, usage.output_tokens
-    # A part of a request that several share, and that one has left, says no more than it knows.
+    # This part of a shared request was abandoned, so nothing more is known of its cost.
     left = reply is None and not usage.requests and usage.total_tokens
     if not usage.unknown and not left:
         return sent, received
@@ -351,7 +339,7 @@ def charged_tokens(
     elif cancelled == "estimate" and end.error is not None:
         assumed = (most or 0) if usual is None else usual[0]
     elif cancelled == "estimate" and usual is not None and usual[1]:
-        # It was left for what had arrived of its text, behind all that the model had thought.
+        # It was rejected for the text that had arrived, which comes after all of the reasoning.
         assumed = usual[1] + (received if reply is None else _tokens_in(reply))
     if not refused:
         received = max(received, assumed if most is None else min(assumed, most))
@@ -363,7 +351,7 @@ def _tokens_in(reply: Generation) -> int:
 
 
 def _refused(end: RequestEnd, *, in_words: bool) -> bool:
-    """Tell whether the server did no work: it said so or, unless in words, was not reached."""
+    """Tell whether the server did no work: it refused or, unless ``in_words``, was not reached."""
     error = end.error
     if end.usage.output_tokens or isinstance(error, BackendTimeout | MalformedResponse):
         return False

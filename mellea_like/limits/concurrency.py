@@ -1,4 +1,4 @@
-"""Caps on the requests in flight: fixed, shared by processes, or adapted to the server."""
+"""Caps on the requests in flight: fixed, shared between processes, or adapted to the server."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveLimiter", "ConcurrencyLimiter", "StoreConcurrency", "Window"]
 
 DECREASE = 0.7
-"""The share of the window that remains after a 429."""
+"""The share of the window that is left after a 429."""
 
 CUT_INTERVAL = 0.2
-"""Seconds in which 429s count as one: they answer requests that were all sent before the cut."""
+"""The seconds in which several 429s count as one: they answer requests sent before the cut."""
 
 GROWTH_PAUSE = 1.0
-"""Seconds without growth after a 5xx: the server is in trouble, but did not say it was our doing.
-Then it resumes by itself, so that a server that recovers is used again at once."""
+"""The seconds without growth after a 5xx, which may have another reason than load."""
 
 
 class ConcurrencyLimiter(QueuedLimit):
-    """At most so many requests in flight, over all backends and calls that share it.
+    """Caps the requests in flight, over all backends and calls that share it.
 
-    Waiting requests go in the order of a `FairQueue`. Change ``limiter.concurrency`` at any time: a
-    lower one lets requests in flight end.
+    Waiting requests are admitted in the order of a `FairQueue`. Set ``limiter.concurrency`` at any
+    time. If it is lowered, requests in flight may still finish.
 
     Args:
-        concurrency: requests in flight at most, at least 1.
+        concurrency: the most requests in flight, at least 1.
 
     Raises:
         TypeError: the concurrency is not an int.
@@ -49,7 +48,7 @@ class ConcurrencyLimiter(QueuedLimit):
 
     @property
     def concurrency(self) -> int:
-        """Requests in flight at most; setting it takes effect at once."""
+        """The most requests in flight. Setting it takes effect at once."""
         return self._concurrency
 
     @concurrency.setter
@@ -62,12 +61,13 @@ class ConcurrencyLimiter(QueuedLimit):
 
 
 class StoreConcurrency:
-    """At most so many requests in flight, over all processes that use a name of a store.
+    """Caps the requests in flight, over all processes that use the same name in a store.
 
-    Those that wait go in the order in which they came. A process's requests in flight end with it.
+    Waiting requests are admitted in the order of arrival. When a process dies, its requests no
+    longer count.
 
     Args:
-        concurrency: requests in flight at most, at least 1.
+        concurrency: the most requests in flight, at least 1.
         store: the store.
         name: the name.
     """
@@ -90,16 +90,16 @@ class _Place(NamedTuple):
 
 
 class Window:
-    """How many requests may be in flight: additive increase, multiplicative decrease.
+    """The number of requests that may be in flight: additive increase, multiplicative decrease.
 
-    Pure: the time is passed in. The rule is that of D.-M. Chiu and R. Jain ("Analysis of the
-    increase and decrease algorithms for congestion avoidance in computer networks", 1989): users
-    who add a constant and take off a share come to share a resource fairly. Before the first 429 it
-    grows as TCP does in slow start (RFC 5681): by 1 with each success, so it doubles in the time
-    that a request takes.
+    The rule is from D.-M. Chiu and R. Jain ("Analysis of the increase and decrease algorithms for
+    congestion avoidance in computer networks", 1989): users who add a constant and remove a share
+    end up sharing a resource fairly. Before the first 429, the window grows as in TCP's slow start
+    (RFC 5681): by 1 with each success, so it doubles in the time that a request takes.
 
-    Only a window that was full grows, as RFC 7661 asks of TCP: successes of a few requests say
-    nothing about many, and an idle limiter would drift up until it restrains nobody.
+    The window grows only while it is full, as RFC 7661 requires of TCP. The success of a few
+    requests says nothing about many, and the window of an idle limiter would drift up until it
+    limits nothing. It is pure: callers pass the time in.
     """
 
     __slots__ = ("_cut_at", "_grows_from", "maximum", "size", "slow_start")
@@ -113,11 +113,11 @@ class Window:
 
     @property
     def whole(self) -> int:
-        """The size in whole requests."""
+        """The size, rounded to whole requests."""
         return int(self.size)
 
     def succeeded(self, now: float, in_flight: int) -> None:
-        """Grow, if the window was full."""
+        """Grow after a success, if the window was full."""
         if in_flight >= self.whole and now >= self._grows_from:
             self.size = min(self.size + (1.0 if self.slow_start else 1 / self.size), self.maximum)
 
@@ -134,19 +134,19 @@ class Window:
 
 
 class AdaptiveLimiter(QueuedLimit):
-    """Keeps as many requests in flight as the server takes; for a rate limit that nobody knows.
+    """Adapts the number of requests in flight to a server whose rate limit nobody knows.
 
-    The window grows with successes and shrinks by 0.3 of itself when the server answers with a 429,
-    at most once in 0.2 s and never under 1; see `Window`. After a 429 nobody goes until the time
-    that it names, 120 s at most, or for 0.2 s where it names none. A 5xx stops growth for a second.
+    The window grows with successes. It shrinks by 30 % when the server answers with a 429, at most
+    once in 0.2 s and never below 1; see `Window`. After a 429, no request is sent until the time
+    that it names (at most 120 s), or for 0.2 s if it names none. A 5xx stops growth for a second.
     Other errors and cancellations change nothing.
 
-    Share one among all calls on one server and key, and put it inside the retries, so that it sees
-    each answer: ``LimitedBackend(backend, limiter)`` is what is tried again. Waiting requests go in
-    the order of a `FairQueue`.
+    Share one limiter among all calls on the same server and key. Put it inside the retries, so
+    that it sees each answer: ``LimitedBackend(backend, limiter)`` is what gets retried. Waiting
+    requests are admitted in the order of a `FairQueue`.
 
     Args:
-        initial: the window to begin with, at least 1.
+        initial: the initial window, at least 1.
         maximum: the largest window.
 
     Raises:
@@ -161,7 +161,7 @@ class AdaptiveLimiter(QueuedLimit):
 
     @property
     def concurrency(self) -> int:
-        """Requests in flight at most, for now. Setting it moves the window, which still adapts."""
+        """The most requests in flight now. Setting it moves the window, which still adapts."""
         return self._window.whole
 
     @concurrency.setter

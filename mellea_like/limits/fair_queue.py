@@ -1,4 +1,4 @@
-"""How requests wait for a shared limit: in one fair queue, under one shell around all rules."""
+"""The queue in which requests wait for a shared limit, and the code that runs every such limit."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "FairQueue", "LimiterStatistics", "QueuedLimit", "QueuedPermit"]
 
 SLACK = 32
-"""How many dead entries the heap may have, in addition to twice the requests waiting."""
+"""How many dead entries the heap may have, beyond twice the number of waiting requests."""
 
 
 class Entry:
-    """One request in a queue: first waiting, then perhaps in flight, then neither."""
+    """One request in a queue: waiting, in flight, or done."""
 
     __slots__ = ("call", "in_flight", "meta", "waiting")
 
@@ -48,7 +48,7 @@ P = TypeVar("P", bound=Entry)
 
 
 class _Call(Generic[P]):
-    """The requests of one `sample` call that wait or are in flight."""
+    """The requests of one call of ``sample`` that wait or are in flight."""
 
     __slots__ = (
         "entries",
@@ -69,29 +69,31 @@ class _Call(Generic[P]):
         self.waiting = 0
         self.in_flight = 0
         self.entries: OrderedDict[P, None] = OrderedDict()
-        self.stamp = 0  # Tells its newest entry in the heap from its dead ones; 0 is in none.
+        self.stamp = 0  # Marks its live entry in the heap; 0 matches none.
 
 
 class FairQueue(Generic[P]):
-    """The requests that wait for a limit and those in flight, in an order that is fair to calls.
+    """Requests that wait for a limit or are in flight, in an order that is fair to calls.
 
-    First come a judge's requests, for they finish an iteration. Then come the requests of the call
-    that has the fewest in flight: so the first attempt of each call goes before anyone's second,
-    and siblings get the capacity that is left over. Among equals comes the call that started first,
-    and in a call who arrived first. Without this order, concurrency under a rate limit is slower
-    than none: siblings that will be cancelled take the place of first attempts that would have
-    passed.
+    Judges' requests come first, because they finish a draw. Then come requests of the call with
+    the fewest requests in flight. So the first attempt of each call precedes anyone's second, and
+    further lanes get only the capacity that is left over. Among equal calls, the one that started
+    first comes first, and within a call, requests come in the order of arrival. Without this
+    order, concurrency under a rate limit is slower than none: requests of lanes that will be
+    cancelled take the place of first attempts that would have passed.
 
-    A request whose reply is being checked counts as in flight until its subsample asks again, or
-    for a while: if the reply passes, its siblings need not be sent at all.
+    While a reply is being checked, its request still counts as in flight, until its lane sends
+    another request or some time has passed. If the reply passes, the other lanes' requests need
+    not be sent at all.
 
-    Every operation takes O(log n) amortised, n being the number of requests in the queue.
+    Every operation takes O(log n) amortised time, n being the number of requests in the queue.
     """
 
     def __init__(self) -> None:
         self._calls: dict[str, _Call[P]] = {}
-        # A heap of the calls of which requests wait: who is busy, started, order, stamp, call.
-        # An entry whose call has moved is dead, and stays until it comes first.
+        # A heap of the calls with waiting requests: (requests in flight, start, order, stamp,
+        # call). When a call moves, its old entry is dead, and is removed only when it reaches the
+        # top.
         self._ready: list[tuple[int, float, int, int, _Call[P]]] = []
         self._judges: OrderedDict[P, None] = OrderedDict()
         self._undecided: deque[tuple[float, _Call[P], int]] = deque()
@@ -101,7 +103,7 @@ class FairQueue(Generic[P]):
         self.in_flight = 0
 
     def join(self, entry: P, now: float) -> None:
-        """Let a new request wait; one that names no start of its call started now."""
+        """Add a waiting request. If its meta has no start of the call, the call starts now."""
         self._arrivals += 1
         meta = entry.meta
         call = self._calls.get(meta.sampling_id) or self._new_call(meta, now)
@@ -118,7 +120,7 @@ class FairQueue(Generic[P]):
             self._rank(call)
 
     def head(self) -> P | None:
-        """Return the request whose turn is next, or None if none waits."""
+        """Return the request that is next, or None if none waits."""
         if self._judges:
             return next(iter(self._judges))
         ready = self._ready
@@ -127,8 +129,8 @@ class FairQueue(Generic[P]):
         return next(iter(ready[0][4].entries)) if ready else None
 
     def admit(self, entry: P) -> None:
-        """Let a waiting request go: it is in flight from now on."""
-        call: Any = entry.call  # It waits, so it has one.
+        """Move a waiting request into flight."""
+        call: Any = entry.call  # A waiting request has a call.
         self._stop_waiting(entry, call)
         entry.in_flight = True
         call.in_flight += 1
@@ -136,9 +138,9 @@ class FairQueue(Generic[P]):
         self._rank(call)
 
     def leave(self, entry: P, undecided_until: float | None = None) -> None:
-        """Take a request out, whether it waits or is in flight; else do nothing.
+        """Remove a request that waits or is in flight; otherwise do nothing.
 
-        Its reply, if it has one, is thought to be checked until ``undecided_until``.
+        If it has a reply, the reply counts as being checked until ``undecided_until``.
         """
         call = entry.call
         if call is None:
@@ -160,10 +162,10 @@ class FairQueue(Generic[P]):
         if not self.waiting:
             self._ready.clear()
         if not self.waiting and not self.in_flight:
-            self._undecided.clear()  # No request is left that this could affect.
+            self._undecided.clear()  # No request is left for it to affect.
 
     def expire(self, now: float) -> None:
-        """Let replies count as checked whose time is over."""
+        """Stop waiting for the checks of replies whose time is over."""
         while self._undecided and self._undecided[0][0] <= now:
             until, call, subsample = self._undecided.popleft()
             if call.undecided.get(subsample) == until:
@@ -197,23 +199,23 @@ class FairQueue(Generic[P]):
 
 
 CHECKING = 2.0
-"""Seconds for which a reply is thought to be checked, unless its subsample asks again before."""
+"""The seconds for which a reply counts as being checked, unless its lane sends another request."""
 
 STEPS_TO_CANCEL = 2
-"""Steps of the event loop from a reply that passes its checks to the end of its siblings' waits."""
+"""The event loop steps between a reply's passing and the end of the other lanes' waits."""
 
 LONGEST_PAUSE = 120.0
-"""Seconds that nobody goes after a 429, whatever it asks for."""
+"""The longest pause after a 429 in seconds, whatever it asks for."""
 
 UNNAMED_PAUSE = 0.2
-"""Seconds if it asks for none: about a round trip, so that what is under way can answer."""
+"""The pause in seconds after a 429 that names none: about a round trip."""
 
 TICK = 1e-6
-"""Seconds that don't count as a wait: a timer's rounding must not make a request wait again."""
+"""Seconds that count as zero, so that a timer's rounding doesn't make a request wait again."""
 
 
 class QueuedPermit(Entry):
-    """One request's entry in a limit's queue, and its permit once it is granted."""
+    """One request's entry in a limit's queue, which becomes its permit when it is granted."""
 
     __slots__ = ("_alarm", "_event", "_give_back", "queue", "request", "reserved_tokens")
 
@@ -232,9 +234,9 @@ class QueuedPermit(Entry):
         self._event: anyio.Event | None = None
 
     async def wait(self) -> None:
-        """Wait until the request is granted or the alarm goes off or is set to an earlier time."""
+        """Wait until the request is granted, its alarm goes off, or the alarm is moved forward."""
         self._event = event = anyio.Event()
-        # Of thousands who wait only one has an alarm, and needs the scope.
+        # Among thousands of waiting requests only one has an alarm, and needs the scope.
         if self._alarm == math.inf:
             await event.wait()
         else:
@@ -248,15 +250,15 @@ class QueuedPermit(Entry):
             self._event.set()
 
     def set_alarm(self, at: float) -> None:
-        """Set when the wait is to end without a grant, in seconds on the event loop's clock."""
+        """Set the time at which the wait ends without a grant, on the event loop's clock."""
         if at < self._alarm - TICK:
             self._alarm = at
             self.wake()
         elif at > self._alarm + TICK:
-            self._alarm = at  # It may go off too early, once.
+            self._alarm = at  # It may go off once too early.
 
     def release(self, end: RequestEnd) -> None:
-        """Give the permit back; a second time does nothing."""
+        """Give the permit back. Calling it again does nothing."""
         self._give_back(self, end)
 
 
@@ -264,11 +266,11 @@ class LimiterStatistics(NamedTuple):
     """A snapshot of a limiter.
 
     Attributes:
-        in_flight: requests admitted that have not ended.
-        waiting: requests that wait.
-        admitted: requests admitted since the limiter was made.
-        max_in_flight: the most that were in flight at one time.
-        refused: how many of them were answered with a 429.
+        in_flight: the number of admitted requests that have not ended.
+        waiting: the number of waiting requests.
+        admitted: the number of requests admitted since the limiter was made.
+        max_in_flight: the most requests that were in flight at one time.
+        refused: the number of admitted requests that were answered with a 429.
     """
 
     in_flight: int
@@ -279,24 +281,25 @@ class LimiterStatistics(NamedTuple):
 
 
 class QueuedLimit(ABC):
-    """A limit that lets requests wait in one `FairQueue`, and everybody pause after a 429.
+    """A limit whose requests wait in one `FairQueue`, and all pause after a 429.
 
-    Everything is decided in synchronous steps: when a request comes, ends or leaves, and when the
-    limit changes, the head of the queue is granted for as long as the rule allows it. No task runs
-    in the background: if the rule names a time, the head of the queue waits for it.
+    All decisions are made in synchronous steps. Whenever a request arrives, ends or leaves, or the
+    limit changes, requests at the head of the queue are granted as long as the rule allows it. No
+    task runs in the background: if the rule names a time, the head of the queue itself waits for
+    it.
 
-    An object serves one event loop at a time. Requests that a finished event loop left
-    waiting or in flight are forgotten when another event loop uses the object.
+    A limit serves one event loop at a time. When another event loop uses it, requests that a
+    finished event loop left waiting or in flight are forgotten.
     """
 
     _asks = False
-    """Whether somebody else has to be asked when the head of the queue may go: `_ask`."""
+    """Whether `_ask` must be called to learn when the head of the queue may go."""
 
     def __init__(self) -> None:
         self._timeline = Timeline()
         self._queue: FairQueue[QueuedPermit] = FairQueue()
         self._loop: EventLoopToken | None = None
-        self._keeper: QueuedPermit | None = None  # The head when it was last looked at.
+        self._keeper: QueuedPermit | None = None  # The head at the last look.
         self._paused_until = -math.inf
         self._admitted = 0
         self._refused = 0
@@ -304,28 +307,25 @@ class QueuedLimit(ABC):
 
     @abstractmethod
     def _delay(self, now: float, permit: QueuedPermit) -> float:
-        """Return in how many seconds the head of the queue may go: 0 for now.
-
-        ``math.inf`` means: not before a request ends or the limit changes.
-        """
+        """Return the seconds until the head may go; ``math.inf`` until a request ends."""
 
     async def _ask(self, permit: QueuedPermit) -> bool:  # noqa: ARG002
-        """Ask when the head of the queue may go, unless that is known; tell whether it was not."""
+        """Find out when the head of the queue may go, unless known; tell whether it was unknown."""
         return False
 
     def _left(self, permit: QueuedPermit) -> None:  # noqa: B027 (need not be overridden)
         """Note that a request has left the queue without a grant."""
 
     def _granted(self, now: float, permit: QueuedPermit) -> None:  # noqa: B027 (need not be overridden)
-        """Note that a request goes; its queue has counted it already."""
+        """Note that a request is granted; its queue has already counted it."""
 
     def _ended(  # noqa: B027 (need not be overridden)
         self, now: float, permit: QueuedPermit, end: RequestEnd
     ) -> None:
-        """Note how a request ended, before its queue stops counting it."""
+        """Note how a request ended; its queue still counts it."""
 
     def statistics(self) -> LimiterStatistics:
-        """Return how many requests wait and are in flight, and how many there were."""
+        """Return how many requests wait, are in flight, and were admitted."""
         return LimiterStatistics(
             self._queue.in_flight,
             self._queue.waiting,
@@ -355,9 +355,9 @@ class QueuedLimit(ABC):
                 await permit.wait()
                 if permit.waiting:
                     self._pump()
-            # Granted and cancelled in one moment: nothing has been sent, and nothing shall be. The
-            # reply that made room may be the very one that makes this request superfluous; its
-            # call takes so many steps to say so.
+            # If the request was granted and cancelled at the same time, nothing is sent. The reply
+            # that made room for it may be the very one that makes it superfluous, and its call
+            # needs this many steps to cancel it.
             for _ in range(STEPS_TO_CANCEL):
                 await checkpoint()
         except BaseException as exc:
@@ -366,22 +366,22 @@ class QueuedLimit(ABC):
             raise
 
     def _pause_left(self, now: float) -> float:
-        """Return for how many seconds nobody goes, since the server refused a request."""
+        """Return the seconds that are left of the pause after a 429."""
         return max(0.0, self._paused_until - now)
 
     def _pause_after(self, now: float, refusal: RateLimited) -> None:
-        """Let nobody go for as long as a 429 asks for."""
+        """Pause all requests for as long as a 429 asks for."""
         self._refused += 1
         seconds = min(told_to_wait(refusal) or UNNAMED_PAUSE, LONGEST_PAUSE)
         self._paused_until = max(self._paused_until, now + seconds)
 
     def _pump_for_new_head(self) -> None:
-        """Do what `_pump` does after a change that only matters if there is a new head."""
+        """Do what `_pump` does, if the head of the queue is new."""
         if self._queue.head() is not self._keeper:
             self._pump()
 
     def _pump(self) -> None:
-        """Let everybody go who may, and have the next one wait for the right moment."""
+        """Grant all requests that may go, and let the next one wait for its time."""
         queue, delay = self._queue, math.inf
         now = self._timeline.now()
         queue.expire(now)
@@ -421,17 +421,17 @@ class QueuedLimit(ABC):
             self._changed()
 
     def _changed(self) -> None:
-        """Look again who may go, from wherever this is called."""
+        """Check again which requests may go. May be called from anywhere."""
         if not self._queue.waiting or self._loop is None:
             return
         if self._in_loop():
             self._pump()
         else:
-            with suppress(RuntimeError):  # The event loop has ended, and with it all who waited.
+            with suppress(RuntimeError):  # The event loop has ended, and all its requests with it.
                 call_soon(self._loop, self._nudge)
 
     def _nudge(self) -> None:
-        """Have the head of the queue look again; in a callback, anyio may not know where it is."""
+        """Wake the head of the queue to look again; in a callback, anyio may not know its loop."""
         head = self._queue.head()
         if head is not None:
             head.set_alarm(-math.inf)

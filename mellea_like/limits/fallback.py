@@ -1,4 +1,4 @@
-"""Several backends in a row: if one has an outage, the next is asked."""
+"""Several backends in order of preference: if one has an outage, the next one is asked."""
 
 from __future__ import annotations
 
@@ -37,56 +37,59 @@ T = TypeVar("T")
 
 
 class _Member(NamedTuple):
-    """One of the backends: as it was given, what retries around it, and the gate before it."""
+    """One of the backends: as it was given, with its retries, and the gate in front of it."""
 
     backend: Backend
     retrying: Any
     gate: BackoffGate | None
 
     def asked(self, request: Request) -> Request:
-        """Return the request as this backend gets it, with a separate meter."""
+        """Return the request as this backend gets it, with its own meter."""
         model = request.options.model or getattr(self.backend, "model", None)
         return replace(request, meter=request.meter.attempt(model))
 
     def signed(self, reply: Generation, whole: Meter) -> Generation:
-        """Return a reply with what it cost in all, and the model that it is from, if known."""
+        """Return a reply with its total cost, and with the name of its model if known."""
         model = reply.model or getattr(self.backend, "model", None)
         return replace(reply, model=model, usage=whole.usage)
 
 
 class FallbackBackend:
-    """Asks the first backend, and in its outages the next.
+    """Asks the first backend and, during its outages, the next.
 
-    A request goes to the next backend when this one has no reply to it: its circuit breaker is
+    A request goes to the next backend if this one can't give it a reply: its circuit breaker is
     open, its error is permanent (a wrong key, an unknown model, a quota that is spent), or its
-    retries are spent. While the breaker is open, requests go to the next backend at once, but for a
-    probe now and then, whose answer brings them back. Nothing else decides: a reply that fails a
-    requirement, or was cut off, is a reply. Nor do limits: what `LimitExceeded` says is raised.
+    retries are used up. While the breaker is open, requests go straight to the next backend,
+    except for an occasional probe; once a probe is answered, they return. Nothing else causes a
+    switch. A reply that fails a requirement or was cut off is still a reply. If a limit refuses a
+    request, `LimitExceeded` is raised.
 
-    It retries by itself, each backend on its own, and strategies leave that to it. Each generation
-    says in its ``model`` who answered; a request costs what all that were asked for it cost, and
-    ledgers have what each model cost.
+    It retries by itself, separately for each backend, so strategies don't retry it. Each
+    generation names in ``model`` the model that answered. A request costs the sum of all backends
+    that were asked, and ledgers show each model's cost.
 
-    It streams if all its backends do; a stream may go to the next one until its first piece is
-    there. It judges if all do. Telemetry names the model of the first. Budgets and
-    limiters around it admit each try, and a budget charges each at the price of the model that was
-    asked; one of money needs the prices of all its models. If a limit refuses a further try, the
-    error of the last one is raised, with a note. Budgets and limiters of one backend go inside,
-    around that one; a `RetryBackend` around it is refused.
+    It streams if all its backends do; a stream may switch to the next backend until its first
+    piece has arrived. It judges if all its backends do. Telemetry names the first one's model.
+    Budgets and limiters around it admit each try. A budget charges each try at the price of the
+    model that was asked, so a budget of money needs the prices of all its models. If a limit
+    refuses a further try, the last try's error is raised, with a note. Put budgets and limiters
+    for a single backend around that backend, inside this one. A `RetryBackend` around it is
+    refused.
 
     Args:
         primary: the backend that is asked first.
-        *others: those that are asked in its place, in order, at least one.
-        retry: how often and how long each is tried before the next; ``Retry(1)`` asks the next one
-            after the first failure, and a small ``max_retry_after`` avoids
-            a long wait that a server asks for.
+        *others: the backends that are asked in its place, in order, at least one.
+        retry: how often and how long each backend is tried before the next. ``Retry(1)`` switches
+            after the first failure. A small ``max_retry_after`` avoids long waits that a server
+            asks for.
 
     Attributes:
         backends: the backends, in order.
         retries: True.
 
     Raises:
-        TypeError: something isn't a backend or a `Retry`, or there is one backend only.
+        TypeError: an argument isn't a backend, ``retry`` isn't a `Retry`, or there is only one
+            backend.
     """
 
     retries = True
@@ -122,7 +125,7 @@ class FallbackBackend:
 
     @property
     def can_coalesce(self) -> bool:
-        """Whether requests may be put together, with all of the backends."""
+        """Whether requests may be put together; all of the backends must allow it."""
         return all(map(can_coalesce, self.backends))
 
     @property
@@ -135,7 +138,8 @@ class FallbackBackend:
         """Answer one request by the first backend that has a reply.
 
         Raises:
-            BackendError: none has: the first error that may pass by itself, or else the last.
+            BackendError: no backend had a reply. This is the first transient error, or else the
+                last one.
         """
         whole = request.meter.attempt()
 
@@ -187,7 +191,8 @@ class FallbackBackend:
         failed: list[Exception] = []
         try:
             for member in self._members:
-                # An open breaker's probe is under way, or not yet due: no reason to wait here.
+                # The breaker's probe is under way or not yet due, so there is no reason to wait
+                # here.
                 if member is not last and member.gate is not None and member.gate.down:
                     continue
                 if failed:
@@ -196,9 +201,9 @@ class FallbackBackend:
                     except Exception as exc:
                         if exc is not failed[-1]:
                             raise
-                        break  # It has a note that says which limit refused.
+                        break  # The error has a note about the limit.
                     inform("%s; the next backend is asked", error_text(failed[-1]))
-                # Those of a batch wait for the last backend only.
+                # A batch's requests wait only for the last backend.
                 patient = PATIENT.set(PATIENT.get() if member is last else False)
                 asked = member.asked(request)
                 try:
@@ -217,7 +222,7 @@ class FallbackBackend:
             failed.clear()  # Break the cycle between frame and exceptions.
 
     async def aclose(self) -> None:
-        """Close the idle connections of all the backends."""
+        """Close the idle connections of all backends."""
         for backend in self.backends:
             close = getattr(backend, "aclose", None)
             if close is not None:
@@ -225,7 +230,7 @@ class FallbackBackend:
 
 
 def models_of(backend: Backend) -> tuple[str | None, ...]:
-    """Return the models that may answer a request: several behind a `FallbackBackend`."""
+    """Return the models that may answer a request; a `FallbackBackend` has several."""
     inner: Any = backend
     while isinstance(inner, BackendWrapper):
         inner = inner.inner
@@ -246,7 +251,7 @@ async def _signed(
 
 
 def _worst(failed: list[Exception]) -> Exception:
-    """Choose the error to raise, and note the others on it."""
+    """Choose the error to raise, and add notes about the others."""
     error = next((exc for exc in failed if getattr(exc, "retryable", True)), failed[-1])
     for other in failed:
         if other is not error:

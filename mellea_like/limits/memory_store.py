@@ -1,4 +1,4 @@
-"""The store that is kept in memory, for one process."""
+"""The store in memory, for one process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["MemoryStore", "not_since", "reserve"]
 
 
 class MemoryStore:
-    """Keeps the sums of budgets and rates by name, as long as it lives: a `Store` for one process.
+    """Keeps the sums of budgets and rates by name in memory: a `Store` for one process.
 
-    A budget without a store has an account that nobody else can name. With this store, one that is
-    made later, perhaps with other limits, continues from the one of the same name.
+    A budget without a store has an account that nobody else can use. With this store, a later
+    budget with the same name continues from the earlier one, perhaps with other limits.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class MemoryStore:
         self._timeline = Timeline()
 
     def account(self, name: str, limits: Limits) -> StoreAccount:
-        """Return the account of a name; see `Store.account`."""
+        """Return the account with a name; see `Store.account`."""
         return Account(limits, self._accounts.setdefault(name, Sums()))
 
     async def reserve(self, wants: Sequence[Want]) -> Reservation:
@@ -45,10 +45,10 @@ class MemoryStore:
         return await reserve(cast("Any", wants))
 
     def forget(self, *names: str) -> None:
-        """Forget accounts, as if nothing had been spent; those with reservations stay.
+        """Forget what was spent in accounts. Accounts with reservations are kept.
 
         Args:
-            *names: the accounts; a name that isn't there does nothing.
+            *names: the names of the accounts. Unknown names are ignored.
         """
         for name in names:
             sums = self._accounts.get(name)
@@ -60,11 +60,11 @@ class MemoryStore:
         return list(self._accounts)
 
     def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
-        """Return the bucket of a name; see `Store.bucket`."""
+        """Return the bucket with a name; see `Store.bucket`."""
         return _Bucket(self._buckets.setdefault(name, _Level()), per_minute, capacity)
 
     async def take(self, takes: Sequence[Take]) -> Turn:
-        """Take from all of some buckets; see `Store.take`."""
+        """Take from several buckets at once; see `Store.take`."""
         now, seconds = self._timeline.now(), 0.0
         taken: list[tuple[_Bucket, float, float]] = []
         for bucket, amount in cast("Sequence[tuple[_Bucket, float]]", takes):
@@ -83,7 +83,7 @@ class MemoryStore:
 
 
 async def reserve(wants: Sequence[tuple[Account, Amounts]]) -> Claim:
-    """Reserve in accounts in memory, of any stores."""
+    """Reserve in several accounts in memory, which may be in different stores."""
     claim = Claim(wants)
     claim.decide()
     if claim.queued_at is not None:
@@ -100,7 +100,7 @@ class _Level:
     __slots__ = ("held", "taken")
 
     def __init__(self) -> None:
-        self.held: tuple[float, float] | None = None  # ... and when; None for full.
+        self.held: tuple[float, float] | None = None  # The level and its time; None if it is full.
         self.taken = 0.0
 
 
@@ -132,9 +132,9 @@ class _Turn(NamedTuple):
 
 
 def not_since(amount: float, since: float) -> float:
-    """Return how much of what was taken can be put back, if others have taken more since.
+    """Return how much of a taken amount can be put back, if others have taken more since.
 
-    They wait for it already: put back in full, it would be spent twice. (As in Go's
-    ``golang.org/x/time/rate``, ``Reservation.CancelAt``.)
+    Those others already wait because of it. If all of it were put back, it would be spent twice.
+    (Compare ``Reservation.CancelAt`` in Go's ``golang.org/x/time/rate``.)
     """
     return max(0.0, amount - since)

@@ -1,9 +1,9 @@
-"""Telling the living owners of a store from the dead: each holds a lock on one byte of a file.
+"""Detects which owners of a store are alive: each holds a lock on one byte of a file.
 
-The kernel releases the locks of a process when it dies, however that comes about; a process id
-says less, for another process may have it by then. These are POSIX's locks: a forked child has none
-of its parent's, but a process loses all that it holds on a file when it closes the file anywhere.
-So a process opens each such file once, and keeps it open as long as one of its owners lives.
+The kernel releases a process's locks when it dies, no matter how. A process id would be less
+reliable, because another process may reuse it. These are POSIX locks: a forked child inherits none
+of them, but a process loses all its locks on a file as soon as it closes the file anywhere. So a
+process opens each such file once, and keeps it open as long as any of its owners lives.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ if hasattr(os, "register_at_fork"):
 
 
 class OwnerLocks:
-    """The locks on one file; this process's owners have their numbers in ``mine``."""
+    """The locks on one file. ``mine`` has the numbers of this process's owners."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.mine: set[int] = set()
 
     def hold(self, number: int) -> None:
-        """Show, until this process dies, that an owner lives."""
+        """Mark an owner as alive until this process dies."""
         if sys.platform != "win32":
             fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         self.mine.add(number)
 
     def release(self, number: int) -> None:
-        """Show that an owner of this process is no more."""
+        """Mark an owner of this process as gone."""
         with _lock:
             self.mine.discard(number)
             with suppress(OSError):
@@ -64,7 +64,7 @@ class OwnerLocks:
                     os.close(self.descriptor)
 
     def lives(self, number: int) -> bool:
-        """Tell whether an owner lives, of this process or of another."""
+        """Tell whether an owner is alive, in this process or another."""
         if number in self.mine:
             return True
         if sys.platform != "win32":
@@ -77,11 +77,7 @@ class OwnerLocks:
 
 
 def owner_locks(path: Path) -> OwnerLocks:
-    """Open the file of a store's locks, or find it where this process has it open.
-
-    Raises:
-        OSError: it can't be opened.
-    """
+    """Return the locks of a store, opening the file if this process doesn't have it open."""
     if sys.platform == "win32":  # pragma: no cover
         msg = "it needs Unix file locks, which Windows lacks: use WSL"
         raise OSError(None, msg)

@@ -1,4 +1,4 @@
-"""Requests and tokens per minute, for people who know their quota."""
+"""Limits on requests and tokens per minute, for users who know their quota."""
 
 from __future__ import annotations
 
@@ -19,45 +19,51 @@ if TYPE_CHECKING:
 __all__ = ["ASSUMED", "RateLimiter"]
 
 ASSUMED = 256
-"""Tokens of a reply that nothing limits."""
+"""The length in tokens to assume for a reply without a limit."""
 
 
 class RateLimiter(QueuedLimit):
-    """At most so many requests and tokens a minute, over all backends and calls that share it.
+    """Caps the requests and tokens per minute, over all backends and calls that share it.
 
-    Each limit is a `Bucket`. A request waits until both hold what it needs; waiting requests go
-    in the order of a `FairQueue`, so that smaller ones don't overtake a large one for ever.
+    Each limit is a `Bucket`. A request waits until both buckets hold what it needs. Waiting
+    requests are admitted in the order of a `FairQueue`, so small requests can't overtake a large
+    one forever.
 
-    Tokens are reserved before a request is sent: `estimate_input_tokens` of its messages and, for
-    the reply, ``options.max_tokens`` or else ``assume_output_tokens``. Once it has ended, what it
-    really cost is charged instead, which may leave a debt that later requests wait for. A request
-    of unknown cost (cancelled or broken) is charged the larger of the two, and one that was never
-    sent nothing. A request that needs more than the bucket can hold goes when the bucket is full.
+    Tokens are reserved before a request is sent: the `estimate_input_tokens` of its messages and,
+    for the reply, ``options.max_tokens`` or else ``assume_output_tokens``. When it has ended, its
+    real cost is charged instead, which may leave a debt that later requests wait for. A request of
+    unknown cost (cancelled or broken) is charged whichever is larger, what was reserved or what is
+    known. A request that was never sent is charged nothing. A request that needs more than a
+    bucket can hold is sent when the bucket is full.
 
-    After a 429 nobody goes until the time that it names, 120 s at most, or for 0.2 s if it names
-    none.
+    After a 429, no request is sent until the time that it names (at most 120 s), or for 0.2 s if
+    it names none.
 
-    In any minute that follows, at most a minute's quota and one burst go. Providers tend to count a
-    minute's quota second by second, which is what the default burst keeps to; with a longer one a
-    limiter that has been idle lets more go at once.
+    Within any minute, at most a minute's quota and one burst are used. Providers tend to enforce a
+    minute's quota second by second, which the default burst respects. With a longer burst, a
+    limiter that has been idle sends more at once.
 
-    With a ``store``, limiters of the same name share the buckets, in other processes too; the pause
-    after a 429 is each one's own. The first who waits in each has its turn promised: requests go in
-    the order of these promises, so that large ones wait no longer than small ones.
+    With a ``store``, limiters of the same name share the buckets, even across processes. Each
+    still pauses by itself after a 429. The first waiting request of each limiter is promised a
+    time, and requests are sent in the order of these promises. So large requests wait no longer
+    than small ones.
 
     Args:
-        requests_per_minute: how many, over 0; None for no limit.
-        tokens_per_minute: how many, input and output together, over 0; None for no limit.
+        requests_per_minute: the most requests per minute, over 0; None for no limit.
+        tokens_per_minute: the most tokens per minute, input and output together, over 0; None for
+            no limit.
         burst_seconds: how many seconds' quota may be used at one moment, over 0. One request may
-            always go from a full bucket.
-        assume_output_tokens: tokens of a reply without ``options.max_tokens``, at least 1.
-        store: the store of the buckets, such as ``SQLiteStore("rates.db")``; by default in memory,
-            in this object.
-        name: their name in the store, which a store needs.
+            always take from a full bucket.
+        assume_output_tokens: the length to assume for a reply without ``options.max_tokens``, at
+            least 1.
+        store: the store of the buckets, such as ``SQLiteStore("rates.db")``. By default, they are
+            kept in memory, in this object.
+        name: their name in the store; required with a store.
 
     Raises:
-        TypeError: something isn't a number.
-        ValueError: a number is out of its range, there is no limit, or a store and no name.
+        TypeError: a number isn't a number.
+        ValueError: a number is out of its range, there is no limit, or there is a store but no
+            name.
     """
 
     def __init__(
@@ -87,12 +93,12 @@ class RateLimiter(QueuedLimit):
 
     @property
     def requests_per_minute(self) -> float | None:
-        """How many requests may go in a minute; None for no limit."""
+        """The most requests per minute; None for no limit."""
         return None if self._requests is None else self._requests.per_minute
 
     @property
     def tokens_per_minute(self) -> float | None:
-        """How many tokens may be spent in a minute; None for no limit."""
+        """The most tokens per minute; None for no limit."""
         return None if self._tokens is None else self._tokens.per_minute
 
     def _delay(self, now: float, permit: QueuedPermit) -> float:
@@ -112,7 +118,7 @@ class RateLimiter(QueuedLimit):
         if self._store is None or (self._promised and self._promised[0] is permit):
             return False
         if self._promised is not None:
-            self._left(self._promised[0])  # Another one goes first now.
+            self._left(self._promised[0])  # Another request is first now.
         turn = await self._store.take(self._takes(1.0, self._estimate(permit)))
         self._promised = permit, turn, self._timeline.now() + turn.seconds
         return True
@@ -123,7 +129,7 @@ class RateLimiter(QueuedLimit):
             self._promised = None
 
     def _takes(self, requests: float, tokens: float) -> list[Take]:
-        """Return what to take from the buckets that there are in the store."""
+        """Return what to take from each bucket that exists in the store."""
         return [
             (self._store.bucket(f"{self._name}: {what}", own.per_minute, own.capacity), amount)
             for what, own, amount in (

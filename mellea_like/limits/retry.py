@@ -1,4 +1,4 @@
-"""Trying again what may succeed later, inside an iteration and by one owner only."""
+"""Retries of transient errors, inside a draw and in one place only."""
 
 from __future__ import annotations
 
@@ -56,43 +56,44 @@ __all__ = [
 T = TypeVar("T")
 
 MOST_DOUBLINGS = 65
-"""Failures after which a wait isn't doubled again: it is ``maximum`` long before."""
+"""The number of failures after which a wait no longer doubles, long after ``maximum``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often and how long to try again what may succeed later.
+    """How often and how long to retry after transient errors.
 
-    Tried again is what raises a `BackendError` that is ``retryable``: a server's 5xx, a broken
-    connection, a timeout, a 429; and what a user's own backend or function raises of Python's
-    ``ConnectionError`` and ``TimeoutError``, and of the connection errors and timeouts of httpx,
-    httpx2, aiohttp and trio. A reply that can't be read (`MalformedResponse`) is not: it has cost
-    its tokens, and costs its turn. Nor is anything else: no cancellation, and no other error.
+    A request is retried if it raises a `BackendError` that is ``retryable``: a server's 5xx, a
+    broken connection, a timeout, or a 429. It is also retried if a user's backend or function
+    raises Python's ``ConnectionError`` or ``TimeoutError``, or a connection error or timeout of
+    httpx, httpx2, aiohttp or trio. A reply that can't be read (`MalformedResponse`) is not
+    retried: it has cost its tokens, and it uses up its attempt. Nothing else is retried, neither
+    cancellations nor other errors.
 
-    Before the n-th retry it waits for a random time between 0 and ``initial * 2**(n - 1)`` seconds,
-    ``maximum`` at most ("full jitter": Marc Brooker, "Exponential Backoff And Jitter", AWS
-    Architecture Blog, 2015). A server's ``Retry-After`` takes the place of that, and holds for all
-    requests to that backend. No wait is begun that would end after the call's deadline.
+    The wait before the n-th retry is a random time between 0 and ``initial * 2**(n - 1)`` seconds,
+    at most ``maximum`` ("full jitter": Marc Brooker, "Exponential Backoff And Jitter", AWS
+    Architecture Blog, 2015). If the server sends ``Retry-After``, that is used instead, for all
+    requests to that backend. A wait that would end after the call's deadline never begins.
 
-    A backend that can't be reached, or answers nothing but 5xx, is left alone: after ``trip_after``
+    A backend that can't be reached, or answers only with 5xx, is left alone. After ``trip_after``
     such failures in a row, in any call, and no answer in the last 10 s, one request is sent after
-    0.2 s as a probe. If it fails, the next one follows after 0.4 s, then 0.8 s, 30 s at most. Any
-    answer lets all go. Meanwhile the others wait, which is no try: each for as long as its waits
-    may take in all (`longest_wait`) before its first try, and once more, with its backoffs, before
-    the others; and while a probe is under way. Items of a batch wait for ``max_retry_after``. A
-    request that may not wait until the next probe fails at once with a `CircuitOpen`. A reply that
-    takes too long (`BackendTimeout`) counts neither as a failure nor as an answer.
+    0.2 s as a probe. If the probe fails, the next one follows after 0.4 s, then 0.8 s, and so on
+    up to 30 s. Any answer ends this. In the meantime, the other requests wait, which doesn't count
+    as a try. Before its first try, a request waits at most as long as its retries may take in all
+    (`longest_wait`), and as long again, including its backoffs, before the later tries. It also
+    waits while a probe is under way. Items of a batch wait for ``max_retry_after``. A request that
+    may not wait until the next probe fails at once with a `CircuitOpen`. A reply that takes too
+    long (`BackendTimeout`) counts neither as a failure nor as an answer.
 
     Args:
-        attempts: how often in all a request may fail otherwise than by a 429, the first try
-            included; 1 never tries again.
-        rate_limit_attempts: how often in all it may be refused with a 429.
+        attempts: how often a request may fail in all, not counting 429s; 1 means no retries.
+        rate_limit_attempts: how often it may fail with a 429 in all.
         initial: the longest first wait, in seconds.
         maximum: the longest wait, in seconds.
-        max_retry_after: the longest wait that a server may ask for, in seconds; if it asks for
+        max_retry_after: the longest wait that a server may ask for, in seconds. If it asks for
             more, the request fails at once.
-        trip_after: after how many failures in a row the backend is left alone, at least 1; None
-            never does.
+        trip_after: the number of failures in a row after which the backend is left alone, at least
+            1; None for never.
 
     Raises:
         TypeError: a number of attempts isn't a whole number, or another argument isn't a number.
@@ -118,10 +119,10 @@ class Retry:
         )
 
     def transient(self, error: BaseException) -> bool:
-        """Tell whether it may help to try again what failed.
+        """Tell whether a retry may help.
 
-        That is a connection error, or a retryable `BackendError` other than `MalformedResponse`,
-        which no call inside has retried.
+        It may after a connection error, or a retryable `BackendError` other than
+        `MalformedResponse`, unless a call inside has already retried it.
         """
         return (
             is_of_backend(error)
@@ -132,35 +133,34 @@ class Retry:
 
     @property
     def longest_wait(self) -> float:
-        """The most seconds that a request's waits between its tries may take in all."""
+        """The most seconds that all waits between a request's tries may take together."""
         doubling = range(1, min(self.attempts, MOST_DOUBLINGS))
         rest = max(self.attempts - MOST_DOUBLINGS, 0) * self.backoff(MOST_DOUBLINGS, 1.0)
         return sum(self.backoff(failures, 1.0) for failures in doubling) + rest
 
     def backoff(self, failures: int, chance: float) -> float:
-        """Return how many seconds to wait after so many failures where the server did not say."""
+        """Return the seconds to wait after a number of failures if the server didn't say."""
         return chance * min(self.maximum, self.initial * 2.0 ** (min(failures, MOST_DOUBLINGS) - 1))
 
 
 class RetryBackend(BackendWrapper):
-    """A backend that tries again by itself, for use outside of strategies.
+    """A backend that retries, for use outside of strategies.
 
-    A strategy retries on its own account. It leaves that to this backend where it is somewhere
-    among its backend's wrappers, so that nothing is retried twice.
+    A strategy retries by itself, but not if its backend contains this one, so that nothing is
+    retried twice.
 
-    A stream is tried again as long as none of its pieces was handed over: it begins when its first
-    piece is there.
+    A stream can be retried until its first piece has arrived.
 
     Args:
         inner: the backend inside.
-        policy: how often and how long.
+        policy: how often and how long to retry.
 
     Attributes:
         retries: True.
 
     Raises:
         TypeError: ``inner`` isn't a backend, or ``policy`` isn't a `Retry`.
-        ValueError: ``inner`` tries again by itself.
+        ValueError: ``inner`` already retries.
     """
 
     retries = True
@@ -183,7 +183,7 @@ class RetryBackend(BackendWrapper):
         """Answer one request, with as many tries as the policy allows.
 
         Raises:
-            BackendError: there is no reply: the last try's error.
+            BackendError: no try got a reply. This is the last try's error.
         """
         gate = gate_of(self.inner)
         return await send_with_retries(self.inner.generate, request, self.policy, gate)
@@ -223,14 +223,14 @@ async def send_with_retries(
     policy: Retry,
     gate: BackoffGate,
 ) -> T:
-    """Send a request when its gate lets it through, and try again as `try_again` does."""
+    """Send a request when its gate allows it, and retry it as `try_again` does."""
     try:
         return await gate.send(send, request, policy)
     except Exception as exc:
         if not is_of_backend(exc):
             raise
         first = exc
-    # Outside the handler, so that the first error is not the context of all others.
+    # This is outside the handler, so that the first error isn't the context of all others.
     try:
         return await try_again(send, request, first, policy, gate)
     finally:
@@ -247,10 +247,11 @@ async def try_again(
 ) -> T:
     """Retry a request whose first try failed; raise the last try's error.
 
-    Each further try has its own meter, part of the request's, and says in its ``meta.retry`` how
-    many there were before it. Notes on the error say how often it was tried, and what forbade
-    another try. Without a policy or a gate, nothing is tried again. ``out_of_budget`` is told when
-    a budget refuses a further try, and the first error is raised; without it, the refusal is.
+    Each further try has its own meter, which is part of the request's, and its number in
+    ``meta.retry``. Notes on the error say how often the request was tried, and why there was no
+    further try. Without a policy or a gate, nothing is retried. If a budget refuses a further try,
+    ``out_of_budget`` is called and the first error is raised; without ``out_of_budget``, the
+    refusal is raised.
     """
     try:
         if gate is None:
@@ -261,27 +262,24 @@ async def try_again(
         try:
             return await _Tries(send, request, policy, gate).run(first)
         except LimitExceeded as exc:
-            if out_of_budget is None or exc.result is not None:  # It ended a call inside this one.
+            if out_of_budget is None or exc.result is not None:  # It ended a nested call.
                 raise
             out_of_budget(exc)
             add_note(first, f"not tried again: {exc}")
-        # Outside the handler: what ends the call may be raised from this error, not it from that.
+        # This is outside the handler, so that this error doesn't get the refusal as its context.
         raise first
     finally:
         del first
 
 
 def _hear(gate: BackoffGate, error: Exception, policy: Retry | None) -> None:
-    """Tell a gate what a request failed with.
-
-    Other errors than backends' don't say which server failed: a function may ask several.
-    """
+    """Report a backend's failure to the gate; other errors don't say which server failed."""
     if isinstance(error, BackendError):
         gate.heard(error, policy)
 
 
 class _Tries(Generic[T]):
-    """The tries of one request, and tenacity's parts for them: what to retry, wait and stop."""
+    """The tries of one request, and its stop, wait and retry functions for tenacity."""
 
     def __init__(
         self,
@@ -300,8 +298,8 @@ class _Tries(Generic[T]):
         self.last: Exception | None = None
 
     async def run(self, first: Exception) -> T:
-        """Try again after a first error; raise the last one."""
-        # Imported lazily: most programs don't need it.
+        """Retry after a first error; raise the last one."""
+        # This is imported here because most programs never need it.
         from tenacity import retry_if_exception  # noqa: PLC0415
         from tenacity.asyncio import AsyncRetrying  # noqa: PLC0415
 
@@ -311,7 +309,8 @@ class _Tries(Generic[T]):
             stop=self.stop,
             before_sleep=self.tell,
             sleep=anyio.sleep,
-            # Not `reraise`: its frames hold the last try, and so keep the error in a cycle.
+            # `reraise` isn't used, because its frames hold the last try, and so keep the error in
+            # a cycle.
             retry_error_callback=_raise_again,
         )
         state: RetryCallState | None = None
@@ -324,7 +323,8 @@ class _Tries(Generic[T]):
                         raise first
                     return await self.again(state.attempt_number - 1)
         finally:
-            # They hold the last error, whose traceback holds tenacity's frames, which hold them.
+            # These hold the last error, whose traceback holds tenacity's frames, which hold these
+            # again.
             self.last = None
             if state is not None:
                 state.outcome = None
@@ -332,11 +332,11 @@ class _Tries(Generic[T]):
         raise AssertionError  # The last try returns or raises.
 
     def may_pass(self, error: BaseException) -> bool:
-        """Tell whether another try may help. A cancellation is never tried again."""
+        """Tell whether another try may help. Cancellations are never retried."""
         return not self.denied and self.policy.transient(error) and not cancellation_lost()
 
     def wait(self, state: RetryCallState) -> float:
-        """Return the seconds until the next try, and have the backend's other requests wait."""
+        """Return the seconds until the next try, and make the backend's other requests wait too."""
         error, policy = _error_of(state), self.policy
         asked = told_to_wait(error) if isinstance(error, BackendError) else None
         if isinstance(error, BackendError) and asked and asked > policy.max_retry_after:
@@ -352,7 +352,7 @@ class _Tries(Generic[T]):
         return wait
 
     def stop(self, state: RetryCallState) -> bool:
-        """Tell whether the tries or the call's time are spent, with a note on the error."""
+        """Tell whether the tries or the call's time are used up, and note it on the error."""
         error = _error_of(state)
         self.refusals += isinstance(error, RateLimited)
         why = self.why_stop(state.attempt_number, state.upcoming_sleep)
@@ -361,7 +361,7 @@ class _Tries(Generic[T]):
         return bool(why)
 
     def why_stop(self, tried: int, pause: float) -> str:
-        """Explain what forbids another try; empty if nothing does."""
+        """Explain why there is no further try; empty if there may be one."""
         policy, deadline = self.policy, self.request.meta.deadline
         if self.refusals >= policy.rate_limit_attempts:
             allowed = f"rate_limit_attempts={policy.rate_limit_attempts}"
@@ -376,7 +376,7 @@ class _Tries(Generic[T]):
         return ""
 
     def tell(self, state: RetryCallState) -> None:
-        """Log an error that the next try makes vanish."""
+        """Log an error that would otherwise vanish in the next try."""
         error = _error_of(state)
         inform(
             "try %d failed: %s: %s; the next one is in %.3g s",
@@ -394,11 +394,11 @@ class _Tries(Generic[T]):
             return await self.gate.send(send, self.request, self.policy, self.patience)
         except Exception as exc:
             if is_of_backend(exc) and exc is not self.last and exc.__cause__ is None:
-                exc.__cause__ = self.last  # The gate refused it, after what was last tried.
+                exc.__cause__ = self.last  # The gate refused it after the last try.
             raise
 
     async def attempt(self, request: Request, retry: int) -> T:
-        """Send the request, with a meter for this try."""
+        """Send the request with a meter for this try."""
         assert self.last is not None  # noqa: S101 (see run)
         self.denied = True
         await request.meter.readmit(request, self.last)

@@ -1,7 +1,7 @@
-"""The file of a store of budgets and rates: its tables, its owners, and its transactions.
+"""The file of a store of budgets and rates: its tables, owners and transactions.
 
-Each process that uses a file is a separate owner. An owner's reservations in an account are one
-row, which goes when the owner is found dead.
+Each process that uses a file is a separate owner. All reservations of an owner in one account are
+a single row, which is deleted when the owner is found to be dead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["BUSY_SECONDS", "NOTHING", "FileLocked", "OpenFile", "StoreFile"]
 
 APPLICATION_ID = 0x4D4C7374
-"""The application id in the file: ``MLst``, at byte 68 (https://sqlite.org/fileformat2.html)."""
+"""The application id in the file, ``MLst`` at byte 68 (https://sqlite.org/fileformat2.html)."""
 
 FORMAT_VERSION = 1
 
@@ -65,26 +65,26 @@ CREATE TABLE buckets (
   taken REAL NOT NULL
 ) WITHOUT ROWID;
 """
-"""A number that is too large for SQLite's integers is a text."""
+"""The tables. Numbers too large for SQLite's integers are stored as texts."""
 
 BUSY_MILLISECONDS = 200
-"""How long an event loop may stand still for another process's transaction, which takes 20 us."""
+"""How long the event loop may block for another process's transaction, which takes 20 us."""
 
 OPEN_SECONDS = 1.0
-"""How long it may stand still when the file is opened, perhaps by many at once."""
+"""How long the event loop may block while the file is opened, perhaps by many processes at once."""
 
 BUSY_SECONDS = 10.0
 """How long to keep trying if the file is locked."""
 
 UNSEEN = 2.0
-"""Seconds after which a process that waits and hasn't looked loses its place to others."""
+"""The seconds without a look after which a waiting process loses its place to others."""
 
 LARGEST = 2**63 - 1
 
 NOTHING = Amounts()
 
 _inherited: list[OpenFile] = []
-"""Files that the process had open that forked this one: connections may not even be closed here."""
+"""Files that were open in the process that forked this one. Closing them here would be unsafe."""
 
 _SPENT = "SELECT started, requests, input_tokens, output_tokens, money FROM accounts WHERE name = ?"
 _ALL = "SELECT * FROM accounts WHERE name = ?"
@@ -113,15 +113,15 @@ _FILL = "INSERT OR REPLACE INTO buckets VALUES (?, ?, ?, ?)"
 
 
 class FileLocked(StoreError):
-    """Another process has the file locked, perhaps for a moment."""
+    """Another process has locked the file, perhaps only for a moment."""
 
 
 class StoreFile:
-    """A file that is opened when it is first used, by a new owner in each process."""
+    """A file that is opened at its first use, by a new owner in each process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.now: Callable[[], float] = time.monotonic  # One clock for the whole machine.
+        self.now: Callable[[], float] = time.monotonic  # This clock is the machine's.
         self._lock = RLock()
         self._open: OpenFile | None = None
         self._owed: dict[str, tuple[Amounts, Amounts, int]] = {}
@@ -130,11 +130,11 @@ class StoreFile:
 
     @property
     def in_use(self) -> OpenFile | None:
-        """The file as this process has it open; None if it hasn't."""
+        """The file as opened by this process; None if it isn't open."""
         return self._open if self._open is not None and self._open.usable else None
 
     def close(self) -> None:
-        """Close the file until it is used again, and give back all reservations."""
+        """Close the file until it is used again, and release all reservations."""
         with self._lock:
             opened, self._open = self._open, None
             if opened is not None:
@@ -147,11 +147,11 @@ class StoreFile:
         charged: Sequence[Amounts],
         unknown: int,
     ) -> None:
-        """Give back what an owner has reserved, and charge what was spent: now or later."""
+        """Release an owner's reservation and charge what was spent, now or as soon as possible."""
         with self._lock:
             if not owner.ours:
-                return  # The process that forked this one settles it.
-            reserved = self._open is owner and owner.usable  # Else it was closed.
+                return  # The parent process settles it.
+            reserved = self._open is owner and owner.usable  # Otherwise it was closed.
             for (name, wanted), amounts in zip(wants, charged, strict=True):
                 back, spent, before = self._owed.get(name, (NOTHING, NOTHING, 0))
                 back = back.plus(wanted) if reserved else back
@@ -159,7 +159,7 @@ class StoreFile:
             now = time.monotonic()
             self._owed_since = self._owed_since or now
             try:
-                with self.writing():  # Which pays what is owed.
+                with self.writing():  # This also pays what is owed.
                     pass
             except StoreError as exc:
                 lasts = not isinstance(exc, FileLocked) or now - self._owed_since > BUSY_SECONDS
@@ -169,13 +169,13 @@ class StoreFile:
 
     @contextmanager
     def reading(self) -> Generator[OpenFile]:
-        """Read the file."""
+        """Enter a block that reads the file."""
         with self._lock, _errors(self.path):
             yield self._opened()
 
     @contextmanager
     def writing(self) -> Generator[OpenFile]:
-        """Change the file: all that the block does, with what is owed, or nothing."""
+        """Enter a block that changes the file: all its changes and all that is owed, or nothing."""
         with self._lock, _errors(self.path):
             file = self._opened()
             db = file.db
@@ -206,13 +206,13 @@ class StoreFile:
 
 
 class OpenFile:
-    """The file in use by one owner: this process, until it closes it."""
+    """The file in use by one owner: this process, until it closes the file."""
 
     def __init__(self, db: sqlite3.Connection, locks: OwnerLocks, owner: int) -> None:
         self.db = db
         self.locks = locks
         self.owner = owner
-        self.held: dict[str, Amounts] = {}  # By this owner, of each account.
+        self.held: dict[str, Amounts] = {}  # This owner's, by account.
         self._process = os.getpid()
         self._finished = False
 
@@ -223,11 +223,11 @@ class OpenFile:
 
     @property
     def usable(self) -> bool:
-        """Whether it is open, and this process has opened it."""
+        """Whether it is open and was opened by this process."""
         return self.ours and not self._finished
 
     def finish(self) -> None:
-        """Give back what is reserved, and close the file."""
+        """Release all reservations, and close the file."""
         if not self.usable:
             return
         self._finished = True
@@ -236,7 +236,7 @@ class OpenFile:
         self.locks.release(self.owner)
 
     def bury(self, owner: int) -> None:
-        """Forget an owner, and all that it has reserved."""
+        """Remove an owner and all its reservations."""
         for statement in _BURY:
             self.db.execute(statement, (owner,))
 
@@ -252,7 +252,7 @@ class OpenFile:
         self.db.execute("DELETE FROM held WHERE account = ?", (name,))
 
     def sums(self, name: str, waiting: int) -> StoreSums:
-        """Return what an account has come to."""
+        """Return the sums of an account."""
         row = self.db.execute(_ALL, (name,)).fetchone()
         if row is None:
             return StoreSums(waiting=waiting)
@@ -262,12 +262,12 @@ class OpenFile:
         return StoreSums(_amounts(spent), reserved, unknown, denied, waiting, age)
 
     def spent(self, name: str) -> tuple[bool, Amounts]:
-        """Return whether anything was ever reserved, and what was charged."""
+        """Return whether anything was ever reserved, and the amounts charged."""
         row = self.db.execute(_SPENT, (name,)).fetchone()
         return (False, NOTHING) if row is None else (row[0] is not None, _amounts(row[1:]))
 
     def reserved(self, name: str, *, dead: list[int] | None = None) -> Amounts:
-        """Return what is reserved by all owners; by living ones only, with a list for the dead."""
+        """Return what all owners have reserved or, with ``dead`` to collect others, living ones."""
         total = self.held.get(name, NOTHING)
         for owner, *row in self.db.execute(_OTHERS, (name, self.owner)).fetchall():
             if dead is not None and not self.locks.lives(owner):
@@ -277,7 +277,7 @@ class OpenFile:
         return total
 
     def begin(self, name: str) -> None:
-        """Note that something is reserved in an account for the first time."""
+        """Note the time of the first reservation in an account."""
         self.db.execute(_NEW, (name,))
         self.db.execute(_START, (time.time(), name))
 
@@ -287,7 +287,7 @@ class OpenFile:
         self.db.execute(_DENY, (name,))
 
     def hold(self, name: str, amounts: Amounts) -> None:
-        """Write down all that this owner has reserved in an account."""
+        """Record the total that this owner has reserved in an account."""
         if amounts == NOTHING:
             self.held.pop(name, None)
             self.db.execute(_HOLD_NOTHING, (name, self.owner))
@@ -296,7 +296,7 @@ class OpenFile:
             self.db.execute(_HOLD, (name, self.owner, *map(_column, amounts)))
 
     def pay(self, owed: dict[str, tuple[Amounts, Amounts, int]]) -> None:
-        """Charge what requests cost, and give back what was reserved for them."""
+        """Charge what requests cost, and release what was reserved for them."""
         for name, (back, charged, unknown) in owed.items():
             self.hold(name, self.held.get(name, NOTHING).minus(back))
             spent = self.spent(name)[1].plus(charged)
@@ -305,7 +305,7 @@ class OpenFile:
     # --- those who wait ------------------------------------------------------------------------
 
     def is_before(self, name: str, number: int | None) -> bool:
-        """Tell whether somebody waits for an account who came before a number, or at all."""
+        """Tell whether anyone waits for an account with a lower number, or at all if it is None."""
         now, before = time.monotonic(), LARGEST if number is None else number
         return any(
             now - UNSEEN < seen <= now + UNSEEN and self.locks.lives(owner)
@@ -313,23 +313,23 @@ class OpenFile:
         )
 
     def take_place(self, name: str, number: int | None) -> int:
-        """Wait for an account, with a new number or the old one; or show that it still waits."""
+        """Wait for an account, under a new number or the old one, or show that one still waits."""
         place = number, name, self.owner, time.monotonic()
         return self.db.execute(_PLACE, place).lastrowid or 0
 
     def leave_place(self, number: int) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         self.db.execute(_LEAVE, (number,))
 
     # --- buckets -------------------------------------------------------------------------------
 
     def bucket(self, name: str) -> tuple[float, float, float] | None:
-        """Return what a bucket held, when that was, and how much was ever taken."""
+        """Return a bucket's level, the time of that level, and the total ever taken."""
         found: tuple[float, float, float] | None = self.db.execute(_BUCKET, (name,)).fetchone()
         return found
 
     def fill(self, name: str, held: float, at: float, taken: float) -> None:
-        """Write down what a bucket holds."""
+        """Record the level of a bucket."""
         self.db.execute(_FILL, (name, held, at, taken))
 
 
@@ -338,12 +338,12 @@ def _amounts(row: Sequence[Any]) -> Amounts:
 
 
 def _column(number: float) -> int | str:
-    """Write a whole number, which may be too large for SQLite's."""
+    """Return a whole number as a column's value; one too large for SQLite becomes a text."""
     return int(number) if -LARGEST <= number <= LARGEST else str(int(number))
 
 
 def _open(path: Path) -> OpenFile:
-    """Open the file, or make it; what dead owners have left is given back."""
+    """Open or create the file, and release what dead owners have left behind."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     db = sqlite3.connect(
@@ -359,7 +359,7 @@ def _open(path: Path) -> OpenFile:
         locks = owner_locks(path.with_name(f"{path.name}-owners"))
         db.execute("BEGIN IMMEDIATE")
         number = db.execute("INSERT INTO owners VALUES (NULL)").lastrowid or 0
-        locks.hold(number)  # Before anybody can see that there is such an owner.
+        locks.hold(number)  # This must precede the row that makes the owner visible.
         file = OpenFile(db, locks, number)
         for (other,) in db.execute("SELECT number FROM owners").fetchall():
             if not locks.lives(other):
@@ -375,8 +375,8 @@ def _open(path: Path) -> OpenFile:
 
 
 def _begin(db: sqlite3.Connection) -> None:
-    """Make the tables in a file that is empty, or make sure that it is a store."""
-    db.execute("PRAGMA page_size = 1024")  # Of an empty file: a change writes whole pages.
+    """Create the tables in an empty file, or make sure that the file is a store."""
+    db.execute("PRAGMA page_size = 1024")  # Changes write whole pages.
     db.execute("BEGIN IMMEDIATE")
     (kind,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
@@ -391,14 +391,14 @@ def _begin(db: sqlite3.Connection) -> None:
         raise ValueError(msg)
     db.execute("COMMIT")
     db.execute("PRAGMA journal_mode = WAL")
-    # Commits survive the death of the process; a power cut may lose the last ones.
+    # Commits survive the death of the process, but a power cut may lose the last ones.
     db.execute("PRAGMA synchronous = NORMAL")
     db.execute("PRAGMA wal_autocheckpoint = 4000")
 
 
 @contextmanager
 def _errors(path: Path) -> Generator[None]:
-    """Turn errors of SQLite and of the system into a store's, which name the file."""
+    """Turn errors of SQLite and of the system into store errors that name the file."""
     try:
         yield
     except (sqlite3.Error, OSError, ValueError) as exc:

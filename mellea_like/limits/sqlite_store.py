@@ -1,4 +1,4 @@
-"""The store in an SQLite file, which the processes of one machine share."""
+"""The store in an SQLite file, shared by the processes of one machine."""
 
 from __future__ import annotations
 
@@ -35,17 +35,20 @@ if TYPE_CHECKING:
 __all__ = ["SQLiteStore"]
 
 SHORTEST_POLL, LONGEST_POLL = 0.004, 0.05
-"""Seconds between two looks of one who waits for other processes; between these it is a twentieth
-of the time that it has waited, off by up to half. News of its own process wakes it at once."""
+"""The shortest and longest seconds between two looks while waiting for other processes.
+
+In between, the interval is a twentieth of the time waited so far, give or take a half. News from
+its own process wakes a waiting request at once.
+"""
 
 REFRESH = 0.5
-"""Seconds after which one who waits shows again that it does; see `UNSEEN`."""
+"""The seconds after which a waiting process renews its place; see `UNSEEN`."""
 
 T = TypeVar("T")
 
 
 class SQLiteStore:
-    """Keeps the sums of budgets and rates in an SQLite file: a `Store` for processes that share it.
+    """Keeps the sums of budgets and rates in an SQLite file: a `Store` for several processes.
 
     ```python
     store = SQLiteStore("spent.db")
@@ -53,24 +56,24 @@ class SQLiteStore:
     limiter = RateLimiter(requests_per_minute=600, store=store, name="main")
     ```
 
-    - A reservation counts in all processes at once, and is given back when the process that made
-      it dies. Charges survive a restart; after a power cut those of the last seconds may be
-      missing.
-    - Requests wait for room in the order in which they came, in other processes too, as long as
-      their process renews its place: one that is suspended for two seconds loses it.
-    - A rate has its time from the machine's own clock, which setting the time of day does not move.
-      Buckets are full again when the machine has started again.
-    - The file is for one machine: on a network's file system, locks and shared memory of two
-      machines don't meet. It is opened when it is first used, and made with the permissions of its
-      owner only. SQLite's ``-wal`` and ``-shm`` belong to it, and so does ``-owners``.
-    - It may be used in several threads and event loops, and pickled: a copy is the same file. A
-      forked child has none of its parent's reservations.
+    - A reservation counts in all processes at once, and is released when the process that made it
+      dies. Charges survive a restart; after a power cut, those of the last seconds may be missing.
+    - Requests of all processes wait for room in the order of arrival, as long as their process
+      renews its place. A process that is suspended for two seconds loses its place.
+    - Rates use the machine's monotonic clock, which setting the time of day does not change. After
+      a reboot, buckets are full.
+    - The file is for one machine: on a network file system, two machines don't see each other's
+      locks and shared memory. It is opened at its first use, and created with permissions for its
+      owner only. Files with the endings ``-wal``, ``-shm`` (both SQLite's) and ``-owners`` belong
+      to it.
+    - It may be used in several threads and event loops. It can be pickled, and a copy uses the
+      same file. A forked child has none of its parent's reservations.
 
     Args:
-        path: where; a file that isn't there is made. Its folder has to be there.
+        path: the path of the file, which is created if necessary. Its folder must exist.
 
     Raises:
-        TypeError: the path isn't one.
+        TypeError: the path isn't a path.
         ValueError: the path names no file.
     """
 
@@ -81,7 +84,7 @@ class SQLiteStore:
         if not Path(path).name or "\0" in str(path):
             msg = f"a store's path names a file, and {str(path)!r} does not"
             raise ValueError(msg)
-        # No links are followed: the current folder may change.
+        # The path becomes absolute, because the current folder may change; links aren't followed.
         self._file = StoreFile(Path(os.path.abspath(path)))  # noqa: PTH100
         self._queues: _Queues = {}
 
@@ -99,7 +102,7 @@ class SQLiteStore:
     # --- accounts ------------------------------------------------------------------------------
 
     def account(self, name: str, limits: Limits) -> StoreAccount:
-        """Return the account of a name; see `Store.account`."""
+        """Return the account with a name; see `Store.account`."""
         return _Account(self._file, self._queues, name, limits)
 
     def accounts(self) -> list[str]:
@@ -112,10 +115,10 @@ class SQLiteStore:
             return file.names()
 
     def forget(self, *names: str) -> None:
-        """Forget accounts, as if nothing had been spent; those with reservations stay.
+        """Forget what was spent in accounts. Accounts with reservations are kept.
 
         Args:
-            *names: the accounts; a name that isn't there does nothing.
+            *names: the names of the accounts. Unknown names are ignored.
 
         Raises:
             StoreError: the file can't be used.
@@ -126,23 +129,23 @@ class SQLiteStore:
                     file.forget(name)
 
     def check(self) -> None:
-        """Make sure that the file can be used; it is made if it isn't there.
+        """Make sure that the file can be used; create it if it doesn't exist.
 
         Raises:
-            StoreError: it can't be opened or written, is locked, damaged or no store.
+            StoreError: it can't be opened or written, is locked or damaged, or isn't a store.
         """
         with self._file.writing():
             pass
 
     def close(self) -> None:
-        """Close the file until it is used again, and give back all reservations."""
+        """Close the file until it is used again, and release all reservations."""
         self._file.close()
 
     async def reserve(self, wants: Sequence[Want]) -> Reservation:
         """Reserve in all accounts or in none; see `Store.reserve`.
 
         Raises:
-            Denied: the wanted amounts do not fit in addition to those spent.
+            Denied: the wanted amounts do not fit beside those already spent.
             StoreError: the file can't be used.
         """
         waiter = _Waiter(self._file, cast("Sequence[tuple[_Account, Amounts]]", wants))
@@ -155,7 +158,7 @@ class SQLiteStore:
         return _Held(self._file, self._queues, waiter.owner, list(waiter.wants))
 
     async def _wait(self, waiter: _Waiter, at: str | None) -> None:
-        """Wait in the queue for an account. Only its first looks, so that waiting costs little."""
+        """Wait in the queue for an account. To save work, only the first in the queue looks."""
         loop = current_token()
         try:
             while at is not None:
@@ -180,7 +183,7 @@ class SQLiteStore:
             raise
 
     def _pause(self, waited: float) -> float:
-        """Return how long to wait until the next look; many queues look more seldom."""
+        """Return the seconds until the next look; the more queues, the longer."""
         pause = min(max(waited / 20, SHORTEST_POLL), LONGEST_POLL)
         return pause * len(self._queues) * random.uniform(0.5, 1.5)
 
@@ -195,11 +198,11 @@ class SQLiteStore:
     # --- rates ---------------------------------------------------------------------------------
 
     def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
-        """Return the bucket of a name; see `Store.bucket`."""
+        """Return the bucket with a name; see `Store.bucket`."""
         return _Bucket(name, per_minute, capacity)
 
     async def take(self, takes: Sequence[Take]) -> Turn:
-        """Take from all of some buckets; see `Store.take`.
+        """Take from several buckets at once; see `Store.take`.
 
         Raises:
             StoreError: the file can't be used.
@@ -227,7 +230,7 @@ class SQLiteStore:
 
 
 class _Account(NamedTuple):
-    """An account of the file, as one budget sees it."""
+    """An account in the file, as one budget sees it."""
 
     file: StoreFile
     queues: _Queues
@@ -241,14 +244,14 @@ class _Account(NamedTuple):
         return opened is not None and self.name in opened.held
 
     def look(self) -> StoreSums:
-        """Return what it has come to."""
+        """Return the sums of the account."""
         waiting = sum(len(queue) for (_, at), queue in self.queues.items() if at == self.name)
         with self.file.reading() as file:
             return file.sums(self.name, waiting)
 
 
 class _Waiter:
-    """A request that asks for a reservation, until it has an answer."""
+    """A request that wants a reservation, until it is granted or denied."""
 
     __slots__ = ("_file", "_number", "_place", "_shown", "denied", "owner", "wants", "woken")
 
@@ -258,21 +261,21 @@ class _Waiter:
         self.denied: Denied | None = None
         self.owner: OpenFile | None = None
         self.woken: anyio.Event | None = None
-        self._number: int | None = None  # Its place among those who wait, of all processes.
-        self._place: str | None = None  # The account where it has that place.
+        self._number: int | None = None  # Its number among all processes.
+        self._place: str | None = None  # The account it waits for.
         self._shown = -inf
 
     def wake(self) -> None:
-        """Have it look again, at once."""
+        """Make it look again at once."""
         if self.woken is not None:
             self.woken.set()
 
     def try_now(self) -> str | None:
-        """Reserve, or find that it can't; or return the account for which it has to wait."""
+        """Reserve, or raise that it is denied; or return the account for which it must wait."""
         return self._try(first=False)
 
     def try_first(self) -> str | None:
-        """Do the same as the first of its process, which has a place among those of all."""
+        """Do the same as the first of its process, which has a place among all processes."""
         return self._try(first=True)
 
     def _try(self, *, first: bool) -> str | None:
@@ -304,20 +307,20 @@ class _Waiter:
         return None
 
     def _lose_place(self, file: OpenFile) -> None:
-        """Wait for no account any more; its number is kept for the next one."""
+        """Stop waiting for an account; the number is kept for the next one."""
         if self._place is not None and self._number is not None:
             file.leave_place(self._number)
         self._shown, self._place = -inf, None
 
     def give_up(self) -> None:
-        """Want nothing any more."""
+        """Withdraw the request."""
         if self._place is not None:
             with suppress(StoreError), self._file.writing() as file:
                 self._lose_place(file)
 
 
 def _has_room(file: OpenFile, account: _Account, wanted: Amounts) -> bool:
-    """Tell whether there is room beside what is reserved; dead owners reserve nothing."""
+    """Tell whether there is room beside what living owners have reserved."""
     if beyond(account.limits, file.reserved(account.name), wanted) is None:
         return True
     dead: list[int] = []
@@ -328,7 +331,7 @@ def _has_room(file: OpenFile, account: _Account, wanted: Amounts) -> bool:
 
 
 _Queues: TypeAlias = dict[tuple[EventLoopToken, str], OrderedDict[_Waiter, None]]
-"""Who waits for which account, of each event loop of this process."""
+"""The requests of this process that wait, by event loop and account."""
 
 
 class _Held(NamedTuple):
@@ -340,7 +343,7 @@ class _Held(NamedTuple):
     wants: list[tuple[_Account, Amounts]]
 
     def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
-        """Give back what is reserved, and charge what was spent; see `Reservation.settle`."""
+        """Release the reservation and charge what was spent; see `Reservation.settle`."""
         if not self.wants:
             return
         wants = [(account.name, wanted) for account, wanted in self.wants]
@@ -356,16 +359,16 @@ class _Held(NamedTuple):
 
 
 class _Bucket(NamedTuple):
-    """A bucket of the file, as one limiter sees it."""
+    """A bucket in the file, as one limiter sees it."""
 
     name: str
     per_minute: float
     capacity: float
 
     def as_of(self, file: OpenFile, now: float) -> tuple[Bucket, float]:
-        """Return what is in it, and how much was ever taken."""
+        """Return the bucket's level now, and the total ever taken from it."""
         held, at, taken = file.bucket(self.name) or (self.capacity, now, 0.0)
-        if at > now:  # The machine has started again, and its clock with it.
+        if at > now:  # The machine was rebooted.
             held, at = self.capacity, now
         return Bucket(self.per_minute, self.capacity, held, at), taken
 
@@ -385,8 +388,8 @@ class _Turn(NamedTuple):
 
 
 def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | None]]) -> None:
-    """Take more; or put back what was taken when its bucket had given so much."""
-    with suppress(StoreError), store.writing() as file:  # A bucket fills up by itself.
+    """Take more from buckets or, given the total when something was taken, put that back."""
+    with suppress(StoreError), store.writing() as file:  # If not, it refills anyway.
         now = store.now()
         for bucket, amount, at in changes:
             level, taken = bucket.as_of(file, now)
@@ -395,7 +398,7 @@ def _correct(store: StoreFile, changes: Sequence[tuple[_Bucket, float, float | N
 
 
 async def _patiently(change: Callable[[], T]) -> T:
-    """Make a change, and retry for some time if the file is locked."""
+    """Make a change; if the file is locked, retry for some time."""
     until = anyio.current_time() + BUSY_SECONDS
     while True:
         try:

@@ -1,7 +1,7 @@
-"""The store of budgets and rates: their sums by name, perhaps shared by the processes of a machine.
+"""Stores of budgets and rates: sums by name, perhaps shared by the processes of a machine.
 
-Two stores come with the library: `MemoryStore` and `SQLiteStore`. Each of the operations is atomic:
-all of it happens or nothing, and no other caller sees a part of it.
+The library has two stores: `MemoryStore` and `SQLiteStore`. Every operation is atomic: it happens
+completely or not at all, and no other caller sees a part of it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ Want: TypeAlias = "tuple[StoreAccount, Amounts]"
 
 
 class Reservation(Protocol):
-    """The reservation of one request, until it is settled or the process dies."""
+    """The reservation of one request. It ends when it is settled, or when the process dies."""
 
     def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
-        """Give back the reservation and charge the cost; a second time does nothing.
+        """Release the reservation and charge the cost. Calling it again does nothing.
 
-        One synchronous step, which raises nothing: a store that can't be reached settles later.
+        This is one synchronous step that raises nothing. If the store can't be reached, it settles
+        later.
 
         Args:
             charged: the amounts to charge to each account, in the order of the wants.
@@ -65,35 +66,32 @@ Take: TypeAlias = "tuple[StoreBucket, float]"
 
 
 class Turn(Protocol):
-    """The amounts taken from buckets for one request, and when it may be sent."""
+    """The amounts taken from buckets for one request, and the time when it may be sent."""
 
     @property
     def seconds(self) -> float:
-        """In how many seconds the request may go, counted from when it was taken; at least 0."""
+        """The seconds from taking until the request may be sent, at least 0."""
         ...
 
     @property
     def left(self) -> Sequence[float]:
-        """The level of each bucket after that; less than 0 is debt."""
+        """The level of each bucket afterwards; a negative level is debt."""
         ...
 
     def give_back(self) -> None:
-        """Put back what was taken: the request never went.
-
-        Nobody who came later goes earlier for it, so what they have taken isn't put back.
-        """
+        """Put back what an unsent request took, except what later requests have used."""
         ...
 
 
 class Store(Protocol):
-    """Keeps the sums of budgets and rates under names.
+    """Keeps the sums of budgets and rates by name.
 
-    Budgets that name the same account of a store share its sums. Each reservation is judged by the
-    limits of the budget that asks. The same goes for limiters and buckets.
+    Budgets that name the same account of a store share its sums, but each reservation is subject
+    to the limits of the budget that makes it. Limiters share buckets in the same way.
     """
 
     def account(self, name: str, limits: Limits) -> StoreAccount:
-        """Return the account of a name, which need not be there yet.
+        """Return the account with a name, which need not exist yet.
 
         Args:
             name: its name.
@@ -102,9 +100,10 @@ class Store(Protocol):
         ...
 
     async def reserve(self, wants: Sequence[Want]) -> Reservation:
-        """Reserve in all accounts or in none; wait while there is room only beside what is spent.
+        """Reserve in all accounts or in none; wait as long as other reservations take up the room.
 
-        Who waits goes before who comes later. A caller that is cancelled has reserved nothing.
+        Requests are served in the order of arrival. A caller that is cancelled has reserved
+        nothing.
 
         Args:
             wants: the amounts to reserve; each account once.
@@ -113,13 +112,13 @@ class Store(Protocol):
             The reservation.
 
         Raises:
-            Denied: the wanted amounts do not fit in addition to those spent.
+            Denied: the wanted amounts do not fit beside those already spent.
             StoreError: the store can't be used.
         """
         ...
 
     def bucket(self, name: str, per_minute: float, capacity: float) -> StoreBucket:
-        """Return the bucket of a name, which is full if it isn't there yet.
+        """Return the bucket with a name. A new bucket is full.
 
         Args:
             name: its name.
@@ -129,7 +128,7 @@ class Store(Protocol):
         ...
 
     async def take(self, takes: Sequence[Take]) -> Turn:
-        """Take from all of some buckets, into debt if need be, and tell when the debts are paid.
+        """Take from several buckets, into debt if necessary, and return when the debts are paid.
 
         A caller that is cancelled has taken nothing.
 
@@ -145,9 +144,9 @@ class Store(Protocol):
         ...
 
     def correct(self, takes: Sequence[Take]) -> None:
-        """Take more from buckets, or put some back if it is negative: what a request really cost.
+        """Correct what a request took from buckets: take more, or put back a negative amount.
 
-        One synchronous step, which raises nothing.
+        This is one synchronous step that raises nothing.
 
         Args:
             takes: the differences.

@@ -1,1 +1,1 @@
-"""The options of a call, one in a module: each knows the ports and the nouns, and no other."""
+"""The options of a call, one in a module; no option knows another."""

@@ -24,6 +24,6 @@ class Budgets(Option):
         self._budgets = budgets
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Surround a backend."""
+        """Wrap a backend."""
         del sent
         return within_budgets(inner, self._budgets)

@@ -1,8 +1,8 @@
-"""Plugins and a progress callback around the call: its begin, each slice, and its end.
+"""Plugins and a progress callback around the call: its start, each slice, and its end.
 
-Slices are handed over in a task beside the race, and never in its way. The tasks are shielded:
-neither a cancellation of the caller, however often it is repeated, nor the end of the race cuts a
-hook short. Only the clock does.
+A task beside the race hands slices over, so the race never waits for it. The tasks are shielded:
+neither repeated cancellation of the caller nor the end of the race cuts a hook short. Only the
+clock does.
 """
 
 from __future__ import annotations
@@ -28,18 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["CallHooks"]
 
 DRAIN_SECONDS = 2.0
-"""The most seconds that deliveries and background hooks take after the last draw, in all."""
+"""The most seconds that deliveries and background hooks may take in all after the last draw."""
 
 
 class CallHooks(Option):
-    """Fires the hooks of the call, and hands its slices over.
-
-    Args:
-        hooks: the plugins; None for none.
-        on_slice: the progress callback; None for none.
-        begin: asks the plugins for the loop budget.
-        end: makes the fields of the last hook's payload; it is told whether the call was cancelled.
-    """
+    """Fires the hooks of the call, and hands its slices over."""
 
     undelivered = 0
     """How many slices were not handed over."""
@@ -136,7 +129,7 @@ class CallHooks(Option):
             self.call.rule(Ruling(fatal=exc))
 
     async def _close(self, cancelled: bool) -> None:  # noqa: FBT001
-        """Hand over what is left, fire the last hook, and stop the tasks; bounded in time."""
+        """Hand over the remaining slices, fire the last hook, and stop the tasks in time."""
         unfinished = 0
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(DRAIN_SECONDS) as drain:

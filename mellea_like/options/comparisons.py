@@ -1,4 +1,4 @@
-"""Comparisons: once the race is over, a judge says which of two draws is better."""
+"""Comparisons: after the race, a judge says which of two draws is better."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 __all__ = ["Comparisons"]
 
 NOT_FOUND = 404
-"""The HTTP status of an unknown model, or of a server that has no chat protocol there."""
+"""The HTTP status for an unknown model, or for a server without a chat protocol."""
 
 ALIKE, LONG = 3, 200
-"""So many replies of so many characters each are hardly ever equal by chance."""
+"""This many replies of this many characters are hardly ever equal by chance."""
 
 
 class Comparisons(Option):
-    """Takes a selection's steps, and asks a judge for the comparisons that it wants.
+    """Takes a selection's steps, and asks a judge for the comparisons that it needs.
 
-    The cost of comparisons is in no slice. A pair is even if its comparison went wrong. If the time
-    is up, a budget is spent, a plugin fails, or the judge's error is one that lasts (a wrong key),
-    the winner is chosen on the comparisons that there are.
+    The cost of comparisons is in no slice. A pair is even if its comparison failed. If the time is
+    up, a budget is spent, a plugin fails, or the judge has a permanent error, the comparisons made
+    so far decide.
     """
 
     def __init__(self, setup: Any) -> None:
@@ -69,7 +69,7 @@ class Comparisons(Option):
         """Whether no further comparison starts."""
 
     async def settle(self) -> None:
-        """Compare what has passed."""
+        """Compare the draws that have passed."""
         selection = self._selection
         self._warn_if_all_are_alike()
         try:
@@ -98,7 +98,7 @@ class Comparisons(Option):
         """Compare, round after round."""
         selection, call = self._selection, self.call
         stopped = call.race.why
-        call.undecided = True  # Until all is compared.
+        call.undecided = True  # Until all pairs are compared.
         if call.race.late:
             self._halt(self._late())
         elif stopped is not None and stopped.error is not None:
@@ -263,7 +263,7 @@ async def _take_steps(selection: SelectionState) -> None:
 
 
 def _permanent(error: Exception) -> bool:
-    """Tell whether every further comparison would fail likewise; a bad request is one pair's."""
+    """Tell whether every further comparison would fail as well."""
     if not isinstance(error, BackendError) or error.retryable:
         return False
     return not isinstance(error, InvalidRequest) or error.status == NOT_FOUND

@@ -1,7 +1,7 @@
-"""Checks of a reply while it arrives: a hopeless one is closed, and not paid for to its end.
+"""Checks of a reply while it arrives: a hopeless one is closed, which saves its remaining tokens.
 
-The request is watched next to its backend, where the pieces arrive; the verdict is taken outside of
-everything that looks at replies, so that retries, budgets and hooks see an ordinary reply.
+The request is watched next to its backend, where the pieces arrive. The verdict is taken outside
+of everything that looks at replies, so that retries, budgets and hooks see an ordinary reply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WatchedReplies(Option):
     """Requests to a backend that streams pass the incremental checks."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Surround a backend that generates."""
+        """Wrap a backend that generates."""
         every = self.call.rules.check_all
         if sent.purpose != "generate" or not is_watched(sent, every=every):
             return inner
@@ -33,10 +33,10 @@ class WatchedReplies(Option):
 
 
 class TakenVerdicts(Option):
-    """A rejected reply is a failed draw, with the verdicts that have rejected it."""
+    """A rejected reply is a failed draw, with the verdicts that rejected it."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Surround a backend that generates."""
+        """Wrap a backend that generates."""
         watched = sent.purpose == "generate" and is_watched(sent, every=self.call.rules.check_all)
         return _Taken(inner, self) if watched else inner
 
@@ -58,7 +58,7 @@ class _Taken(BackendWrapper):
 
 
 def is_watched(sent: Sent, *, every: bool) -> bool:
-    """Tell whether something looks at replies while they arrive."""
+    """Tell whether anything checks replies while they arrive."""
     return hasattr(sent.backend, "stream") and any(watches(sent.spec, every=every).values())
 
 

@@ -1,4 +1,4 @@
-"""A draw whose reply exists already: no request is sent, and it costs nothing."""
+"""A draw whose reply already exists: no request is sent, and it costs nothing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Given"]
 
 
 class Given(Option):
-    """Answers with the reply of the action. It is outermost, so that nothing hears of a request."""
+    """Answers with the action's reply. It is outermost, so no other option sees a request."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Surround the backend that would generate; judges are asked as usual."""
+        """Wrap the backend that would generate; judges are asked as usual."""
         if sent.purpose != "generate":
             return inner
         return _Given(inner, sent.spec.action.reply)

@@ -1,6 +1,6 @@
-"""Plugins with a say: their hooks surround the call, a draw, its check and its requests.
+"""Plugins that may change a call: their hooks wrap the call, a draw, its check and its requests.
 
-The payload classes are imported if a plugin listens, since they load pydantic's machinery.
+The payload classes are imported only if a plugin listens, because they load pydantic's machinery.
 """
 
 from __future__ import annotations
@@ -41,13 +41,7 @@ __all__ = ["CheckHooks", "Hooks", "RepairHooks", "RequestHooks"]
 
 
 class Hooks:
-    """The plugins of one call: each hook is fired with the payload of its type.
-
-    Args:
-        run: the handlers of the call.
-        sampling_id: its id.
-        strategy: the strategy's name.
-    """
+    """The plugins of one call: each hook is fired with the payload of its type."""
 
     rule: Callable[[Ruling], None]
     """Takes a ruling: a hook that fails ends the call."""
@@ -88,13 +82,13 @@ class Hooks:
 
 
 class RepairHooks(Option):
-    """Tells plugins what the strategy has chosen to ask after a failure."""
+    """Tells plugins what the strategy asks after a failure."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
-        """Tell of a repair before its draw."""
+        """Report a repair before its draw."""
         ask = draw.ask
         if ask.repairs is not None:
             # It is about the failure, so its handlers see that iteration.
@@ -193,13 +187,13 @@ class CheckHooks(Option):
 
 
 class RequestHooks(Option):
-    """Plugins see each request, each retry and each judge's; they may change its options."""
+    """Plugins see each request, including retries and judges', and may change its options."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Surround a backend."""
+        """Wrap a backend."""
         del sent
         return _Heard(inner, self._hooks)
 
@@ -210,7 +204,7 @@ class _Heard(BackendWrapper):
         self._hooks = hooks
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request, and tell of it."""
+        """Answer one request, and report it."""
         listened = self._hooks.run.types
         if HookType.GENERATION_PRE_CALL in listened:
             request = await self._before(request)

@@ -19,12 +19,7 @@ _GOES_ON = Chain.GOES_ON
 class Lanes:
     """Each lane runs a chain on its own turns until the chain or the turns end.
 
-    Args:
-        repairs: decides what the chains ask.
-        lanes: the number of lanes, 1 or more.
-        loop_budget: turns of each lane, 1 or more.
-        race: whether the lanes run side by side; otherwise one runs after the other, for there is
-            nothing to race.
+    Without ``race``, one lane runs after the other.
     """
 
     def __init__(self, repairs: Repairs, lanes: int, loop_budget: int, *, race: bool) -> None:
@@ -59,5 +54,5 @@ class Lanes:
         self._depths[slice_.chain] = self._loop_budget
 
     def unused(self, ask: Ask) -> None:
-        """End the chain of a turn that can't win: its later turns can't, either."""
+        """End the chain of a turn that can't win, because its later turns can't, either."""
         self._depths[ask.chain] = self._loop_budget

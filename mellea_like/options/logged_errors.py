@@ -1,4 +1,4 @@
-"""Every error of a draw is logged, those that differ in numbers only as one with their count."""
+"""Every error of a draw is logged, and errors that differ only in numbers as one with a count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["LoggedErrors"]
 
 NUMBER = re.compile(r"\d+")
-"""The part that differs in errors that are otherwise alike: ids, times."""
+"""The part in which errors of one kind may differ: ids, times."""
 
 
 class LoggedErrors(Option):
@@ -27,7 +27,7 @@ class LoggedErrors(Option):
     def ended(self) -> None:
         """Log them."""
         slices = self.call.slices
-        # The draws of earlier rounds were logged by them.
+        # Earlier rounds have logged their own draws.
         known = max(self.logged, self.call.race.replayed)
         fresh, self.logged = slices[known:], len(slices)
         kinds: dict[object, list[Slice]] = {}

@@ -31,7 +31,7 @@ class Ordered(Option):
         return Ruling(drop=later)
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the lowest rank; one below it might have passed if the call was cut short."""
+        """Choose the lowest rank; if the call was cut short, a lower one might have passed."""
         if self.best is None:
             return None
         cut = facts.cancelled or facts.timed_out or facts.stopped is not None

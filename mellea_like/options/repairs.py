@@ -1,4 +1,4 @@
-"""Chains of repairs: what a chain asks next, given what has failed in it."""
+"""Chains of repairs: what a chain asks next, given its failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GOES_ON = Chain.GOES_ON
 
 @dataclass(slots=True)
 class Memory:
-    """The memory of a chain before its next draw: its question, and its failures."""
+    """A chain's state before its next draw: its question, and its failures."""
 
     action: Action[Any]
     context: Context

@@ -1,4 +1,4 @@
-"""A draw whose reply takes unusually long is sent again, in place of the request under way."""
+"""A request that takes unusually long is replaced by another one for the same draw."""
 
 from __future__ import annotations
 
@@ -24,12 +24,7 @@ __all__ = ["Restarts"]
 
 
 class Restarts(Option):
-    """The schedule says for how long a request may take.
-
-    Args:
-        schedule: the decisions.
-        plan: the plan that runs the schedule, which is told of each draw that is sent again.
-    """
+    """Lets the schedule say how long a request may take, and the plan know of each replacement."""
 
     def __init__(self, schedule: SchedulePlan, plan: Scheduled) -> None:
         self.schedule = schedule
@@ -37,12 +32,12 @@ class Restarts(Option):
         self.waiting: set[anyio.CancelScope] = set()
 
     def stops(self) -> None:
-        """Let requests under way take as long as they do: nothing could take their place."""
+        """Let requests under way take as long as they need, because nothing could replace them."""
         for scope in self.waiting:
             scope.deadline = math.inf
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Surround a backend that generates."""
+        """Wrap a backend that generates."""
         return inner if sent.purpose != "generate" else _Impatient(inner, self, sent)
 
 
@@ -55,7 +50,7 @@ class _Impatient(BackendWrapper):
         self._backend = sent.backend
 
     async def generate(self, request: Request) -> Generation:
-        """Send a request, and another in its place if it takes too long."""
+        """Send a request, and replace it if it takes too long."""
         option, call = self._option, self._option.call
         iteration = request.meta.iteration or 0
         meter, seed, restarts = request.meter, self._seed, 0
@@ -64,7 +59,7 @@ class _Impatient(BackendWrapper):
             if call.race.stopped:
                 seconds = None
             if seconds is not None and not room_to_restart(self.inner, request):
-                seconds = None  # Another request would be refused, and this one be lost.
+                seconds = None  # Another request would be refused, and this one would be lost.
             began = anyio.current_time()
             scope = anyio.CancelScope(deadline=math.inf if seconds is None else began + seconds)
             request, reply = replace(request, meter=meter.attempt()), None

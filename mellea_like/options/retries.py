@@ -23,13 +23,13 @@ __all__ = ["Retries"]
 
 
 class Retries(Option):
-    """Each request is sent as a policy says; None sends it once, at its backend's gate."""
+    """Each request is sent as a policy says; with None, once, at its backend's gate."""
 
     def __init__(self, policy: Retry | None) -> None:
         self._policy = policy
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Surround a backend."""
+        """Wrap a backend."""
         return _Retried(inner, gate_before(sent.backend), self._policy, self.call)
 
 
@@ -48,7 +48,7 @@ class _Retried(BackendWrapper):
         self._clock = call.clock
 
     async def generate(self, request: Request) -> Generation:
-        """Send a request, and again where it fails for a reason that may pass."""
+        """Send a request, and send it again after a transient error."""
         gate, send = self._gate, self.inner.generate
         try:
             if gate is None:
@@ -66,5 +66,7 @@ class _Retried(BackendWrapper):
             if not is_of_backend(exc):
                 raise
             if (draw := self._call.draw_of(request)) is not None:
-                draw.tried = exc  # If the draw's time is up before another try, this is why.
+                draw.tried = (
+                    exc  # If the draw's time runs out before another try, this is the cause.
+                )
             return await try_again(send, request, exc, self._policy, gate, self._call.refused)

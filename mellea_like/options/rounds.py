@@ -1,4 +1,4 @@
-"""A call in rounds: it knows the draws of earlier ones, and pauses after so many new ones."""
+"""A call in rounds: it replays earlier draws, and pauses after some new ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Rounds"]
 
 
 class Rounds(Option):
-    """Replays earlier draws, lets so many new ones start, and keeps the next ask for later.
+    """Replays earlier draws, lets some new ones start, and keeps the next ask for later.
 
     A lone lane is a fold over its slices, since ``repair`` is pure: what it asks next depends on
     nothing but the records of what it has drawn.
@@ -33,7 +33,7 @@ class Rounds(Option):
     """
 
     paused = False
-    """Whether the draws of this round are made, and another could start."""
+    """Whether this round has made its draws, and another could start."""
     left: int | None = None
     """How many draws may still start; None for any number."""
     _kept: Ask | None = None
@@ -51,11 +51,11 @@ class Rounds(Option):
 
     @property
     def in_parts(self) -> bool:
-        """Whether the call isn't made at once."""
+        """Whether the call is made in several parts."""
         return bool(self._earlier) or self.left is not None
 
     def next(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
-        """Let a draw start while there are some left."""
+        """Let a draw start while some are left."""
         ask, self._kept = self._kept or go(lane, now), None
         race = self.call.race
         while isinstance(ask, Ask) and ask.iteration in self._earlier:
@@ -76,22 +76,23 @@ class Rounds(Option):
 
 
 def as_drawn(slice_: Slice, ask: Ask) -> Slice:
-    """Return a slice as it was when it was drawn.
+    """Return a recorded slice with its action and conversation, which a record only describes.
 
-    A record only describes what was asked and required. But ``repair`` is pure, so the action and
-    the conversation that it gives now are those that it gave then. If it words the action otherwise
-    now, the record's words count.
+    ``repair`` is pure, so it gives them again. If it words the action differently now, the
+    record's words count.
     """
     if not isinstance(slice_.action, RecordedAction):
         return slice_  # It was never out of memory.
     spec, action, reply, asked = ask.spec, ask.action, slice_.generation, slice_.action.text
     if reply is not None and reply.tool_calls and spec.tools is not None:
-        with suppress(ValueError):  # A call that didn't fit: it has failed for that.
+        with suppress(ValueError):  # A wrong call, for which the draw has failed.
             reply = spec.tools.checked(reply, 1)
     elif reply is not None and reply.parsed and spec.format is None:
-        with suppress(Exception):  # It read the reply once: this is not the same text.
+        with suppress(Exception):  # It could read the original reply, so this text is another one.
             reply = replace(reply, value=action.parse(reply.text))
-    if action is not spec.action and asked:  # Journals may keep no words of what has errored.
+    if (
+        action is not spec.action and asked
+    ):  # Journals may not keep the words of draws that errored.
         if type(action) is Instruction and action.description != asked:
             action = replace(action, description=asked)
         # Parts can't be made from a description.

@@ -1,4 +1,4 @@
-"""Stop when a validator has the same bug with every reply: no draw can pass it."""
+"""Stop when a validator has the same bug with every reply, so that no draw can pass it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["SameBug", "SameBugInOrder", "SameBugWaits"]
 _ERRORED = Outcome.ERRORED
 
 PATIENCE = 0.05
-"""Seconds that a lane with a bug waits for its siblings at least."""
+"""The least seconds that a lane with a bug waits for its siblings."""
 
 
 class SameBug(Option):
@@ -31,7 +31,7 @@ class SameBug(Option):
         self._lanes = lanes
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Count the draws with this one's bug."""
+        """Count the draws with the same bug as this one."""
         if slice_.outcome is not _ERRORED or (bug := bug_of(slice_)) is None:
             return None
         times = times_seen(bug, self.call.slices)
@@ -47,10 +47,7 @@ class SameBug(Option):
 
 
 class SameBugWaits(SameBug):
-    """Before its next draw, a lane with a bug gives its siblings as long again as that draw took.
-
-    If theirs have the same bug, that draw is not paid for.
-    """
+    """After a bug, a lane gives its siblings time to show that they have it, too."""
 
     def __init__(self, lanes: int) -> None:
         super().__init__(lanes)
@@ -70,10 +67,10 @@ class SameBugWaits(SameBug):
 
 
 class SameBugInOrder(Option):
-    """In an ordered call each lane looks at its own draws: the others' depend on timing."""
+    """In an ordered call each lane looks only at its own draws, because others depend on timing."""
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Drop the turns that are left to a lane whose draws have the same bug."""
+        """Drop the remaining turns of a lane whose draws have the same bug."""
         if slice_.outcome is not _ERRORED or (bug := bug_of(slice_)) is None:
             return None
         own = [other for other in self.call.slices if other.chain == slice_.chain]

@@ -1,7 +1,7 @@
 """A schedule as a plan: it says how many draws may start, and when to ask it again.
 
-A chain that waits to continue with a repair is data of the plan; an idle lane takes it on. So there
-are as many lanes as draws may run at once, however many chains wait.
+A chain that waits for its repair is data of the plan, and an idle lane takes it on. So there are
+as many lanes as draws may run at once, however many chains wait.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["Scheduled", "TurnPool"]
 
 
 class TurnPool:
-    """The turns of a call that are left.
+    """The remaining turns of a call.
 
-    A chain takes the turns of its own lane, in order. If turns are pooled, a chain that has none,
-    because it is a fresh one or because others took them, borrows from the lane that has most left
-    (the lowest of several). A borrowed turn keeps its id.
+    A chain takes the turns of its own lane, in order. If turns are pooled, a chain without turns
+    borrows one from the lane that has most left (the lowest of several). A borrowed turn keeps its
+    id.
     """
 
     __slots__ = ("_loop_budget", "_next", "left", "pooled")
@@ -43,7 +43,7 @@ class TurnPool:
         self.left = lanes * loop_budget
 
     def has(self, chain: int) -> bool:
-        """Tell whether there is a turn for a chain; one past the lanes is a fresh one."""
+        """Tell whether there is a turn for a chain; a number past the lanes is a fresh chain's."""
         if self.pooled:
             return self.left > 0
         return chain < len(self._next) and self._next[chain] < self._loop_budget
@@ -62,16 +62,10 @@ class TurnPool:
 
 
 class Scheduled:
-    """The plan of a call with a schedule, or of a selection that wants few of many draws.
+    """The plan of a call with a schedule, or of a selection that needs few of many draws.
 
-    Args:
-        schedule: the decisions.
-        repairs: decides what the chains ask.
-        pool: the turns.
-        loop_budget: how many draws a chain may make.
-        most: how many draws may run at once, those that the schedule adds not counted.
-        extra: how many it may add.
-        wanted: how many more passing draws could matter; None if the first pass decides.
+    At most ``most`` draws run at once, and ``extra`` that the schedule adds. ``wanted`` returns
+    how many more passing draws could matter; None if the first pass decides.
     """
 
     def __init__(
@@ -102,7 +96,7 @@ class Scheduled:
         self._over = False
 
     def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (chains are no lane's)
-        """Start what the schedule wants now; otherwise say when to ask it again."""
+        """Start the draws that the schedule wants now; otherwise say when to ask it again."""
         if self._over:
             return None
         if now >= self._look_again - SLACK:
@@ -133,12 +127,12 @@ class Scheduled:
         self._look_again = -math.inf
 
     def unused(self, ask: Ask) -> None:
-        """End the chain of a turn that can't win: its later turns can't, either."""
+        """End the chain of a turn that can't win, because its later turns can't, either."""
         self._running.pop(ask.chain, None)
         self._look_again = -math.inf
 
     def redrawn(self, chain: int, now: float) -> None:
-        """Take note of a draw whose request was sent again: its age counts from now."""
+        """Take note of a draw whose request was replaced: its age counts from now."""
         self._running[chain] = now
         self._look_again = -math.inf
 
@@ -164,7 +158,7 @@ class Scheduled:
         self._look_again = look_again
 
     def _may_start(self) -> bool:
-        """Tell whether there is a turn for a chain that waits, or for a new one."""
+        """Tell whether there is a turn for a waiting chain, or for a new one."""
         return bool(self._waiting) or self._pool.has(self._opened)
 
     def _go_on(self, now: float) -> Ask | None:
@@ -193,7 +187,7 @@ class Scheduled:
 
 
 def checked(answer: Any) -> tuple[int, float | None]:
-    """Make sure that a schedule has decided something, before anything is started on it."""
+    """Check a schedule's decision before any draw starts."""
     try:
         more, look_again = answer
         more = index(more)

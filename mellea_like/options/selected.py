@@ -1,4 +1,4 @@
-"""A selection object: several draws are to pass, and one of them wins, or some."""
+"""A selection object: several draws must pass, and one or some of them win."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Selected(Option):
         return self._mark(candidate)
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the selection's winner; if it has none, the answer in front."""
+        """Choose the selection's winner or, if it has none, the leading answer."""
         if facts.cancelled and not facts.won:
             return Choice(None, final=False)
         state, slices = self.state, facts.slices
@@ -125,7 +125,7 @@ class Selected(Option):
 
 
 def _decision(state: SelectionState, facts: Facts) -> Decision:
-    """Ask a selection among the slices that passed; if none has, explain that instead."""
+    """Ask a selection to decide among the slices that passed; if none has, explain that instead."""
     if state.passed:
         decision = state.decide()
     else:
@@ -157,7 +157,7 @@ def _decision(state: SelectionState, facts: Facts) -> Decision:
 def begin_selection(
     selection: BaseSelection, inputs: Any, settings: Any, turns: int
 ) -> SelectionState:
-    """Begin a selection; refuse what can't be, and log what is of no use."""
+    """Begin a selection; refuse impossible settings, and log useless ones."""
     name, state = type(selection).__name__, selection.begin(SelectionFacts(turns))
     if state.judge is not None or type(state).pairs is not SelectionState.pairs:
         _check_judge(name, inputs, settings, state.judge)
@@ -174,7 +174,7 @@ def begin_selection(
 
 
 def _check_judge(name: str, inputs: Any, settings: Any, own: Backend | None) -> None:
-    """Make sure, before the first draw, that a judge can compare them within the budgets."""
+    """Make sure, before the first draw, that a judge can compare draws within the budgets."""
     judge = inputs.judge if own is None else own
     if own is None and not can_judge(judge):
         msg = (

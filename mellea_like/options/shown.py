@@ -1,4 +1,4 @@
-"""A stream: the text of a draw is shown as soon as it is certain to pass; then no other can win."""
+"""A stream: a draw's text is shown as soon as it is certain to pass; then no other can win."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ __all__ = ["Shown"]
 
 
 class Shown(Option):
-    """Takes the place of the first slice that passes, in a call whose text may be shown.
-
-    Args:
-        show: is given the text, piece by piece.
-    """
+    """Replaces `First` in a call whose text is shown; ``show`` gets each piece of text."""
 
     iteration: int | None = None
     """The draw whose text was shown."""
@@ -50,13 +46,13 @@ class Shown(Option):
         return True
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Surround a backend that generates and streams."""
+        """Wrap a backend that generates and streams."""
         if sent.purpose != "generate" or not hasattr(inner, "stream"):
             return inner
         return _ShownReplies(inner, self)
 
     async def draw(self, draw: Draw, go: Callable[[Draw], Awaitable[None]]) -> None:
-        """Count a draw as cancelled that passes although another one is shown."""
+        """Count a draw that passes as cancelled if another one is shown."""
         await go(draw)
         if self.iteration not in {None, draw.meta.iteration} and draw.outcome is Outcome.PASSED:
             draw.outcome = Outcome.CANCELLED
@@ -67,7 +63,7 @@ class Shown(Option):
         return Ruling(over=True) if mine and slice_.passed else None
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the draw that is shown: what passes in spite of that came too late."""
+        """Choose the draw that is shown; other passes came too late."""
         if self.iteration is None:
             return None
         won = (i for i, s in enumerate(facts.slices) if s.passed and s.iteration == self.iteration)
@@ -80,7 +76,7 @@ class _ShownReplies(BackendWrapper):
         self._option = option
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request; it is streamed though nothing else may want that."""
+        """Answer one request, always as a stream."""
         return await self._whole(request)
 
     @asynccontextmanager

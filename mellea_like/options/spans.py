@@ -1,4 +1,4 @@
-"""Telemetry: a span around the call, each draw, check and request, and its share of the metrics."""
+"""Telemetry: a span around the call, each draw, check and request, and its metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["CheckSpans", "DrawSpans", "RequestSpans"]
 
 
 class DrawSpans(Option):
-    """A span around each draw, which counts by its outcome."""
+    """A span around each draw, which is counted by its outcome."""
 
     def __init__(self, telemetry: CallTelemetry) -> None:
         self._telemetry = telemetry
@@ -53,19 +53,19 @@ class CheckSpans(Option):
         wanted: tuple[Requirement, ...],
         go: Callable[..., Awaitable[Checked]],
     ) -> Checked:
-        """Surround the check of a draw with a span."""
+        """Wrap the check of a draw in a span."""
         with self._telemetry.validation():
             return await go(draw, candidate, wanted)
 
 
 class RequestSpans(Option):
-    """A span around each request, with what it has cost."""
+    """A span around each request, with its cost."""
 
     def __init__(self, telemetry: CallTelemetry) -> None:
         self._telemetry = telemetry
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Surround a backend."""
+        """Wrap a backend."""
         del sent
         return _Traced(inner, self._telemetry)
 

@@ -1,4 +1,4 @@
-"""Escalation: turn by turn, the next model. A stage may end early, for a chain or for the call."""
+"""Escalation: each lane goes from model to model, and a stage may end early."""
 
 from __future__ import annotations
 
@@ -24,14 +24,7 @@ __all__ = ["StageBudgets", "Stages"]
 
 
 class Stages(Repairs):
-    """Chains whose turns belong to stages; each stage has its own inputs and carries on its way.
-
-    Args:
-        specs: the inputs of each stage.
-        stages: the stages.
-        costs: the cost of a pass in each, if that may end a stage.
-        strategy: the strategy's name, for errors.
-    """
+    """Chains whose turns belong to stages; each stage has its own inputs."""
 
     def __init__(
         self,
@@ -55,7 +48,7 @@ class Stages(Repairs):
         self, iteration: int, subsample: int, depth: int, chain: int, stage: int | None = None
     ) -> Ask | None:
         """Return what a chain asks at a turn; None if the turn's stage is over for it."""
-        # A plugin may have raised the loop budget: the last stage has the turns beyond.
+        # A plugin may have raised the loop budget. The last stage has the additional turns.
         stage = self._by_depth[min(depth, len(self._by_depth) - 1)]
         if stage in self.over or (chain, stage) in self._broken:
             return None
@@ -92,7 +85,7 @@ class StageBudgets(Option):
         self._plan = plan
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Surround a backend of a stage that has a budget."""
+        """Wrap a backend of a stage that has a budget."""
         if sent.stage is None or (budget := self._stages[sent.stage].budget) is None:
             return inner
         stage: int = sent.stage

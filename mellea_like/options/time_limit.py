@@ -19,7 +19,7 @@ __all__ = ["TimeLimit"]
 
 
 class TimeLimit(Option):
-    """Each draw has so many seconds."""
+    """Limits the seconds that each draw may take."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -35,7 +35,7 @@ class TimeLimit(Option):
             # own: the time was up all the same.
             if self.call.race.asked_to_stop() or not scope.cancel_called:
                 raise
-        # A sibling's win counts more.
+        # A sibling's win takes precedence.
         if (
             scope.cancel_called
             and draw.outcome is Outcome.CANCELLED

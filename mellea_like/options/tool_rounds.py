@@ -1,4 +1,4 @@
-"""Rounds of tools in a draw: tools that only read run, and the model is asked again."""
+"""Rounds of tools in a draw: read-only tools run, and the model is asked again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ToolRounds(Option):
     """Requests name the call's tools; a reply that calls some is checked, and may be continued."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
-        """Surround a backend that generates."""
+        """Wrap a backend that generates."""
         if sent.purpose != "generate":
             return inner
         return _ToolLoop(inner, sent, self)
@@ -38,7 +38,7 @@ class _ToolLoop(BackendWrapper):
         self._option = option
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request; the draw has what there is at any time, for its record."""
+        """Answer one request, keeping the draw up to date for its record."""
         box, meter, rounds = self._box, request.meter, 0
         reply: Generation
         draw = self._option.call.draw_of(request)

@@ -1,4 +1,4 @@
-"""Reports: what happened in a run of many items, or in a single call, as a page or as text.
+"""Reports about a run of many items, or about a single call, as a page or as text.
 
 ```python
 from mellea_like.report import call_report

@@ -1,4 +1,4 @@
-"""A report about one call: a page, a notebook's cell, or a few lines."""
+"""A report about one call: a page, a notebook cell, or a few lines."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _short(trace: TraceView) -> str:
 
 
 def headline(trace: TraceView) -> list[tuple[str, str]]:
-    """Choose the figures that come first."""
+    """Return the figures that come first."""
     usage = trace.usage
     facts = {
         "draw": len(trace.slices),
@@ -131,7 +131,7 @@ def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
     """Make a page about a call: a waterfall of its draws, and the details of each.
 
     Args:
-        trace: the call's record, as ``result.to_dict()`` gives it.
+        trace: the call's record, as ``result.to_dict()`` returns it.
         title: the page's title; by default it names the call.
 
     Returns:
@@ -188,7 +188,7 @@ def _models(trace: TraceView) -> list[tuple[str, ...]]:
 
 
 def _title(trace: TraceView) -> str:
-    """Return the first action in a line, or the call's id if that is empty."""
+    """Return the action's first line, or the call's id if that is empty."""
     slices = trace.slices
     text = slices[0].action if slices else ""
     return clip(" ".join(text[:1000].split()), 120) or f"Sampling {trace.sampling_id}"
@@ -208,7 +208,7 @@ def _note(trace: TraceView, winners: Sequence[SliceView]) -> str:
 
 
 ROOM = Capacity(panels=200, texts=200_000, text=10_000)
-"""A cell is short, because notebooks store their outputs."""
+"""The amount of detail in a cell. It is small, because notebooks store their outputs."""
 
 
 def cell(record: Mapping[str, Any]) -> Html:

@@ -20,14 +20,14 @@ __all__ = ["breakdown", "columns", "coverage_chart", "numbers", "rate_bar", "siz
 
 
 class Breakdown(NamedTuple):
-    """The parts of a whole: a bar, and a table's rows of sign, name, number and share."""
+    """The parts of a whole: a bar, and table rows with sign, name, number and share."""
 
     bar: Html
     rows: list[tuple[Html, str, str, str]]
 
 
 def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
-    """Show parts of a whole, each a kind of sign, a name and a number."""
+    """Show the parts of a whole, each with a kind of sign, a name and a number."""
     some = [part for part in parts if part[2]]
     whole = sum(number for _, _, number in some)
     boxes: list[Html] = []
@@ -36,7 +36,7 @@ def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
         width = 100 * number / whole
         boxes.append(box(kind, at, width, 26, scope))
         at += width
-    # Screen readers get the same from the table beside it.
+    # Screen readers get the same information from the table beside it.
     bar = html(
         '<svg class="stack" width="100%" height="30" aria-hidden="true">{}</svg>', joined(*boxes)
     )
@@ -47,7 +47,7 @@ def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
 
 
 def rate_bar(share: float, begin: float = 0.0) -> Html:
-    """Draw a share as a bar in its track, or a part that begins later; the figure is beside it."""
+    """Draw a share as a bar in a track, optionally from a later beginning."""
     place = html('x="{}%" width="{}%"', f"{100 * begin:.5g}", f"{100 * share:.5g}")
     bar = html('<rect {} height="8" rx="4" class="fill"/>', place)
     return html(
@@ -62,11 +62,11 @@ LEFT, RIGHT, TOP, BOTTOM = 8, 352, 30, 160
 LETTER = 7.0
 MOST_COLUMNS = 12
 MOST_NAMES = 7
-"""The most columns whose names have room; of more, each second one is named."""
+"""The most columns that have room for a name. If there are more, every second one is named."""
 
 
 def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html | None:
-    """Draw a histogram: a column for each name; None without names."""
+    """Draw a histogram with a column for each name; None if there are no names."""
     if not counts:
         return None
     most = max(number for _, number in counts) or 1
@@ -105,7 +105,7 @@ def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html |
 
 
 def numbers(found: Distribution) -> list[tuple[str, int]]:
-    """Count whole numbers from 1 on; the largest share the last column."""
+    """Count whole numbers from 1; the largest share the last column."""
     most = round(found.most)
     alone = most if most <= MOST_COLUMNS else MOST_COLUMNS - 1
     made = [(str(number), found.values.count(number)) for number in range(1, alone + 1)]
@@ -118,7 +118,7 @@ STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), 
 
 
 def sizes(found: Distribution, write: Callable[[float], str]) -> list[tuple[str, int]]:
-    """Count values by their order of magnitude; a column has the name of its upper end."""
+    """Count values by order of magnitude. The upper end of a column is its name."""
     high = found.most
     if high <= 0:
         return []
@@ -137,7 +137,7 @@ def sizes(found: Distribution, write: Callable[[float], str]) -> list[tuple[str,
 
 
 def _text(x: float, y: float, words: str, kind: str = "") -> Html:
-    half = LETTER * len(words) / 2  # Keeps the words inside the edges.
+    half = LETTER * len(words) / 2  # This keeps the words inside the edges.
     return html(
         '<text x="{}" y="{}" text-anchor="middle"{}>{}</text>',
         f"{min(max(x, half), WIDTH - half):.5g}",
@@ -148,14 +148,11 @@ def _text(x: float, y: float, words: str, kind: str = "") -> Html:
 
 
 SIDE = 44
-"""Room for the names of the shares."""
+"""The width for the names of the shares."""
 
 
 def coverage_chart(curve: Sequence[Coverage]) -> Html:
-    """Draw the measured and the extrapolated coverage by number of draws, with their intervals.
-
-    The axis of the draws is logarithmic.
-    """
+    """Draw the measured and the extrapolated coverage by number of draws, with their intervals."""
     measured = [p for p in curve if not p.extrapolated]
     beyond = [measured[-1], *(p for p in curve if p.extrapolated)]
     reach = math.log2(max(curve[-1].draws, 2))

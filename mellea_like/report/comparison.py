@@ -26,10 +26,10 @@ Recorded: TypeAlias = "tuple[Record, Iterable[Record]]"
 """A run's record, and those of its items in the order of the input."""
 
 MOST_ROWS = 25
-"""The number of requirements that are compared: those with the greatest difference."""
+"""The number of requirements to compare: those with the greatest difference."""
 
 EXACT = 1000
-"""The most differing items for which the test is exact; the normal distribution serves for more."""
+"""The most differing items for an exact test. Beyond it, the normal distribution is used."""
 
 _NAME = 200
 
@@ -41,9 +41,9 @@ class Comparison:
     Args:
         first: the figures of the one.
         second: the figures of the other.
-        both: of the items that both have finished, how many passed in the first run and in the
-            second, as ``both[True, False]``. An item is the same if it is at the same place of the
-            input, with the same label and row.
+        both: the numbers of items that both runs have finished, by whether they passed in the
+            first run and in the second, as in ``both[True, False]``. Two items are the same if
+            they have the same position in the input, label and row.
     """
 
     first: RunFigures
@@ -52,11 +52,12 @@ class Comparison:
 
     @property
     def gain(self) -> tuple[float, float, float]:
-        """The gain in the share of items that passed in the second, and its 95 % interval, -1 to 1.
+        """How much greater the share of passed items is in the second run, and its 95 % interval.
 
-        It treats the runs as independent samples. If the items are the same, it is narrower.
-        Source: R. G. Newcombe, "Interval estimation for the difference between independent
-        proportions: comparison of eleven methods", Statistics in Medicine 17, 1998 (method 10).
+        All three are from -1 to 1. The runs are treated as independent samples. If their items are
+        the same, the true interval is narrower. Source: R. G. Newcombe, "Interval estimation for
+        the difference between independent proportions: comparison of eleven methods", Statistics
+        in Medicine 17, 1998 (method 10).
         """
         one, other = self.first, self.second
         if not (one.done and other.done):
@@ -71,7 +72,7 @@ class Comparison:
 
     @property
     def chance(self) -> float:
-        """The probability of so great a difference by chance, by McNemar's exact test.
+        """The probability of a difference this great by chance, by McNemar's exact test.
 
         Source: Q. McNemar, "Note on the sampling error of the difference between correlated
         proportions or percentages", Psychometrika 12, 1947.
@@ -88,8 +89,8 @@ def compare(first: Recorded, second: Recorded) -> Comparison:
     """Read two runs.
 
     Args:
-        first: the record of a run, as `read_run` gives it, and those of its items, as `read_items`
-            gives them.
+        first: the record of a run, as `read_run` returns it, and those of its items, as
+            `read_items` yields them.
         second: the same of another run.
 
     Returns:
@@ -186,7 +187,7 @@ def comparison_report(
     Raises:
         ValueError: these aren't such records.
     """
-    environment()  # Before all items are read.
+    environment()  # Fail early, before all items are read.
     with damage("record of a run"):
         made = compare(first, second)
         return page(
@@ -202,7 +203,7 @@ def comparison_report(
 
 
 def _who(made: Comparison, names: tuple[str, str]) -> list[tuple[str, str]]:
-    """Describe both runs, each with its letter."""
+    """Describe both runs, each with a letter."""
     runs = (made.first, made.second)
     return [
         (letter, f"{clip(name, _NAME)} · {plural(run.items, 'item')} · {about_run(run)}")
@@ -211,7 +212,7 @@ def _who(made: Comparison, names: tuple[str, str]) -> list[tuple[str, str]]:
 
 
 def _figures(made: Comparison) -> list[tuple[str, str, str, str]]:
-    """Write the figures of both, and the second's in relation to the first's."""
+    """Return the figures of both runs, and how the second's compare with the first's."""
     one, other = made.first, made.second
     rows = [("items finished", count(one.done), count(other.done), "")]
     gain, low, high = made.gain
@@ -256,7 +257,7 @@ def _figures(made: Comparison) -> list[tuple[str, str, str, str]]:
 
 
 def both_words(made: Comparison) -> str:
-    """Describe how the items that both runs have ended."""
+    """Describe how the items ended that both runs share."""
     both = made.both
     if not both.total():
         return "No item is the same in both, at the same place of the input, and finished."
@@ -273,7 +274,7 @@ def both_words(made: Comparison) -> str:
 
 
 def _rates(made: Comparison) -> list[tuple[str, str, str, str]]:
-    """Write how often replies met each requirement, the greatest difference first."""
+    """Return how often replies met each requirement, greatest difference first."""
     found: list[tuple[float, tuple[str, str, str, str]]] = []
     tallies = made.first.requirements, made.second.requirements
     for name in dict.fromkeys((*tallies[0], *tallies[1])):
@@ -289,7 +290,7 @@ def _rates(made: Comparison) -> list[tuple[str, str, str, str]]:
 
 
 def _causes(made: Comparison) -> list[tuple[str, str, str]]:
-    """Write how many of the failed items lacked each requirement in the end."""
+    """Return how many of the failed items lacked each requirement in the end."""
     causes = made.first.final_failures, made.second.final_failures
     runs = made.first, made.second
     found: list[tuple[int, str, str, str]] = []

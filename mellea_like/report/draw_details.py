@@ -1,4 +1,4 @@
-"""The details of each draw of a call, and the conversations that were sent, for people to read."""
+"""The details of each draw of a call, and the conversations that were sent, for people."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Capacity(NamedTuple):
 
 
 FULL = Capacity(panels=1000, texts=1_000_000, text=50_000)
-"""For a page about a single call: everything that a person would read."""
+"""The capacity of a page about a single call: everything that a person would read."""
 
 _REASON = 1000
 
 
 def panels(trace: TraceView, scope: str, room: Capacity) -> Html:
-    """Write the details of each draw, in the order they ended, in panels that open one by one."""
+    """Write the details of each draw, in the order they ended, in panels that can be opened."""
     drawn, left_out = trace.cut(room.panels)
     shown = drawn.slices
     winners, names = drawn.winners, trace.names
@@ -72,7 +72,7 @@ MOST_BARS = 20
 
 
 def decided(trace: TraceView) -> Html | None:
-    """Show the decision of a selection: scores or votes as bars, the winner marked."""
+    """Show a selection's decision: scores or votes as bars, with the winner marked."""
     if (decision := trace.decision) is None:
         return None
     won, answers, scores = decision.winners, decision.answers, decision.scores
@@ -143,13 +143,13 @@ def tool_calls(calls: Sequence[Mapping[str, Any]] | None, limit: int) -> Html | 
 
 
 PICTURE = 65_536
-"""The longest ``data:`` URL of an image that is shown, in characters."""
+"""The longest ``data:`` URL of an image to show, in characters."""
 
 _SHOWN = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
 
 
 def _content(content: object, limit: int, *, pictures: bool) -> Html:
-    """Write a text, or parts: placeholders for all that aren't texts. Nothing is fetched."""
+    """Write a text, or parts with placeholders for everything that isn't text. Fetches nothing."""
     if not isinstance(content, list):
         return text_block(cast("str", content), limit)
     shown: list[Html] = []
@@ -168,7 +168,7 @@ def _content(content: object, limit: int, *, pictures: bool) -> Html:
 
 
 def _placeholder(part: Mapping[str, Any]) -> str:
-    """Describe a part that isn't text; its data may still be in the journal."""
+    """Describe a part that isn't text. Its data may be missing, as it is kept in the journal."""
     kind = part.get("type")
     inside: Any = part.get(kind) if isinstance(kind, str) else None
     values = cast("dict[str, Any]", inside).values() if isinstance(inside, dict) else ()
@@ -247,7 +247,7 @@ def _sent(
     scope: str,
     limit: int,
 ) -> Html:
-    """Write the messages that were sent for a draw, those sent for an earlier draw as a link."""
+    """Write the messages that were sent for a draw; those sent for an earlier one are a link."""
     place, messages = prompt_since(trace.prompts, s.prompt, first)
     since = conversation(messages, limit)
     if place is None:
@@ -259,7 +259,7 @@ def _sent(
 
 
 def block(title: str, inside: Html) -> Html:
-    """Put a heading above something."""
+    """Put a heading above a piece of markup."""
     return html("<section><h4>{}</h4>{}</section>", title, inside)
 
 

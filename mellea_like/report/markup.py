@@ -1,6 +1,6 @@
-"""HTML and SVG put together piece by piece, and the signs of outcomes.
+"""Assemble HTML and SVG from pieces; the signs of outcomes.
 
-Only `Html` is markup; anything else is text, and is escaped.
+Only `Html` is markup. Anything else is text, and is escaped.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ __all__ = [
 ]
 
 _INVISIBLE = re.compile(
-    # Controls but tab and newline, DEL and C1; marks that turn the direction of writing, that break
-    # lines, that have no width, and tags; halves of characters, and what isn't a character.
+    # Control characters except tab and newline, DEL and C1; marks of writing direction, line
+    # breaks, characters without width, and tags; lone surrogates and noncharacters.
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     r"\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _PICTURES = 0x2400
-"""Unicode's pictures of the control characters: U+2400 shows U+0000."""
+"""Unicode's pictures of control characters: U+2400 shows U+0000."""
 _CONTROLS, _DELETE, _LATIN, _FIRST_PLANE = 0x20, 0x7F, 0xFF, 0xFFFF
 
 
 class Html(str):
-    """Markup that is safe to put into a page as it is; jinja2 knows it by ``__html__``."""
+    """Markup that can be put into a page unchanged; jinja2 recognizes it by ``__html__``."""
 
     __slots__ = ()
 
     def __html__(self) -> Html:
-        """Return the markup itself, as jinja2 asks for it."""
+        """Return the markup itself, for jinja2."""
         return self
 
 
@@ -65,7 +65,7 @@ def _shown(match: re.Match[str]) -> str:
 
 
 def clip(text: str, limit: int) -> str:
-    """Shorten a text for a place that has no room for all of it."""
+    """Shorten a text for a place with limited room."""
     return text if len(text) <= limit else f"{text[: max(limit - 1, 0)]}…"
 
 
@@ -81,9 +81,9 @@ def joined(*pieces: Piece) -> Html:
 
 
 def text_block(text: str, limit: int) -> Html:
-    """Show a text of any length and any writing direction, with its line ends."""
+    """Show a text of any length and writing direction, with its line ends."""
     more = len(text) - limit
-    # The parser drops a line end that follows <pre> at once.
+    # HTML parsers drop a line end right after <pre>.
     begin = "\n" if text.startswith(("\n", "\r\n")) else ""
     shown = html('<pre dir="auto">{}</pre>', begin + text[:limit])
     if more <= 0:
@@ -119,7 +119,7 @@ _AS = {
     "compared": "unfinished",
     "other": "unfinished",
 }
-"""Signs that look like another."""
+"""Signs that look like another sign."""
 
 
 _PATTERNS = """\
@@ -151,7 +151,7 @@ def swatch(outcome: str) -> Html:
 
 
 def box(outcome: str, x: float, width: float, height: int, scope: str) -> Html:
-    """Draw a bar: its place and width in per cent, its height in pixels."""
+    """Draw a bar, with its position and width in per cent and its height in pixels."""
     kind = _AS.get(outcome, outcome)
     place = html('x="{}%" y="2" width="{}%" height="{}" rx="4"', f"{x:.5g}", f"{width:.5g}", height)
     plain = html('<rect class="box {}" {}/>', outcome, place)

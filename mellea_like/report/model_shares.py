@@ -1,4 +1,4 @@
-"""Draws, tokens and money of each model, in a call or a run, and in each stage of an escalation."""
+"""The draws, tokens and money of each model, in a call, a run or a stage of an escalation."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 ANY_MODEL = "any model"
-"""The name of a price for models that have none of their own."""
+"""The name of the price for models that have no price of their own."""
 
 MOST_MODELS = 50
-"""Models that are counted separately; the others are counted together."""
+"""The most models that are counted separately. Others are counted together."""
 
 
 class Money(NamedTuple):
-    """A sum of money: the amount that is known, and whether that is everything."""
+    """A sum of money: the known amount, and whether it is complete."""
 
     known: float = 0.0
     complete: bool = True
@@ -75,7 +75,7 @@ def prices_of(written: Mapping[str, list[Any]] | None) -> Prices | None:
 
 @dataclass(slots=True)
 class ModelShare:
-    """The part of one model."""
+    """One model's share."""
 
     draws: int = 0
     passed: int = 0
@@ -84,19 +84,19 @@ class ModelShare:
 
 
 Shares: TypeAlias = "dict[tuple[int | None, str | None], ModelShare]"
-"""The parts of models, by stage, if there are stages, and model."""
+"""The models' shares, by stage (if there are stages) and model."""
 
 
 def _parts_of(
     s: SliceView, model: str | None, prices: Prices | None
 ) -> list[tuple[str | None, Usage, Money]]:
-    """Split the cost of a draw: first the part of its own model, then those of its checks."""
+    """Split the cost of a draw into that of its own model and those of its checks."""
     checks, usage = s.check_usage, s.usage
     own = usage - sum((spent for _, spent in checks or ()), Usage())
     parts: list[tuple[str | None, Usage, Money]] = []
     for at, (name, spent) in enumerate(((model, own), *(checks or ()))):
         money = Money() if prices is None else prices.cost(spent, name)
-        # The price of a judge whose model was not recorded may be another.
+        # If the judge's model was not recorded, its price may differ.
         if checks is None or (at and name is None):
             money = Money(money.known, complete=False)
         parts.append((name, spent, money))
@@ -112,7 +112,7 @@ def money_of(s: SliceView, model: str | None, prices: Prices) -> Money:
 
 
 def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -> Money:
-    """Add the models of a call, judges included; return the cost of its draws."""
+    """Add the models of a call, including judges; return the cost of its draws."""
     total = Money()
     for s, model in zip(trace.slices, trace.models, strict=True):
         for at, (name, usage, cost) in enumerate(_parts_of(s, model, prices)):
@@ -129,10 +129,7 @@ def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -
 
 
 def share_rows(shares: Shares, currency: str | None = None) -> list[tuple[str, ...]]:
-    """Write each model's name, draws, passes and tokens and, in a currency, its cost.
-
-    The list is empty if there is only one model.
-    """
+    """Return each model's share of a run; nothing if there is only one model."""
     rows: list[tuple[str, ...]] = []
     order = sorted(shares.items(), key=lambda share: -1 if share[0][0] is None else share[0][0])
     for (stage, model), share in order if len(shares) > 1 else ():

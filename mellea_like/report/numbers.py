@@ -1,4 +1,4 @@
-"""Numbers and times as people read them."""
+"""Write numbers and times for people."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def capital(text: str) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """Write a share; what is not quite all or nothing is never rounded to it."""
+    """Write a share. One that is not quite all or nothing is never rounded to it."""
     if not whole:
         return "–"
     share = 100 * part / whole
@@ -100,7 +100,7 @@ def moment(stamp: str | None) -> str:
 
 
 def tokens_of(usage: Usage, written: Callable[[float], str]) -> tuple[str, str]:
-    """Write the tokens in and out, with those that were cached or used for reasoning, if any."""
+    """Return the tokens in and out as texts, with those cached or used for reasoning, if any."""
     cached, thought = usage.cached_input_tokens, usage.reasoning_tokens
     return (
         f"{written(usage.input_tokens)} tokens in" + f" ({written(cached)} cached)" * bool(cached),

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["SCOPE", "environment", "page", "style"]
 
 MADE_BY = "A report made by mellea-like"
-"""The second line of each page, by which pages are recognised."""
+"""The second line of every page, by which pages are recognized."""
 
 SCOPE = "it"
-"""The prefix of ids of a page's patterns and panels."""
+"""The prefix of the ids of a page's patterns and panels."""
 
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
@@ -73,7 +73,7 @@ def environment() -> Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Make invisible characters of texts visible, before they are escaped."""
+    """Make invisible characters visible, before texts are escaped."""
     if value is None:
         return ""
     return value if hasattr(value, "__html__") else visible(str(value))
@@ -91,6 +91,6 @@ def read(name: str) -> str:
 
 @cache
 def style(*names: str) -> str:
-    """Put style sheets together."""
+    """Concatenate style sheets."""
     text = "\n".join(read(f"{name}.css") for name in names)
     return text.replace("/*dark*/", read("dark.css"))

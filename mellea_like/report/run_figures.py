@@ -1,4 +1,4 @@
-"""The figures of a run, gathered item by item; most items leave only two numbers in memory."""
+"""The figures of a run, gathered item by item. Most items leave only two numbers in memory."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ __all__ = [
 ]
 
 PAUSE = 10.0
-"""A gap of so many seconds or more is a pause, in which nothing ran. Shorter ones count as work."""
+"""A gap of at least this many seconds is a pause. Shorter gaps count as work."""
 
 MOST_NAMES = 200
-"""Requirements and kinds of error that are counted by name; the others are counted together."""
+"""The most requirements and kinds of errors that are counted by name."""
 
 OTHERS = "(others)"
 
 LISTED = 10
-"""Items in each list: the slowest, and those that failed."""
+"""The most items in a list of the slowest or of failed ones."""
 
 DEEPEST = 9
 """The depth from which repairs are counted together."""
 
 UNREADABLE = "(it was no answer that could be read)"
-"""The entry among the requirements for a reply that was never validated."""
+"""The entry among the requirements for replies that could not be validated."""
 
 
 class Distribution:
-    """Values with exact quantiles; a million of them take 8 MB."""
+    """Values with exact quantiles. A million values take 8 MB."""
 
     def __init__(self) -> None:
         self._values = array("d")
@@ -84,7 +84,7 @@ class Distribution:
         return self.quantile(1.0)
 
     def quantile(self, share: float) -> float:
-        """Return the least value that at least a share of the values don't exceed.
+        """Return the smallest value that at least a share of the values do not exceed.
 
         Args:
             share: from 0.0 to 1.0.
@@ -99,10 +99,7 @@ class Distribution:
 
 
 class Intervals:
-    """The time that intervals cover together, overlaps counted once.
-
-    Those less than a pause apart are merged, so that few are kept.
-    """
+    """The total time that intervals cover; those less than a pause apart are merged."""
 
     def __init__(self) -> None:
         self._starts: list[float] = []
@@ -132,7 +129,7 @@ class Tally:
     """The verdicts on a requirement.
 
     Args:
-        counts: verdicts by their status.
+        counts: the number of verdicts by status.
     """
 
     counts: Counter[str] = field(default_factory=Counter[str])
@@ -145,12 +142,12 @@ class Tally:
 
 @dataclass(slots=True)
 class FinalFailure:
-    """How often a requirement was missing from the best reply to an item that failed.
+    """How often the best reply to a failed item did not meet a requirement.
 
     Args:
         items: the number of items.
-        alone: the number of those that lacked nothing else, as far as is known: if checks stop at
-            the first failure, later ones are unknown.
+        alone: the number of those that met all other requirements, as far as is known. If checks
+            stop at the first failure, later requirements are unknown.
     """
 
     items: int = 0
@@ -159,14 +156,15 @@ class FinalFailure:
 
 @dataclass(slots=True)
 class RepairDepth:
-    """The replies at one depth of chains: 0 for first draws, n for n-th repairs.
+    """The replies at one depth: 0 for first draws, n for n-th repairs.
 
     Args:
-        judged: how many were judged.
-        passed: how many of them passed.
-        more: how many met more of the requirements, by weight, than the reply that they repaired.
-        same: how many met as much.
-        less: how many met less.
+        judged: the number of replies that were judged.
+        passed: the number of those that passed.
+        more: the number that met more of the requirements, by weight, than the reply they
+            repaired.
+        same: the number that met the same share.
+        less: the number that met less.
     """
 
     judged: int = 0
@@ -181,7 +179,7 @@ class RunFigures:
 
     Args:
         run: the run's record.
-        seed: which failed items are listed.
+        seed: determines which failed items are listed.
     """
 
     def __init__(self, run: Mapping[str, Any], *, seed: int = 0) -> None:
@@ -191,7 +189,7 @@ class RunFigures:
         self.prices = prices_of(self.facts.prices)
         self.statuses: Counter[str] = Counter()
         self.begun = 0
-        """The number of items that are finished or had a draw that was judged."""
+        """The number of items that are finished or have a judged draw."""
         self.repeated = 0
         """The number of items that were begun more than once."""
         self.usage = Usage()
@@ -199,7 +197,7 @@ class RunFigures:
         self.fates: dict[str, Usage] = dict.fromkeys(FATES, Usage())
         self.requirements: dict[str, Tally] = {}
         self.final_failures: dict[str, FinalFailure] = {}
-        """The requirements that the best replies to failed items lacked."""
+        """The requirements that the best replies to failed items did not meet."""
         self.depths: dict[int, RepairDepth] = {}
         """First draws and repairs by depth."""
         self.errors: Counter[str] = Counter()
@@ -207,10 +205,12 @@ class RunFigures:
         self.until_passed = Distribution()
         self.outcomes: Counter[str] = Counter()
         self.shown: dict[int, tuple[int, int, int]] = {}
-        """Draws, passes and cancelled draws by the hash of an item; equal items count as one."""
+        """The numbers of draws, passes and cancelled draws of each item, by hash; equal items are
+        merged.
+        """
         self._shown: dict[
             tuple[int, int, int], tuple[int, int, int]
-        ] = {}  # Each tuple once, to save memory.
+        ] = {}  # Tuples are shared to save memory.
         self.latency = Distribution()
         self.costs = Distribution()
         self._intervals = Intervals()
@@ -220,7 +220,7 @@ class RunFigures:
                 start, end = map(datetime.fromisoformat, (opened, closed))
                 self._intervals.add(start.timestamp(), max(start, end).timestamp())
         self.open_end = any(closed is None for _, closed in sittings)
-        """Whether the end of a sitting isn't known, so that ``elapsed`` is a lower bound."""
+        """Whether the end of a sitting is unknown, so that ``elapsed`` is a lower bound."""
         self._slowest: list[tuple[float, int, Mapping[str, Any]]] = []
         self._failed: list[tuple[float, int, Mapping[str, Any]]] = []
         self.too_few = 0
@@ -266,12 +266,12 @@ class RunFigures:
             self._intervals.add(started, started + item.elapsed)
         self.too_few += status == "failed" and trace is not None and trace.has_too_few
         if status != "passed":
-            # The item's id alone decides, so that a run that grows keeps most of its sample.
+            # Only the item's id decides, so that a growing run keeps most of its sample.
             chance = random.Random(f"{self.seed} {item.id}").random()
             _keep(self._failed, (chance, self.items, item.plain))
         if status == "failed" and trace is not None and not trace.has_too_few:
             self._final(trace)
-        # Of items that took equally long, the earlier one is kept.
+        # Among items that took equally long, the earlier one is kept.
         _keep(self._slowest, (item.elapsed, -self.items, item.plain))
 
     def _trace(self, trace: TraceView | None) -> tuple[Usage, Money]:
@@ -299,7 +299,7 @@ class RunFigures:
         return recorded, money
 
     def _final(self, trace: TraceView) -> None:
-        """Count the requirements that the best reply to a failed item lacked."""
+        """Count the requirements that the best reply to a failed item did not meet."""
         best = trace.best
         if best is None:
             return
@@ -313,7 +313,7 @@ class RunFigures:
             cause.alone += len(lacked) == 1
 
     def _repairs(self, slices: Sequence[SliceView]) -> None:
-        """Count first draws and repairs, which are draws that were sent something else."""
+        """Count first draws and repairs, which are draws with a different prompt."""
         first = {s.prompt for s in slices if s.depth == 0}
         at = {(s.subsample, s.depth): s for s in slices if s.judged}
         for s in slices:
@@ -334,7 +334,7 @@ class RunFigures:
         self.errors[_counted(kind, self.errors)] += 1
 
     def _item_error(self, error: Fault | None, trace: TraceView | None) -> None:
-        """Count the error that ended an item, unless it is that of one of its draws."""
+        """Count the error that ended an item, unless one of its draws has it too."""
         if error is None:
             return
         errors = [] if trace is None else [s.error for s in trace.slices]
@@ -363,16 +363,16 @@ class RunFigures:
 
     @property
     def slowest(self) -> list[Mapping[str, Any]]:
-        """The slowest items, the slowest of all first."""
+        """The slowest items, the slowest one first."""
         return [item for _, _, item in sorted(self._slowest, key=lambda e: e[:2], reverse=True)]
 
     @property
     def elapsed(self) -> float | None:
-        """How long the run was at work, in seconds; None if that isn't known.
+        """How long the run was at work, in seconds; None if unknown.
 
-        It is the time in which the journal was open or items that are finished were sampled. The
-        time between an interruption and the resumed run doesn't count, but gaps of less than ten
-        seconds do.
+        It counts the time in which the journal was open, or in which finished items were sampled.
+        The time between an interruption and the resumed run doesn't count, but gaps of less than
+        ten seconds do.
         """
         if self.facts.started is None or not self._intervals:
             return None
@@ -387,7 +387,7 @@ class RunFigures:
 
     @property
     def by_final_failure(self) -> list[tuple[str, FinalFailure]]:
-        """The requirements that failed items lacked, the most frequent one first."""
+        """The requirements that failed items did not meet, most frequent first."""
         return sorted(self.final_failures.items(), key=lambda pair: (-pair[1].items, pair[0]))
 
     @property
@@ -397,7 +397,7 @@ class RunFigures:
 
     @property
     def by_requirement(self) -> list[tuple[str, Tally]]:
-        """The requirements that were decided, the one that failed most often first."""
+        """The requirements that were decided, most frequent failure first."""
         judged = [(name, tally) for name, tally in self.requirements.items() if tally.judged]
         return sorted(judged, key=lambda pair: pair[1].counts["passed"] / pair[1].judged)
 
@@ -410,7 +410,7 @@ def _counted(name: str, names: Collection[str]) -> str:
 def _keep(
     found: list[tuple[float, int, Mapping[str, Any]]], entry: tuple[float, int, Mapping[str, Any]]
 ) -> None:
-    """Keep the greatest entries, as many as are listed."""
+    """Keep the greatest entries, up to the number that is listed."""
     if len(found) < LISTED:
         heappush(found, entry)
     else:
@@ -425,7 +425,7 @@ def figures_of(
     Args:
         run: the run's record.
         items: the records of its items.
-        seed: which of the items that failed are listed.
+        seed: determines which failed items are listed.
 
     Returns:
         The figures.
@@ -437,7 +437,7 @@ def figures_of(
 
 
 def why(item: ItemView) -> str:
-    """Return the reason why an item failed, in a line."""
+    """Return the reason why an item failed, on one line."""
     error, trace = item.error, item.trace
     if error is not None:
         return str(error)

@@ -47,14 +47,14 @@ MOST_RATES = 25
 MOST_ERRORS = 15
 
 ROOM = Capacity(panels=20, texts=5_000, text=1_000)
-"""The part of an item's call that is shown."""
+"""The amount of detail of an item's call."""
 
 MOST_DETAIL = 180_000
-"""Bytes of markup for all items' calls; beyond that, failed items are shown only in short."""
+"""The most bytes of markup for all items' calls; beyond it, failed items are shown only briefly."""
 
 _LABEL, _WHY = 120, 240
 _GIST, _MESSAGES = 400, 2
-"""The numbers of characters of a text and of messages that are shown in short."""
+"""The most characters of a text and of messages in the brief form."""
 
 
 def run_report(
@@ -70,10 +70,10 @@ def run_report(
     thousand.
 
     Args:
-        run: the run's record, as `read_run` gives it.
-        items: the records of its items, as `read_items` gives them.
-        title: the page's title; by default it says how many items there are.
-        seed: which of the items that failed are listed.
+        run: the run's record, as `read_run` returns it.
+        items: the records of its items, as `read_items` yields them.
+        title: the page's title. The default has the number of items.
+        seed: determines which failed items are listed.
 
     Returns:
         An HTML page that loads nothing else.
@@ -81,7 +81,7 @@ def run_report(
     Raises:
         ValueError: these aren't such records.
     """
-    environment()  # Before all items are read.
+    environment()  # Fail early, before all items are read.
     with damage("record of a run"):
         figures = figures_of(run, items, seed=seed)
         return page("run", **_content(figures, title))
@@ -172,7 +172,7 @@ def _between(at: Coverage) -> str:
 
 
 def _steps(first: int, last: int) -> list[int]:
-    """Choose numbers from one to another, each about 20 % greater than the one before."""
+    """Choose numbers between two limits, each about 20 % greater than the one before."""
     steps = [first]
     while steps[-1] < last:
         steps.append(min(last, max(steps[-1] + 1, round(steps[-1] * 1.2))))
@@ -205,7 +205,7 @@ def _rates(figures: RunFigures) -> dict[str, Any]:
 
 
 def _causes(figures: RunFigures) -> dict[str, Any]:
-    """List the requirements that the best replies to failed items lacked."""
+    """List the requirements that the best replies to failed items did not meet."""
     causes, failed = figures.by_final_failure, figures.statuses["failed"] - figures.too_few
     note = f"Requirements that the best replies to {plural(failed, 'failed item')} lacked."
     if len(causes) > MOST_RATES:
@@ -218,7 +218,7 @@ def _causes(figures: RunFigures) -> dict[str, Any]:
 
 
 def _depths(figures: RunFigures) -> dict[str, Any]:
-    """Compare repairs with what they repaired, by their depth."""
+    """Compare repairs with the replies they repaired, by depth."""
     rows = [
         (
             depth_name(depth),
@@ -285,7 +285,7 @@ class _Detail:
         if item.id in self.opened:
             return None
         drawn, _ = trace.cut(ROOM.panels)
-        # The patterns belong to the page, the panels to the item.
+        # Patterns belong to the page, and panels to the item.
         over_time = waterfall(drawn, scope, links=True, patterns=SCOPE)
         picture = joined(over_time, decided(trace), panels(trace, scope, ROOM))
         size = len(picture.encode())
@@ -297,7 +297,7 @@ class _Detail:
 
 
 def _gist(item: ItemView) -> Html:
-    """Show the prompt, the reply and the problems of the best failure, or of the last draw."""
+    """Show the prompt, the reply and the problems of the best failure or of the last draw."""
     trace = item.trace
     asked: Sequence[Mapping[str, Any]] = []
     called = None

@@ -1,4 +1,4 @@
-"""A run of many items in a few lines; its headline, and sentences of its page."""
+"""A run of many items in a few lines; its headline, and sentences for its page."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def about_run(figures: RunFigures) -> str:
 
 
 def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str, str]]:
-    """Choose the figures that come first; with ``advise``, explain how to get a missing one."""
+    """Return the figures that come first; with ``advise``, explain how to get missing ones."""
     usage, done, passed = figures.usage, figures.done, figures.passed
     low, high = pass_rate_interval(done, passed) if done else (0.0, 1.0)
     known, complete = figures.money
@@ -91,7 +91,7 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
     begun = figures.begun
     per_item = f"{usage.requests / begun:.3g} per item" if begun else ""
     sure = f"95 % interval {100 * low:.1f} to {100 * high:.1f}" if done else ""
-    if begun > done:  # Items that pass are finished earlier than those that keep failing.
+    if begun > done:  # Items that pass finish earlier than items that keep failing.
         whose = "of those finished; " if done else ""
         sure = f"{whose}{percent(passed, begun)} of the {count(begun)} that had a draw"
     return [
@@ -110,7 +110,7 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
 
 
 def until_words(figures: RunFigures) -> str:
-    """Describe the number of draws until one passed."""
+    """Describe how many draws it took until one passed."""
     until = figures.until_passed
     if not until.values:
         return "No item passed."
@@ -163,7 +163,7 @@ def run_text(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]], *, seed
     Args:
         run: the run's record.
         items: the records of its items; they are read once, one by one.
-        seed: which of the items that failed are listed.
+        seed: determines which failed items are listed.
 
     Returns:
         The lines. Make them safe for a terminal before printing them.
@@ -236,7 +236,7 @@ def depth_name(depth: int) -> str:
 
 
 def _gains(depth: RepairDepth) -> str:
-    """Compare the replies at a depth with those that they repaired."""
+    """Compare the replies at a depth with those they repaired."""
     compared = depth.more + depth.same + depth.less
     parts = ("met more", depth.more), ("as much", depth.same), ("less", depth.less)
     told = [f"{percent(n, compared)} {words}" for words, n in parts] if compared else []
@@ -244,7 +244,7 @@ def _gains(depth: RepairDepth) -> str:
 
 
 def models_of(figures: RunFigures) -> list[tuple[str, ...]]:
-    """Write a row for each model; none if there is only one."""
+    """Return a row for each model; none if there is only one."""
     prices = figures.prices
     return share_rows(figures.models, None if prices is None else prices.currency)
 
@@ -260,14 +260,14 @@ def _line(text: str) -> str:
 
 
 def _plain(value: object) -> str:
-    """Write a part of a run's identity: lists in lines, and names with their values."""
+    """Write a part of a run's identity: lists as lines, and names with their values."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
         return "\n".join(map(_plain, cast("list[object]", value)))
     if isinstance(value, dict):
         pairs = cast("dict[str, object]", value)
-        if "description" in pairs:  # A requirement: its validator says little to a reader.
+        if "description" in pairs:  # A reader has no use for a requirement's validator.
             return _plain(pairs["description"])
         return ", ".join(f"{name}: {_short(name, part)}" for name, part in pairs.items())
     return json.dumps(value)

@@ -1,6 +1,6 @@
-"""Typed views of records: the only module that knows how calls, items and runs are written.
+"""Typed views of records. Only this module knows how calls, items and runs are written.
 
-A view is made of plain data, as ``to_dict``, ``read_items`` and ``read_run`` return it.
+Views are made from plain data, as ``to_dict``, ``read_items`` and ``read_run`` return it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FATES: dict[str, str] = {
     "compared": "in comparisons of replies that passed",
     "other": "in requests whose draw is not recorded",
 }
-"""Descriptions of where tokens can go."""
+"""Descriptions of what tokens were used for."""
 
 _UNFINISHED: dict[str, Any] = {
     "prompts": [[], []],
@@ -71,7 +71,7 @@ class Verdict(NamedTuple):
 
 
 class SliceView:
-    """A recorded draw; ``prompt`` and ``context`` are places among the call's conversations."""
+    """A recorded draw. ``prompt`` and ``context`` are indices of the call's conversations."""
 
     def __init__(self, plain: Mapping[str, Any], *, prompt: int | None = None) -> None:
         self.plain = plain
@@ -102,7 +102,7 @@ class SliceView:
 
     @cached_property
     def usage(self) -> Usage:
-        """The cost of the draw, checks included."""
+        """The cost of the draw, including its checks."""
         return usage_from_dict(self.plain["usage"])
 
     @property
@@ -122,7 +122,7 @@ class SliceView:
 
     @property
     def problems(self) -> list[str]:
-        """Everything that was wrong with the draw, a text for each problem."""
+        """Everything that was wrong with the draw, one text for each problem."""
         lines = [] if (error := self.error) is None else [str(error)]
         if self.reason:
             lines.append(self.reason)
@@ -135,7 +135,7 @@ class SliceView:
 
     @property
     def share_met(self) -> float:
-        """The share of the requirements that the reply met, by weight, from 0 to 1 (a pass)."""
+        """The share of the requirements that the reply met, by weight, from 0 to 1 (all)."""
         if self.passed:
             return 1.0
         total = sum(v.weight for v in self.verdicts)
@@ -149,7 +149,7 @@ class TraceView:
     def __init__(self, plain: Mapping[str, Any], slices: list[SliceView] | None = None) -> None:
         self._plain = plain
         self.slices = [SliceView(s) for s in plain["slices"]] if slices is None else slices
-        self.prompts: Sequence[Any] = plain["prompts"]  # As ``mellea_like.core.prompts`` has them.
+        self.prompts: Sequence[Any] = plain["prompts"]  # See ``mellea_like.core.prompts``.
         self.success: bool = plain["success"]
         self.best_index: int | None = plain["best_index"]
         self.decides = plain.get("decision") is not None
@@ -181,7 +181,7 @@ class TraceView:
 
     @cached_property
     def winners(self) -> list[SliceView]:
-        """The draws that won, the best first: several if the call collects."""
+        """The draws that won, best first. There may be several if the call collects."""
         decision = self.decision
         if decision is None or not self.success:
             return [] if self.winner is None else [self.winner]
@@ -200,10 +200,7 @@ class TraceView:
 
     @property
     def models(self) -> list[str | None]:
-        """The model of each draw: that of its reply.
-
-        Without a reply, the only one named by replies of its stage, or else the one that was asked.
-        """
+        """The model of each draw: its reply's, its stage's only one, or the one asked."""
         named: dict[int | None, set[str]] = {}
         for s in self.slices:
             if s.model is not None:
@@ -213,7 +210,7 @@ class TraceView:
 
     @property
     def fates(self) -> list[tuple[str, Usage]]:
-        """The fate of each draw with its cost, then that of comparisons."""
+        """The use and the cost of each draw; then the same for comparisons."""
         decision = self.decision
         special = dict.fromkeys(() if decision is None else decision.heard, "heard")
         special |= {s.iteration: "won" for s in self.winners}
@@ -225,10 +222,7 @@ class TraceView:
 
     @cached_property
     def independent_draws(self) -> list[SliceView]:
-        """The judged draws that were asked as the first ones of the chains, by the same models.
-
-        Repairs are left out, because they were sent something else.
-        """
+        """The judged draws with the same prompt and model as their chain's first; no repairs."""
         firsts = [s for s in self.slices if s.depth == 0]
         prompts = {s.prompt for s in firsts}
         models = {s.model for s in firsts} - {None}
@@ -256,7 +250,7 @@ class TraceView:
 
     @property
     def kind(self) -> Hashable:
-        """The action, the prompt and the requirements, which equal items share."""
+        """The action, the prompt and the requirements: a key that equal items share."""
         for s in self.slices:
             return s.action, repr(self.sent(s.prompt)), tuple(v.description for v in s.verdicts)
         return None
@@ -266,7 +260,7 @@ class TraceView:
         return prompt_at(self.prompts, place)
 
     def until_passed(self) -> int:
-        """Count the draws of a success that had ended by themselves when one passed, with it."""
+        """Count the draws of a success that had ended by themselves by its first pass."""
         winner = self.winner
         if self.decides:  # A later draw may have won.
             winner = next(s for s in self.slices if s.passed)
@@ -277,7 +271,7 @@ class TraceView:
         )
 
     def cut(self, most: int) -> tuple[TraceView, int]:
-        """Return a view of so many draws, the best one included, and the number of others."""
+        """Return a view of at most ``most`` draws, including the best, and the number left out."""
         left_out = len(self.slices) - most
         if left_out <= 0:
             return self, 0
@@ -306,10 +300,11 @@ class ItemView:
         self.trace = None if plain["trace"] is None else TraceView(plain["trace"])
 
     def so_far(self, run: Mapping[str, Any] | None = None) -> TraceView | None:
-        """Return the item's trace; if it isn't finished, one of its draws so far.
+        """Return the item's trace or, if it isn't finished, a trace of its draws so far.
 
-        A journal stores prompts only with the result. So draws with the same action count as asked
-        alike; if its words aren't kept, only those of a strategy that repeats it.
+        A journal stores prompts only with the result. So draws with the same action count as
+        having the same prompt. If the action's text isn't kept, only draws of a strategy that
+        repeats the action do.
         """
         slices: Sequence[Mapping[str, Any]] = self.plain.get("drawn", ())
         if not slices:
@@ -343,7 +338,7 @@ class RunView:
 
 @contextmanager
 def damage(thing: str) -> Generator[None]:
-    """Turn any error that data of another shape causes into a ``ValueError``."""
+    """Turn errors caused by data of a different form into ``ValueError``."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:

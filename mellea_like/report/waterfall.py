@@ -1,4 +1,4 @@
-"""The waterfall of a call: its lanes over time, and how each draw ended."""
+"""The waterfall of a call: its lanes over time, with the outcome of each draw."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_ROWS", "anchor", "waterfall"]
 
 MOST_ROWS = 200
-"""Lanes that are drawn: a picture of more doesn't help."""
+"""The most lanes to draw, because a picture of more doesn't help."""
 
 _ROW, _BAR = 34, 28
 _AXIS = 24
@@ -26,21 +26,21 @@ _THINNEST = 0.6
 """The width of a draw that took no time, in per cent."""
 
 _ROOMY, _SLIM = 11, 4
-"""The widths from which a bar has room for its number or its mark on a phone, in per cent."""
+"""The least widths, in per cent, of a bar with room for its number or its mark on a phone."""
 
 
 class _Paint(NamedTuple):
-    """The length of the time axis, the draws' names, and the ids of panels and patterns."""
+    """The length of the time axis, the names of the draws, and the prefixes of ids."""
 
     reach: float
     names: Mapping[int, str]
     panels: str | None
-    """None for no links."""
+    """The prefix of panels' ids; None for no links."""
     patterns: str
 
 
 def waterfall(trace: TraceView, scope: str, *, links: bool, patterns: str | None = None) -> Html:
-    """Draw a call's draws over time, a row for each lane."""
+    """Draw the draws of a call over time, with a row for each lane."""
     slices = trace.slices
     chains = sorted({s.chain for s in slices})
     reach = span_of(trace)
@@ -76,7 +76,7 @@ def anchor(scope: str, slice_: SliceView) -> str:
 
 
 def draw_in_words(slice_: SliceView, name: str, *, won: bool) -> str:
-    """Describe a draw in a line."""
+    """Describe a draw on one line."""
     outcome = "passed and won" if won else slice_.outcome
     when = f"{seconds(slice_.started_at)} to {seconds(slice_.ended_at)}"
     problems = slice_.problems

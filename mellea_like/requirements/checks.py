@@ -1,4 +1,4 @@
-"""Ready-made requirements, which run inline and explain what is wrong with a reply.
+"""Ready-made requirements. They run inline and explain what is wrong with a reply.
 
 ```python
 from mellea_like.requirements.checks import contains, word_count
@@ -7,15 +7,15 @@ requirements = [word_count(at_most=20), contains("autumn", ignore_case=True)]
 ```
 
 Reasons are written for the model (``it has 23 words; at most 20 are allowed``), so that a strategy
-can put them into the next prompt. If a reply can be more or less wrong, the check gives a score,
-which helps to choose the best failure. Wrong arguments raise immediately, when the check is made.
+can put them into the next prompt. If there are degrees of failure, the check gives a score, which
+helps to choose the best failure. Wrong arguments raise an error when the check is made.
 
-With ``early=True``, some also check a reply while it streams in, and close its request as soon as
-the reply can't pass any more. ``word_count(at_most=20, early=True)`` does so at the 21st word. This
-saves the time and the tokens of the rest, and never affects a reply that would pass. It is off by
-default because a rejected reply is incomplete: if no reply passes, the best failure is only the
-beginning of one, and the other requirements have not been checked on it. You can use such a check
-in a requirement of your own, as in ``Requirement("is short and polite",
+With ``early=True``, some checks also read a reply while it streams in, and close its request as
+soon as the reply can no longer pass. ``word_count(at_most=20, early=True)`` does so at the 21st
+word. This saves the time and the tokens of the rest, and never affects a reply that would pass. It
+is off by default because a rejected reply is incomplete: if no reply passes, the best failure is
+only the beginning of one, and the other requirements have not been checked on it. You can use such
+a check in a requirement of your own, as in ``Requirement("is short and polite",
 stream=word_count(at_most=20, early=True).stream)``.
 """
 

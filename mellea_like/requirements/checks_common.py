@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate, StreamCheck, ValidationResult, Verdict
 
 LONG = 2**17
-"""The characters of a very long reply, whose check would block the event loop for 0.1 s."""
+"""The length of a reply whose check would block for 0.1 s; longer ones use a thread."""
 
 LONG_SECONDS = 10.0
-"""The time limit for the check of a very long reply; 10 MiB take less."""
+"""The time limit for the check of a very long reply. A reply of 10 MiB takes less."""
 
 Decision: TypeAlias = "ValidationResult | Awaitable[ValidationResult]"
 
@@ -34,7 +34,7 @@ class Settings(TypedDict, total=False):
     Attributes:
         name: a short name for records and metrics, in place of the check's own.
         weight: how much the check counts when the best failure is chosen.
-        check_only: check it, but leave it out of the prompt.
+        check_only: whether to check it but leave it out of the prompt.
         on_error: the effect of an exception in the check.
     """
 
@@ -63,7 +63,7 @@ def check(
 
 
 class _InThread:
-    """A verdict that is decided in a thread once it is awaited."""
+    """A verdict that is decided in a thread when it is awaited."""
 
     def __init__(self, decide: Callable[[], Decision]) -> None:
         self._decide = decide
@@ -117,7 +117,7 @@ def how_found(*, ignore_case: bool, words: bool = False) -> str:
 def found_in(
     text: str, needle: str, *, words: bool = False, start: int = 0, end: int | None = None
 ) -> bool:
-    """Tell whether a text occurs in another, if ``words`` not next to a letter or digit."""
+    """Tell whether a text occurs in another; with ``words``, not next to a letter or digit."""
     end = len(text) if end is None else end
     at = text.find(needle, start, end)
     while words and at >= 0 and (_in_word(text, at - 1) or _in_word(text, at + len(needle))):
@@ -142,7 +142,7 @@ Look: TypeAlias = "Callable[[str, str], Answer]"
 
 
 class Fresh:
-    """A stream check whose copies start afresh."""
+    """A stream check whose copies start from the beginning."""
 
     __slots__ = ("_look", "_make")
 

@@ -58,7 +58,7 @@ class Range(NamedTuple):
 
     @property
     def last(self) -> int | None:
-        """The number with which the noun after the range agrees."""
+        """The number that the noun after the range agrees with."""
         return self.low if self.high is None else self.high
 
     @property
@@ -87,8 +87,8 @@ def word_count(
 ) -> Requirement:
     """Require a number of words.
 
-    Words are separated by white space and contain a letter or digit, so ``well-known`` is one word
-    and a lone ``-`` is none. In scripts without spaces, count characters instead.
+    Words are separated by white space and contain a letter or digit. So ``well-known`` is one
+    word, and a lone ``-`` isn't a word. In scripts without spaces, count characters instead.
 
     Args:
         at_least: the fewest allowed.
@@ -219,7 +219,7 @@ def count_sentences(text: str) -> int:
 
 
 def sentences_of(text: str) -> list[str]:
-    """Split a text into its sentences, by rule; they are stripped.
+    """Split a text into stripped sentences, by rules.
 
     A sentence ends at ``.``, ``!``, ``?`` or ``…`` (and closing quotes or brackets after it) if
     white space or the end of the text follows, at ``。``, ``！`` or ``？``, and at a blank line. A
@@ -227,9 +227,9 @@ def sentences_of(text: str) -> list[str]:
 
     The next sentence may begin with a lower-case letter, but not after ``…``, ``...`` or a mark in
     closing quotes (``"Why?" she asked``). A full stop doesn't end a sentence after a title or an
-    initial (``Dr.``, ``J.``), between ``No.`` or ``Fig.`` and a digit, between an abbreviation that
-    can end a sentence (``etc.``, ``p.m.``, ``Inc.``) and a lower-case letter or a digit, or after a
-    number that begins a line (``1.``).
+    initial (``Dr.``, ``J.``), between ``No.`` or ``Fig.`` and a digit, between an abbreviation
+    that can end a sentence (``etc.``, ``p.m.``, ``Inc.``) and a lower-case letter or a digit, or
+    after a number that begins a line (``1.``).
     """
     sentences: list[str] = []
     start = 0
@@ -252,7 +252,7 @@ def _ends_sentence(text: str, start: int, end: re.Match[str]) -> bool:
         return False
     if mark != ".":
         return True
-    # Words are short; a window spares a scan of the whole sentence at each full stop.
+    # Words are short, so a window avoids a scan of the whole sentence at each full stop.
     line = text[max(start, end.start() - 32) : end.start()]
     if not line or line[-1].isspace():
         return True
@@ -355,7 +355,7 @@ def _characters() -> Callable[[str], int]:
 def _words() -> Callable[[str], int]:
     """Return a counter of words that have begun, which are runs with a letter or digit."""
     number = 0
-    begun = False  # Whether the run at the end of the text is a word already.
+    begun = False  # Whether the last run is a word.
 
     def count(delta: str) -> int:
         nonlocal number, begun
@@ -376,7 +376,7 @@ def _words() -> Callable[[str], int]:
 def _lines() -> Callable[[str], int]:
     """Return a counter of lines that aren't blank."""
     number = 0
-    begun = False  # Whether the line at the end of the text counts already.
+    begun = False  # Whether the last line counts.
 
     def count(delta: str) -> int:
         nonlocal number, begun

@@ -1,4 +1,4 @@
-"""A check of each part of a reply: of each sentence, line, paragraph or item of a list."""
+"""A check of each part of a reply: each sentence, line, paragraph or list item."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def each(part: Part, check_of_part: Requirement, **settings: Unpack[Settings]) -
         part: ``"sentence"`` (as in `sentence_count`), ``"line"`` (lines that aren't blank),
             ``"paragraph"`` (parts between blank lines), or ``"item"`` (the rest of a line that
             starts with ``-``, ``*``, ``+``, ``•``, ``1.``, ``1)``, ``a.`` or ``a)``).
-        check_of_part: a requirement with a validator, or a combination of such. It gets a candidate
-            with the part as its text and value.
+        check_of_part: a requirement with a validator, or a combination of such requirements. It
+            gets a candidate with the part as its text and value.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:

@@ -43,7 +43,7 @@ from mellea_like.requirements.json_schemas import (
 )
 
 MAX_STEPS = 100_000
-"""Keywords that are looked at in one validation; so many take about two seconds."""
+"""The most keywords to evaluate in one validation; this many take about two seconds."""
 
 
 @ready_made
@@ -85,23 +85,22 @@ def json_schema(
     max_steps: int = MAX_STEPS,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    r"""Require a reply that is JSON of a schema.
+    r"""Require a reply that is JSON and valid under a schema.
 
     The draft is the one that ``$schema`` names, or else 2020-12. Its formats are checked. Patterns
-    are in the dialect of the ``regex`` package, which includes ``\p{L}``. Formats and keywords that
-    the draft doesn't have are ignored; a warning is logged for each when the check is made, except
-    for keywords that start with ``x-``.
+    are in the dialect of the ``regex`` package, which includes ``\p{L}``. Formats and keywords
+    that the draft doesn't have are ignored; a warning is logged for each when the check is made,
+    except for keywords that start with ``x-``.
 
-    White space and one Markdown code fence around the reply are allowed. If a reply needs
-    too many steps, or too long for a pattern, the requirement errs instead of blocking the event
-    loop.
+    White space and one Markdown code fence around the reply are allowed. If a reply needs too many
+    steps, or too long for a pattern, the requirement errs instead of blocking the event loop.
 
     Args:
         schema: a JSON Schema, which is copied. References to other documents are not fetched,
             except for the schemas of the drafts.
         early: also check replies while they stream in, and close a request at the first value that
             can't fit; see `mellea_like.requirements.checks`. If an object has a name twice, both
-            values must fit then, although the final check only reads the last one.
+            values must then fit, although the final check reads only the last one.
         max_steps: the most keywords to evaluate for one reply, at least 1.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
@@ -113,8 +112,8 @@ def json_schema(
         ImportError: the ``jsonschema`` package isn't installed.
         TypeError: the schema isn't a mapping or can't be written as JSON, or ``max_steps`` isn't
             an int.
-        ValueError: the schema is invalid or has a reference that leads nowhere, or ``max_steps`` is
-            below 1.
+        ValueError: the schema is invalid or has a reference that leads nowhere, or ``max_steps``
+            is below 1.
     """
     whole_number("json_schema: max_steps", max_steps)
     validator = schema_validator(schema)
@@ -132,7 +131,7 @@ def json_schema(
 
 
 def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return a function that reads a tool's arguments, and raises ``ValueError`` for wrong ones."""
+    """Return a function that reads a tool's arguments; it raises ``ValueError`` for wrong ones."""
     validator = schema_validator(schema)
 
     def read(text: str) -> Any:
@@ -150,7 +149,7 @@ def reader_of(schema: Mapping[str, Any]) -> Callable[[str], Any]:
 
 
 def watch_of(schema: Mapping[str, Any]) -> CallWatch:
-    """Return a check of a tool's arguments that are still arriving, a part of `reader_of`."""
+    """Return a check of a tool's arguments while they arrive, which is weaker than `reader_of`."""
     return call_watch(_copied(schema), MAX_STEPS)
 
 
@@ -159,11 +158,11 @@ def _copied(schema: Mapping[str, Any]) -> Any:
 
 
 class ForeignSchema:
-    """A JSON Schema that someone else wrote, such as the caller of a server: it may be costly.
+    """A JSON Schema that someone else wrote, such as a caller of a server, and that may be costly.
 
-    A check of a reply that is still arriving skips the patterns and gives up after a number of
-    steps; the check of the whole reply decides. That one may take long, or much memory: run it in
-    a process that can be ended.
+    While a reply arrives, its check skips patterns and gives up after a number of steps; the check
+    of the complete reply decides. That one may take long, or much memory, so run it in a process
+    that can be ended.
 
     Args:
         schema: a valid schema.
@@ -229,7 +228,7 @@ def _wrong_with(value: Any, validator: Any, max_steps: int, *, call: bool) -> tu
 def parses_as(
     model: TypeForm[Any], *, early: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Require a reply that is JSON of a pydantic model, or of another type pydantic can validate.
+    """Require a reply that is JSON of a pydantic model or another type pydantic can validate.
 
     If you need the parsed value, use ``format=`` of ``sample`` instead. White space and one
     Markdown code fence around the reply are allowed.
@@ -268,7 +267,7 @@ def parses_as(
 
 
 def _of_type(model: Any) -> Fresh:
-    """Return a stream check that fails once a reply can't become a value of a type any more."""
+    """Return a stream check that fails once a reply can no longer become a value of a type."""
     return watching(lambda: FormatWatch(model).feed, constants=True)
 
 

@@ -38,8 +38,8 @@ def matches(
 
     Args:
         pattern: the regular expression.
-        full: whether the whole reply must match, except for white space at its ends; by default,
-            any part of it may.
+        full: whether the whole reply must match, except for white space at its ends. By default,
+            any part of it may match.
         ignore_case: whether upper and lower case are the same.
         timeout: the most seconds of processor time for one search; over 0.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.

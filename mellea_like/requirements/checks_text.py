@@ -37,16 +37,17 @@ _EMPTY = "it is empty"
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,4})?")
 
 MAX_DIGITS = 1_000
-"""A longer text isn't a number that anyone meant."""
+"""The most digits of a number. Nobody means a longer text as a number."""
 
 
 @ready_made
 def contains(
     *texts: str, ignore_case: bool = False, words: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Require that the reply contains all of some texts, by default also inside longer words.
+    """Require that the reply contains all of the texts, by default also inside longer words.
 
-    Texts are compared after Unicode normalisation (NFC), so both ways to encode ``é`` are the same.
+    Texts are compared after Unicode normalisation (NFC), so both ways to encode ``é`` are the
+    same.
 
     Args:
         *texts: the texts that must occur.
@@ -85,7 +86,7 @@ def excludes(
     early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Forbid that the reply contains any of some texts, by default also inside longer words.
+    """Require that the reply contains none of the texts, by default also inside longer words.
 
     Texts are compared after Unicode normalisation (NFC).
 
@@ -127,7 +128,7 @@ def excludes(
 def starts_with(
     *texts: str, ignore_case: bool = False, early: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Require that the reply starts with one of some texts, after white space if there is any.
+    """Require that the reply starts with one of several texts, ignoring leading white space.
 
     Args:
         *texts: the texts, one of which must be at the start.
@@ -164,7 +165,7 @@ def starts_with(
 
 @ready_made
 def ends_with(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings]) -> Requirement:
-    """Require that the reply ends with one of some texts, before white space if there is any.
+    """Require that the reply ends with one of several texts, ignoring trailing white space.
 
     Args:
         *texts: the texts, one of which must be at the end.
@@ -230,10 +231,10 @@ def casing(kind: Casing, **settings: Unpack[Settings]) -> Requirement:
 def one_of(
     choices: Iterable[str], *, ignore_case: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
-    """Require a reply that is one of some texts, ignoring white space at its ends.
+    """Require a reply that is one of several texts, ignoring white space at its ends.
 
     Args:
-        choices: the texts allowed.
+        choices: the allowed texts.
         ignore_case: compare by Unicode case folding.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
@@ -342,9 +343,9 @@ def _distance(number: Decimal, low: Decimal | None, high: Decimal | None) -> Dec
 
 # --- while a reply arrives --------------------------------------------------------------------
 
-# Vowels and final consonants of Hangul join the syllable before them, and the vowel signs of Kirat
-# Rai join each other; anything else that joins the character before it is a mark, or follows no
-# text at all.
+# Hangul's vowels and final consonants join the syllable before them, and Kirat Rai's vowel signs
+# join each other. Any other character that joins the one before it is a mark, or never follows
+# text.
 _JOINING = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\U00016d63-\U00016d6a]")
 _FIRST_MARK = "\u0300"
 
@@ -363,8 +364,8 @@ def _excluding(
     ignore_case: bool,
     words: bool,
 ) -> Fresh:
-    """Return a check that fails once one of some texts has arrived."""
-    # Whether a word is whole depends on the characters before and after it.
+    """Return a check that fails once one of the texts has arrived."""
+    # The characters around a word tell whether it is whole.
     kept = max(len(needle) for _, needle in needles) + (1 if words else -1)
 
     def make() -> Look:
@@ -395,7 +396,7 @@ def _excluding(
 def _starting(
     needles: tuple[str, ...], reason: Callable[[str], str], *, ignore_case: bool
 ) -> Fresh:
-    """Return a check that fails once a reply starts with none of some texts."""
+    """Return a check that fails once a reply can't start with any of the texts."""
     longest = max(map(len, needles))
 
     def may_become(start: str) -> bool:
@@ -422,8 +423,8 @@ def _starting(
 
 
 def _settling(*, ignore_case: bool) -> Callable[[str], str]:
-    """Return a folder of pieces: of each, it returns what further text no longer changes."""
-    waiting: list[str] = []  # A character and its marks: the next character may be one more.
+    """Return a function that folds pieces of text, and returns what later pieces can't change."""
+    waiting: list[str] = []  # A character with its marks, to which the next piece may add.
 
     def settle(delta: str) -> str:
         for i in range(len(delta) - 1, -1, -1):

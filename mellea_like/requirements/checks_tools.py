@@ -83,7 +83,7 @@ _CALLS = Requirement("calls a tool", lambda candidate: bool(candidate.tool_calls
 
 @ready_made
 def unless_it_calls(requirement: Requirement | str, /) -> Requirement:
-    """Require something of answers only, and not of replies that call tools.
+    """Require something only of answers, and not of replies that call tools.
 
     Use it for requirements of the text or the value, which a call of a tool doesn't have yet.
 

@@ -1,4 +1,4 @@
-"""Checking a reply while it is still arriving, so that a hopeless one need not be paid for."""
+"""Check a reply while it is still arriving, to save the cost of one that can't pass."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _UNASKED = ValidationResult.skipped("the reply was rejected while it was still a
 
 @record(frozen=True, slots=True, repr=False)
 class EarlyRejection(Generation):
-    """The part of a reply that had arrived when an incremental check said that it can't pass.
+    """The part of a reply that had arrived when an incremental check found that it can't pass.
 
-    It has the checks' verdicts, or why it can't be of the request's format. A fault is what a check
-    raised, where that must end the call.
+    It has the checks' verdicts, or the reason why it can't be of the request's format. ``fault``
+    is the exception of a check that must end the call.
     """
 
     verdicts: tuple[ValidationResult, ...] = ()
@@ -44,7 +44,7 @@ class EarlyRejection(Generation):
 
 
 class WatchedBackend(BackendWrapper):
-    """A backend that streams its replies past incremental checks."""
+    """A backend that runs incremental checks on its replies as they stream in."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class WatchedBackend(BackendWrapper):
 
 
 class ArrivingCalls:
-    """The arguments of a reply's calls, as far as they have arrived."""
+    """The arguments of a reply's tool calls, received so far."""
 
     def __init__(self, watches: Mapping[str, CallWatch]) -> None:
         self._watches = watches
@@ -104,7 +104,7 @@ class ArrivingCalls:
         self._feeds: dict[tuple[int, str], Callable[[str], str | None]] = {}
 
     def feed(self, piece: CallPiece) -> str | None:
-        """Take a piece of a call; say why the call can't be made, None while it may."""
+        """Take a piece of a call; return why the call can't be valid, or None if it still can."""
         text = self._arrived.get(piece.number, "") + piece.arguments
         self._arrived[piece.number] = text
         watch, place = self._watches.get(piece.name), (piece.number, piece.name)
@@ -117,7 +117,7 @@ class ArrivingCalls:
 
 
 class EarlyWatch:
-    """The checks of one reply that is still arriving; made anew for each attempt."""
+    """The incremental checks of one reply. Each attempt has a new one."""
 
     __slots__ = ("_rejection", "_watches")
 
@@ -127,7 +127,7 @@ class EarlyWatch:
 
     @property
     def certain(self) -> bool:
-        """Whether all the checks have said PASS."""
+        """Whether all checks have returned PASS."""
         return not self._watches and self._rejection is None
 
     def feed(self, text_so_far: str, delta: str) -> tuple[int, ValidationResult] | None:
@@ -141,13 +141,13 @@ class EarlyWatch:
             if not result.passed:
                 self._rejection = i, result
                 return self._rejection
-            # A check that has said PASS isn't asked again; the final check is made all the same.
+            # A check that has returned PASS isn't asked again, but the final check still runs.
             self._watches.remove((i, watch))
         return None
 
 
 class _Watch:
-    """What the stream check of a requirement, or of its parts, has said for good."""
+    """The final answers so far of a requirement's stream check, or of those of its parts."""
 
     __slots__ = ("_check", "_parts", "_requirement", "result")
 
@@ -173,7 +173,7 @@ class _Watch:
         return None if answer is Verdict.UNKNOWN else _read(self._requirement, answer)
 
     def _follows(self, results: list[ValidationResult | None]) -> ValidationResult | None:
-        """Return what follows from the parts; None as long as it isn't certain."""
+        """Return the verdict that follows from the parts; None as long as it is uncertain."""
         known = [result for result in results if result is not None]
         passes, needed = sum(map(bool, known)), self._requirement.needed
         certain = (
@@ -185,7 +185,7 @@ class _Watch:
 
 
 def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
-    """Read what a check returned; None if it does not know yet."""
+    """Read the return value of a check; None if it is still undecided."""
     verdict, reason = _parted(answer)
     if verdict is Verdict.UNKNOWN:
         return None
@@ -194,7 +194,7 @@ def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
     if verdict is Verdict.PASS:
         return _PASSED
     if inspect.iscoroutine(answer):
-        answer.close()  # Or it would warn that no one awaited it.
+        answer.close()  # This avoids a warning that it was never awaited.
     msg = (
         f"requirement {requirement.name!r}: its stream check returned {ascii(answer)[:100]}, which"
         " isn't a verdict: return Verdict.FAIL, PASS or UNKNOWN, or (Verdict, reason)"

@@ -63,14 +63,14 @@ def parse_check(
     """Read one check.
 
     Counts are ``words``, ``chars``, ``lines`` or ``sentences``, an operator (``<= >= == < >``) and
-    a whole number, with or without spaces. Spaces around a TEXT are ignored; those around a PATTERN
-    are part of it. The arguments of a code check follow the colon as a JSON object. For ``parses``,
-    it may be the language alone; for ``passes_tests``, a test or a JSON list of tests. In
-    ``returns``, the input of a case is a list of arguments.
+    a whole number, with or without spaces. Spaces around a TEXT are ignored; those around a
+    PATTERN are part of it. The arguments of a code check follow the colon as a JSON object. For
+    ``parses``, it may be the language alone; for ``passes_tests``, a test or a JSON list of tests.
+    In ``returns``, the input of a case is a list of arguments.
 
     Args:
         expression: the check, in a form of `CHECK_FORMS` or `CODE_FORMS`.
-        early: whether checks that can also check a reply while it streams in do so.
+        early: whether checks also read replies while they stream in, if they can.
         code: whether checks of code are allowed. They may run a model's code in a sandbox.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`. The
             name is the expression by default.
@@ -141,7 +141,7 @@ def _count_check(
 
 
 def _made(kind: str, make: Callable[..., Requirement], *, early: bool) -> Requirement:
-    """Make a check, with early checks if it has any."""
+    """Make a check, with ``early`` if it supports that."""
     requirement = make()
     if early and kind in _STREAMED:
         with contextlib.suppress(ValueError):
@@ -190,7 +190,7 @@ def is_code_check(expression: str) -> bool:
         expression: the text.
 
     Returns:
-        Whether it begins as a form of `CODE_FORMS` does.
+        Whether it begins like a form of `CODE_FORMS`.
     """
     return expression.partition(":")[0].strip() in _FORMS
 
@@ -227,7 +227,7 @@ def _arguments(kind: str, text: str) -> dict[str, Any]:
 
 
 def _case(case: Any) -> tuple[Any, Any]:
-    """Read a case; JSON has lists in place of the tuple of arguments."""
+    """Read a case, in which JSON has lists in place of tuples of arguments."""
     match case:
         case [[*arguments], value]:
             return tuple(arguments), value

@@ -1,4 +1,4 @@
-"""Checks of JSON that is still arriving: of its syntax, and of its values by a JSON Schema."""
+"""Check JSON while it is still arriving: its syntax, and its values by a JSON Schema."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from mellea_like.requirements.checks_common import Look
 
 OTHERS_STEPS = 2_000
-"""The most keywords to check while a reply for somebody else's schema arrives; about 20 ms."""
+"""The most keywords to check while a reply for someone else's schema arrives: some 20 ms."""
 
 DEEPEST = 16
-"""A value nested more deeply is validated with the value around it."""
+"""The depth from which nested values are validated together with the value around them."""
 
 _FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
 
@@ -45,18 +45,18 @@ _FENCE_SO_FAR = re.compile(r"`{1,3}|```[A-Za-z0-9_-]*[ \t]*\r?")
 
 _LONG_LINE = 100
 
-# White space that may surround JSON in a reply, but isn't allowed inside it, where the whole check
-# decides.
+# White space that may surround JSON in a reply. Inside JSON it isn't allowed; there, the final
+# check decides.
 _OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and c not in " \t\r\n"}
 
 
 def of_schema(validator: Any, max_steps: int, *, ours: bool = True) -> Fresh:
-    """Return a stream check that fails at the first value that a schema can't have."""
+    """Return a stream check that fails at the first value that a schema doesn't allow."""
     return watching(call_watch(validator, max_steps, ours=ours))
 
 
 def call_watch(validator: Any, max_steps: int, *, ours: bool = True) -> CallWatch:
-    """Return a reader that fails at the first value that a schema can't have."""
+    """Return a reader that fails at the first value that a schema doesn't allow."""
 
     def begin() -> Callable[[str], str | None]:
         watch = FormatWatch(None, shape=_SchemaShape(validator))
@@ -94,7 +94,7 @@ def watching(begin: Callable[[], Callable[[str], str | None]], *, constants: boo
 
 
 def json_only(*, constants: bool = False) -> Fresh:
-    """Return a stream check that fails once a reply can't become JSON any more."""
+    """Return a stream check that fails once a reply can no longer become JSON."""
     try:
         ijson: Any = import_module("ijson")  # An extra; it has no types.
     except ImportError as exc:
@@ -109,7 +109,7 @@ _NUMBERS = "-0123456789"
 
 
 class _SchemaShape:
-    """The rules of a JSON Schema for a value that is still arriving."""
+    """The rules of a JSON Schema for an arriving value."""
 
     brackets = "".join(_KINDS) + _NUMBERS
     title = ""
@@ -119,7 +119,7 @@ class _SchemaShape:
 
 
 class _SchemaNode:
-    """The schemas that a value must meet, all of them."""
+    """The schemas that a value must all meet."""
 
     def __init__(self, validators: list[Any]) -> None:
         self._validators = validators
@@ -179,7 +179,7 @@ def _may_be(  # noqa: C901 (one keyword after the other)
     schema: Any = validator.schema
     if not isinstance(schema, dict) or depth > DEEPEST:
         return schema is not False
-    # Before draft 2019-09, a reference makes all other keywords void.
+    # Before draft 2019-09, a reference disables all other keywords.
     applicable: Any = validator.__class__._APPLICABLE_VALIDATORS(schema)
     rules: dict[str, Any] = {k: v for k, v in applicable if k in validator.VALIDATORS}
     types: Any = rules.get("type", kind)
@@ -205,7 +205,7 @@ def _may_be(  # noqa: C901 (one keyword after the other)
                 choices.append(chosen)
         if keyword in rules and not choices:
             return False
-        if len(choices) == 1:  # The others can't be met, so this one must be.
+        if len(choices) == 1:  # Only this one can be met.
             parts += choices[0]
     return True
 
@@ -234,7 +234,8 @@ class _JsonSoFar:
             problem = self._begin(text, delta)
             if problem is not None:
                 return problem
-        # The parser reads an unfinished token again with each piece: pieces of long strings wait.
+        # The parser reads an unfinished token again with each piece, so pieces of long strings are
+        # held back.
         if len(text) - self._read < (self._read - self._token) // 8:
             return Verdict.UNKNOWN
         return self._go_on(text)
@@ -297,7 +298,7 @@ class _JsonSoFar:
             self._events.clear()
 
     def _complete(self) -> bool:
-        """Tell whether the JSON so far is a whole value, so that a backtick isn't part of it."""
+        """Tell whether the JSON so far is complete, so that a backtick isn't part of it."""
         if not (self._depth or self._ended):
             with suppress(Exception):  # The next piece will show the error.
                 self._parser.send(b" ")  # A number ends only when something follows it.
@@ -305,9 +306,9 @@ class _JsonSoFar:
         return self._ended
 
     def _refused(self, text: str) -> Answer:
-        """Read the refused piece again to find the wrong character."""
+        """Parse the refused piece again to find the wrong character."""
         again = self._ijson.basic_parse_coro(self._ijson.sendable_list())
-        if self._read > self._start:  # The parser would take empty input for the end.
+        if self._read > self._start:  # Empty input would mean the end.
             again.send(_as_json_bytes(text[self._start : self._read]))
         at = self._read
         try:

@@ -1,4 +1,4 @@
-"""Validators of JSON Schemas that count their steps, so that validations end."""
+"""Validators of JSON Schemas that count their steps, so that every validation ends."""
 
 # ruff: noqa: SIM905 (a list of words)
 
@@ -29,7 +29,7 @@ _ANNOTATIONS = frozenset(
     " example examples externalDocs format maxContains minContains readOnly then title"
     " writeOnly".split()
 )
-"""Keywords that are correct although they check nothing by themselves."""
+"""Keywords that are correct although they check nothing themselves."""
 
 _NOT_ASCII = re.compile(r"[\u00a0-\U0010ffff]")
 
@@ -37,7 +37,7 @@ _COSTLY = frozenset({"format", "uniqueItems", "multipleOf"})
 """Keywords, other than those of patterns, that can take long in one step."""
 
 OF_THE_REST = frozenset({"additionalProperties", "unevaluatedProperties"})
-"""Keywords for the names in an object that no other keyword looks at."""
+"""Keywords for the names in an object that no other keyword covers."""
 
 
 def most_relevant(errors: list[Any]) -> Any:
@@ -92,7 +92,7 @@ def validator_of(schema: dict[str, Any]) -> Any:
 
 
 def _drafts() -> Any:
-    """Return the drafts' own documents; jsonschema's default would fetch others, too."""
+    """Return the drafts' own documents; jsonschema's default would also fetch others."""
     return import_module("jsonschema_specifications").REGISTRY
 
 
@@ -124,7 +124,7 @@ def ignored(validator: Any) -> Iterator[str]:
     from referencing.jsonschema import DRAFT202012  # noqa: PLC0415
 
     properties = validator.META_SCHEMA.get("properties", {})
-    # The later drafts' lists also have old keywords that no longer check anything.
+    # Later drafts also list old keywords that no longer check anything.
     known = {*validator.VALIDATORS, *_ANNOTATIONS, *(properties if "type" in properties else ())}
     formats = list(validator.format_checker.checkers)
     waiting = [Resource.from_contents(validator.schema, default_specification=DRAFT202012)]
@@ -156,8 +156,8 @@ def _follow_references(resource: Any, resolver: Any) -> None:
         _follow_references(part, resolver.in_subresource(part))
 
 
-# A schema of a few hundred bytes can ask for more steps than anyone can wait for (`anyOf` whose
-# parts refer to each other), and so can a regular expression. So each step is counted.
+# A schema of a few hundred bytes can require more steps than anyone can wait for (`anyOf` with
+# parts that refer to each other), and so can a regular expression. So each step is counted.
 spent = threading.local()
 
 
@@ -167,7 +167,7 @@ class TooCostly(Exception):
 
 @contextmanager
 def counted(most: int, *, ours: bool = True) -> Generator[None]:
-    """Count the steps of one validation in this thread from now on."""
+    """Count the steps of one validation in this thread."""
     spent.left = most
     spent.ours = ours
     try:
@@ -179,7 +179,7 @@ def counted(most: int, *, ours: bool = True) -> Generator[None]:
 
 @lru_cache(maxsize=16)
 def _bounded(kind: Any) -> Any:
-    """Make a validator class that finds the same errors, or raises `TooCostly`."""
+    """Make a validator class that finds the same errors but may raise `TooCostly`."""
     from jsonschema import validators  # noqa: PLC0415 (an extra)
 
     own = {**kind.VALIDATORS, "pattern": _pattern, "patternProperties": _patterns}
@@ -210,14 +210,14 @@ def _only_ours(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_others() -> None:
-    """Refuse keywords that take long in one step, for a schema from somebody else."""
+    """Refuse keywords that may take long in one step, in someone else's schema."""
     if not spent.ours:
         msg = "a step of unknown cost"
         raise TooCostly(msg)
 
 
 def count_step() -> None:
-    """Count one step of the validation under way."""
+    """Count one step of the current validation."""
     spent.left -= 1
     if spent.left < 0:
         msg = "too many steps"
@@ -245,7 +245,7 @@ def _patterns(
 def _of_the_rest(
     check: Callable[..., Any], names: Callable[[Any, Any, Any], set[str]]
 ) -> Callable[..., Any]:
-    """Make a keyword check only names that others left, so that it needs no patterns itself."""
+    """Make a keyword check only names that others left, so that it needs no patterns."""
 
     def rest(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if validator.is_type(instance, "object"):
@@ -264,7 +264,7 @@ def _named(_validator: Any, instance: Any, schema: Any) -> set[str]:
 
 
 def _evaluated(validator: Any, instance: Any, _schema: Any) -> set[str]:
-    """Return the names in an object that a schema, or a part of it that holds, has checked."""
+    """Return the names in an object that a schema, or a valid part of it, has checked."""
     names: set[str] = set()
     for part in _parts(validator, instance):
         names |= _named(part, instance, part.schema)
@@ -275,7 +275,7 @@ def _evaluated(validator: Any, instance: Any, _schema: Any) -> set[str]:
 
 
 def _parts(validator: Any, instance: Any) -> Iterator[Any]:
-    """Yield validators of a schema, and of each part that checks the same value and holds."""
+    """Yield validators of a schema, and of each valid part that checks the same value."""
     schema = validator.schema
     if not validator.is_type(schema, "object"):
         return
@@ -315,10 +315,10 @@ def looked_up(validator: Any, keyword: str) -> Any:
 
 def unknown_names(value: Any, validators: list[Any], path: str = "") -> Iterator[str]:
     """Yield a message for each name in a tool's arguments that isn't in their schema."""
-    # JSON Schema lets an object have names that its schema does not mention; a model that writes
-    # one has misspelt or invented it. So the arguments, and objects inside whose `properties` are
-    # given, may have no others unless `additionalProperties` allows them.
-    inside: Any = value  # Without the types that `isinstance` half tells.
+    # JSON Schema allows names in an object that its schema does not mention, but a model that
+    # writes one has misspelt or invented it. So the arguments, and objects inside with
+    # `properties`, may have no other names unless `additionalProperties` allows them.
+    inside: Any = value  # `isinstance` narrows only half of the type.
     if not isinstance(value, dict | list):
         return
     parts = [part for validator in validators for part in _parts(validator, value)]
@@ -349,7 +349,7 @@ def unknown_names(value: Any, validators: list[Any], path: str = "") -> Iterator
 
 
 def of_property(parts: list[Any], name: str) -> list[Any]:
-    """Return validators of the schemas that some parts of a schema have for a property."""
+    """Return validators of the schemas that parts of a schema have for a property."""
     found: list[Any] = []
     for part in parts:
         named = part.schema.get("properties", {})
@@ -362,7 +362,7 @@ def of_property(parts: list[Any], name: str) -> list[Any]:
 
 
 def of_item(parts: list[Any], place: int) -> list[Any]:
-    """Return validators of the schemas that some parts of a schema have for an item of a list."""
+    """Return validators of the schemas that parts of a schema have for a list item."""
     found: list[Any] = []
     for part in parts:
         items: Any = part.schema.get("items", True)

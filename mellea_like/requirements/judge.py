@@ -1,4 +1,4 @@
-"""The question to a judge model, and its verdict."""
+"""The question to a judge model, and reading its verdict."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def judge_messages(
 
 
 def read_verdict(text: str) -> ValidationResult:
-    """Read a judge's reply, which may have a Markdown fence around it and nothing else."""
+    """Read a judge's reply, which may have a Markdown fence but no other text around it."""
     try:
         verdict = json.loads(strip_fence(text), object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError):
@@ -87,7 +87,7 @@ def read_verdict(text: str) -> ValidationResult:
 
 
 def without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Make an object in a judge's reply, and refuse names that occur twice."""
+    """Make an object from a judge's reply; refuse names that occur twice."""
     names = [name for name, _ in pairs]
     if len(set(names)) != len(names):
         msg = "a name occurs twice"
@@ -98,7 +98,7 @@ def without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def comparison_messages(
     criterion: str, asked: Iterable[Message], first: str, second: str
 ) -> tuple[Message, ...]:
-    """Return the question which of two answers is better."""
+    """Return the question which of two replies is better."""
     question = (
         f"{conversation_block(asked)}\n\n"
         f"{block('a', first)}\n\n{block('b', second)}\n\nWhich one {criterion}?"
@@ -107,7 +107,7 @@ def comparison_messages(
 
 
 def read_comparison(text: str) -> float:
-    """Read a judge's comparison: 1.0 if the first one is better, 0.0 the second, else 0.5."""
+    """Read a judge's comparison: 1.0 if the first is better, 0.0 if the second is, else 0.5."""
     try:
         answer: Any = json.loads(strip_fence(text), object_pairs_hook=without_duplicates)
         return {"a": 1.0, "b": 0.0, "neither": 0.5}[answer["better"].lower()]

@@ -1,4 +1,4 @@
-"""Requirements as users pass them: checked, joined, and each with someone who can decide it."""
+"""Check the requirements that users pass, join them, and make sure that each can be decided."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def as_backend(backend: object, name: str) -> Backend:
 def check_requirements(
     requirements: Sequence[Requirement | str], name: str
 ) -> tuple[Requirement | str, ...]:
-    """Make sure that something is a sequence of requirements and texts, called by a name."""
+    """Make sure that an argument is a sequence of requirements and texts."""
     if isinstance(requirements, str | Requirement):
         msg = f"{name} takes a list, not a lone {type(requirements).__name__}: put it into a list"
         raise TypeError(msg)
@@ -61,7 +61,7 @@ def check_requirements(
 
 
 def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requirement, ...]:
-    """Join requirements in order, each object and each text once; a text is left to a judge."""
+    """Join requirements in order, without repetitions. A judge decides texts."""
     merged: dict[object, Requirement] = {}
     for source in sources:
         for item in source:
@@ -73,7 +73,7 @@ def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requireme
 
 
 def check_judge(requirement: Requirement, default: Backend) -> None:
-    """Make sure that what decides a requirement, or a part of it, can."""
+    """Make sure that the judge of a requirement, or of any part of it, can judge."""
     for part in requirement.parts:
         check_judge(part, default)
     if requirement.parts or requirement.validator is not None:

@@ -1,4 +1,4 @@
-"""Checks of a candidate against its requirements in stages, the cheap ones first."""
+"""Check a candidate against its requirements in stages, cheap ones first."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ _UNASKED: object = object()
 
 
 class StagedValidation:
-    """Requirements in the order to check them; made once, used for many candidates."""
+    """Requirements in the order in which they are checked. One object checks many candidates."""
 
-    # The stages are inline checks, then threaded ones, then judges and async ones. The members of a
-    # stage run concurrently. After a stage with a verdict other than a pass, the later ones are
-    # skipped.
+    # The stages are inline checks, then checks in threads, then judges and async checks. The
+    # checks of a stage run concurrently. If any of them doesn't pass, later stages are skipped.
 
     __slots__ = ("_inline", "_later", "requirements")
 
@@ -61,7 +60,7 @@ class StagedValidation:
         candidate: Candidate,
         check_all: bool,  # noqa: FBT001
     ) -> tuple[list[ValidationResult], bool]:
-        """Run the inline stage, which suffices for most candidates, and tell whether it did."""
+        """Run the inline stage, and tell whether that was enough, as it is for most candidates."""
         verdicts: list[Any] = [_SKIPPED] * len(self.requirements)
         passed = settled = True
         for i, requirement, validator in self._inline:
@@ -88,7 +87,7 @@ class StagedValidation:
         judge: Judge,
         check_all: bool,  # noqa: FBT001
     ) -> list[ValidationResult]:
-        """Run the later stages, and await what the inline stage left."""
+        """Run the later stages, and await what the inline stage left open."""
         results: list[Any] = verdicts
         for i, requirement, _ in self._inline:
             if not isinstance(results[i], ValidationResult):
@@ -123,7 +122,7 @@ async def _decide_together(
     judge: Judge,
     results: list[ValidationResult],
 ) -> None:
-    """Decide some requirements concurrently; the first exception stops the rest."""
+    """Decide several requirements concurrently; the first exception stops the others."""
     raised: list[BaseException] = []
 
     async def decide(i: int) -> None:
@@ -159,7 +158,7 @@ async def _decide(
 async def _in_time(
     requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object
 ) -> ValidationResult:
-    """Decide one requirement within its time limit. A thread that is left behind is logged."""
+    """Decide one requirement within its time limit. If its thread runs on, that is logged."""
     begun = ended = False
 
     def validate(candidate: Candidate) -> Any:
@@ -217,7 +216,7 @@ async def _ask(
 
 
 async def _ask_parts(whole: Requirement, candidate: Candidate, judge: Judge) -> ValidationResult:
-    """Decide a combined requirement, by stages of its parts, until the answer is certain."""
+    """Decide a combined requirement by stages of its parts, until the verdict is certain."""
     results = await _until_certain(whole, candidate, judge)
     return combined(whole, [None if result is _SKIPPED else result for result in results])
 
@@ -303,8 +302,8 @@ def line_of(exc: BaseException) -> str:
 
 
 def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> ValidationResult:
-    """Combine the verdicts on parts; those that weren't needed are None."""
-    # An error in a part is an error of the whole. And a part that failed because of an exception
+    """Combine the verdicts on parts; None stands for a verdict that wasn't needed."""
+    # An error in a part is an error of the whole. A part that failed because of an exception
     # (on_error="fail") doesn't make its negation true.
     known = [result for result in results if result is not None]
     for result in known:
@@ -331,7 +330,7 @@ def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> 
     status = _PASS if passed else _FAIL
     why = "; ".join(decisive)
     if whole.operator == "at least" and len(known) == len(results):
-        if len({part.description for part in whole.parts}) == 1:  # Of several judges.
+        if len({part.description for part in whole.parts}) == 1:  # Several judges decided.
             why = "; ".join(r.reason for r in known if r.passed is passed and r.reason)
         why = f"{sum(map(bool, known))} of {len(results)} met" + (why and f": {why}")
     return ValidationResult.recorded(status, why, best, None if passed else exception)

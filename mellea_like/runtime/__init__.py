@@ -1,1 +1,1 @@
-"""Event loops, threads and logging, as the rest of the library uses them."""
+"""Helpers for event loops, threads and logging."""

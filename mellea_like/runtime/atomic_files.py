@@ -1,4 +1,4 @@
-"""Files that are there whole, or as they were."""
+"""Write files atomically: the new file replaces the old one completely, or not at all."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["replaced"]
 
 @contextmanager
 def replaced(path: Path, mode: int | None = None) -> Generator[BinaryIO]:
-    """Open a file beside its place, and put it there when all of it is on the disk.
+    """Open a temporary file, and move it to its path when all of it is on the disk.
 
-    Its permissions are ``mode``, by default those of the file that is there, or those of any new
-    file. If the path isn't a regular file (a pipe, say), it is written to directly.
+    Its permissions are ``mode``, or else those of the existing file, or else those of any new
+    file. A path that isn't a regular file, such as a pipe, is written to directly.
 
     Yields:
         The open file.

@@ -1,8 +1,8 @@
-"""The one module that knows asyncio from trio: was this code asked to stop?
+"""The only module that knows the differences between asyncio and trio.
 
-anyio hides the two libraries from the rest of the package. It can't hide two
-things: a native ``task.cancel()`` on asyncio, which no cancel scope knows of, and a
-``CancelledError`` that someone raised though nobody asked for it.
+anyio hides the two libraries from the rest of the package, except for two things: a native
+``task.cancel()`` on asyncio, which no cancel scope knows about, and a ``CancelledError`` that
+someone raised although nobody had asked for it.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ __all__ = [
 
 
 _EARLIER: ContextVar[tuple[object, int]] = ContextVar("_EARLIER", default=(None, 0))
-"""A task, and how many native cancellations of it are no news."""
+"""A task, and the number of its native cancellations that are to be ignored."""
 
 _NO_LOOP = (RuntimeError, AttributeError)
-"""Raised if no loop runs, or if another thread is still importing the module."""
+"""The error if no loop runs, or if another thread is still importing the module."""
 
 
 def call_soon(token: EventLoopToken, function: Callable[[], object]) -> None:
-    """Have a function called in an event loop, from another thread, without waiting for it."""
-    # anyio's from_thread.run_sync waits for the call: for ever, if the loop is closed first.
+    """Schedule a function in an event loop from another thread, without waiting for it."""
+    # anyio's from_thread.run_sync waits for the call, forever if the loop is closed first.
     loop: Any = token.native_token
     soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
     soon(function)
 
 
 def loop_runs(token: EventLoopToken) -> bool:
-    """Tell whether an event loop is running now, in this thread or in another."""
+    """Tell whether an event loop is running, in this thread or another."""
     loop: Any = token.native_token
     if hasattr(loop, "is_running"):
         return bool(loop.is_running())
@@ -67,8 +67,8 @@ def loop_runs(token: EventLoopToken) -> bool:
 
 
 def running_loop() -> object:
-    """Return the event loop that runs in this thread, even in its callbacks, or None."""
-    # anyio's current_token knows it in tasks only, and takes ten times as long.
+    """Return the event loop that runs in this thread, or None. It works in callbacks too."""
+    # anyio's current_token works only in tasks, and takes ten times as long.
     asyncio: Any = sys.modules.get("asyncio")
     with suppress(*_NO_LOOP):
         return asyncio.get_running_loop()
@@ -79,7 +79,7 @@ def running_loop() -> object:
 
 
 def check_loop(loop: object, name: str) -> None:
-    """Refuse a call from another thread, or another event loop."""
+    """Refuse a call from another thread or another event loop."""
     if running_loop() is not loop:
         msg = (
             f"this {name} was entered in another event loop: from a thread, call it through"
@@ -96,16 +96,16 @@ def clock() -> Callable[[], float]:
 
 
 def context_for_thread(library: str | None = None) -> Context:
-    """Copy the context for a function that runs in another thread."""
+    """Copy the context for a function that will run in another thread."""
     context = copy_context()
-    sniffio: Any = sys.modules.get("sniffio")  # anyio asks it, if it is installed.
+    sniffio: Any = sys.modules.get("sniffio")  # If sniffio is installed, anyio asks it.
     if sniffio is not None:
         context.run(sniffio.current_async_library_cvar.set, library)
     return context
 
 
 def native_cancel_requests() -> int:
-    """Count the native cancellations that are pending on the running task, and are news."""
+    """Return the number of new native cancellations that are pending on the running task."""
     task = _asyncio_task()
     if task is None or not (count := task.cancelling()):
         return 0
@@ -115,7 +115,7 @@ def native_cancel_requests() -> int:
 
 @contextmanager
 def new_cancellations() -> Generator[None]:
-    """Ignore native cancellations so far: the running task is cleaning up after them."""
+    """Enter a block that ignores earlier native cancellations, for cleaning up after them."""
     task = _asyncio_task()
     if task is None or not (count := task.cancelling()):
         yield
@@ -130,11 +130,11 @@ def new_cancellations() -> Generator[None]:
 def split_cancellation(
     error: BaseException,
 ) -> tuple[BaseException | None, BaseException | None]:
-    """Separate a cancellation from what failed while it was obeyed; trio raises both in a group."""
+    """Separate a cancellation from errors raised while it was obeyed; trio groups the two."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         cancellation, rest = group.split(cancellations())
-        # A split gives a new group even if nothing was taken out of it.
+        # A split returns a new group even if nothing was taken out of it.
         return (None, group) if cancellation is None else (cancellation, rest)
     if isinstance(error, cancellations()):
         return error, None
@@ -142,7 +142,7 @@ def split_cancellation(
 
 
 def cancellations() -> tuple[type[BaseException], ...]:
-    """Return the types of cancellations: on trio asyncio's too, which a thread's code may raise."""
+    """Return the types of cancellations. On trio, a thread's code may also raise asyncio's."""
     native = anyio.get_cancelled_exc_class()
     if "asyncio" not in sys.modules:
         return (native,)
@@ -160,17 +160,17 @@ def cancel_requested() -> bool:
 
 
 class foreign:  # noqa: N801 (it reads as a function)
-    """Surround someone else's code: a cancellation that no one asked for is an error of theirs.
+    """Surround user code: a cancellation that nobody asked for becomes an error of that code.
 
-    What failed along with it is raised instead, if something did. A cancellation that someone did
-    ask for leaves as it is, and so does any other exception.
+    If other errors were raised along with the cancellation, they are raised instead. A
+    cancellation that somebody did ask for passes unchanged, and so do all other exceptions.
 
     Args:
-        who: the code's name, which begins the error's message.
-        error: the type of that error.
+        who: the name of the code, with which the error's message begins.
+        error: the type of the error.
     """
 
-    # Not a `contextmanager`: that sets attributes of exceptions, and some of them refuse.
+    # It isn't a `contextmanager`, because that sets attributes of exceptions, which some refuse.
 
     __slots__ = ("_error", "_who")
 
@@ -194,7 +194,7 @@ class foreign:  # noqa: N801 (it reads as a function)
 
 
 def cancellation_lost() -> bool:
-    """Tell whether a native cancellation was made an error of, or swallowed: it comes only once."""
+    """Tell whether a native cancellation, which comes only once, was swallowed or made an error."""
     return native_cancel_requests() > 0 and not scope_cancelled()
 
 
@@ -203,7 +203,7 @@ def _nothing() -> None:
 
 
 def _asyncio_task() -> asyncio.Task[object] | None:
-    """Return asyncio's running task; None on trio, also if asyncio is trio's host."""
+    """Return asyncio's running task; None on trio, even if asyncio hosts trio."""
     asyncio: Any = sys.modules.get("asyncio")
     try:
         return asyncio.current_task()  # type: ignore[no-any-return]

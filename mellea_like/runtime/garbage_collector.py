@@ -1,9 +1,9 @@
 """Python's cyclic garbage collector while very many calls are pending.
 
-A pending request is some sixty objects that the collector looks at: tasks, frames, scopes, events.
-With the collector's usual thresholds it starts at every 700 new ones, and now and then looks at all
-there are. With ten thousand calls pending at once that takes 30 to 50 % of the time, and finds next
-to nothing, for a call leaves no cycles behind: reference counts free it.
+A pending request consists of about sixty objects that the collector tracks: tasks, frames, scopes,
+events. With the usual thresholds, it runs after every 700 new objects, and sometimes examines all
+objects. With ten thousand pending calls, this takes 30 to 50 % of the time and finds next to
+nothing, because calls leave no cycles behind: reference counts free them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["relaxed_gc"]
 
 OBJECTS = 50_000
-"""New objects between two collections: about as many as a hundred pending calls are made of."""
+"""The number of new objects between two collections: some hundred pending calls' worth."""
 
 _lock = threading.Lock()
 _active: list[int] = []
@@ -31,7 +31,7 @@ _raised: int | None = None
 
 @contextmanager
 def relaxed_gc(objects: int = OBJECTS) -> Generator[None]:
-    """Let the garbage collector run less often while many calls run.
+    """Make the garbage collector run less often during a block.
 
     ::
 
@@ -40,15 +40,16 @@ def relaxed_gc(objects: int = OBJECTS) -> Generator[None]:
                 for prompt in prompts:  # thousands
                     tasks.start_soon(strategy.sample, prompt)
 
-    It raises the collector's first threshold (see `gc.set_threshold`), and does not turn it off:
-    cycles, if your own code makes any, are still collected, later. The threshold is the process's,
-    so this works from any thread; blocks may nest and overlap, and the highest number counts. When
-    the last block is left, the threshold is what it was, or what other code set it to meanwhile. A
-    collector that is turned off stays off, and a threshold that is higher already stays.
+    It raises the collector's first threshold (see `gc.set_threshold`), but doesn't turn the
+    collector off. If your own code makes cycles, they are still collected, only later. The
+    threshold is the process's, so this works from any thread. Blocks may nest and overlap, and the
+    highest number counts. When the last block is left, the threshold is restored, unless other
+    code has set it in the meantime. A collector that is turned off stays off, and a threshold that
+    is already higher stays as it is.
 
     Args:
-        objects: how many more objects there must be than at the last collection for the next one to
-            start. Python's own default is 700, from 3.13 on 2,000.
+        objects: the number of new objects after which the next collection starts. Python's default
+            is 700, and 2,000 since 3.13.
 
     Yields:
         Nothing.
@@ -70,10 +71,10 @@ def relaxed_gc(objects: int = OBJECTS) -> Generator[None]:
 
 
 def _adjust() -> None:
-    """Set the threshold to what the open blocks ask for, unless others have set it."""
+    """Set the threshold that the open blocks ask for, unless other code has set it."""
     global _before, _raised  # noqa: PLW0603 (the threshold is the process's)
     first, *others = gc.get_threshold()
-    if first != _raised:  # Nobody has raised it, or somebody else has set it since.
+    if first != _raised:  # It was not raised, or other code has set it since.
         _before = first
     wanted = max([_before, *_active]) if _before else 0
     if wanted != first:

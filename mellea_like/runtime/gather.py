@@ -1,4 +1,4 @@
-"""So many at a time: a bounded number of tasks over a sequence."""
+"""Run a function on each item of a sequence, a limited number at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 async def gather(items: Sequence[T], concurrency: int, run: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Return all results in order; the first error cancels the other items, and is raised."""
+    """Return all results in order. The first error cancels the other items, and is raised."""
     results: dict[int, R] = {}
     raised: list[Exception] = []
     places = iter(range(len(items)))

@@ -1,4 +1,4 @@
-"""Logging with the ids of the iteration that a record belongs to."""
+"""Logging with the ids of the draw that a record belongs to."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ logger = logging.getLogger("mellea_like")
 
 
 class IterationFilter(logging.Filter):
-    """Adds ``sampling_id``, ``iteration`` and ``subsample`` to every record it sees.
+    """Adds ``sampling_id``, ``iteration`` and ``subsample`` to every log record.
 
-    Put it on a handler, and records that validators and backends log carry the ids of their slice:
-    ``handler.addFilter(IterationFilter())``. Outside an iteration the three are None.
+    Add it to a handler with ``handler.addFilter(IterationFilter())``. Log records of validators
+    and backends then have the ids of their draw. Outside a draw, all three are None.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add the ids, unless the record has them already.
+        """Add the ids, unless the record already has them.
 
         Args:
             record: the log record.
 
         Returns:
-            True: no record is dropped.
+            True, so that no record is dropped.
         """
         ids = ITERATION.get()
         for name in ("sampling_id", "iteration", "subsample"):
@@ -44,7 +44,7 @@ def warn(
     subsample: int | None = None,
     **more: Any,
 ) -> None:
-    """Log a warning with the ids given, by default those of the running iteration."""
+    """Log a warning with the given ids, or else those of the running draw."""
     ids = ITERATION.get()
     if ids is not None and sampling_id is None:
         sampling_id, iteration, subsample = ids.sampling_id, ids.iteration, ids.subsample
@@ -53,15 +53,15 @@ def warn(
 
 
 def _short(arg: object) -> object:
-    """Shorten a long text or error message for a log record."""
+    """Shorten a long text or error message in a log record."""
     if isinstance(arg, BaseException):
         text = bounded(error_text(arg))
-        return arg if arg.args == (text,) else text  # A filter may ask for its class.
+        return arg if arg.args == (text,) else text  # A filter may check its class.
     return bounded(arg) if isinstance(arg, str) else arg
 
 
 def inform(message: str, *args: object) -> None:
-    """Log something that went well in the end, with the ids of the running iteration."""
+    """Log something that went well in the end, with the ids of the running draw."""
     ids = ITERATION.get()
     extra = {
         name: None if ids is None else getattr(ids, name)

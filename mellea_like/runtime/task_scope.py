@@ -1,4 +1,4 @@
-"""Tasks that end when the block that waits for them is left."""
+"""A task group whose tasks are cancelled when the block is left."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["task_scope"]
 
 @asynccontextmanager
 async def task_scope() -> AsyncGenerator[TaskGroup]:
-    """Cancel a group's tasks when the block is left; the group never sees what the block raises."""
-    # It would raise that again, wrapped in an exception group.
+    """Enter a block with a task group, which is cancelled at the end and doesn't see its errors."""
+    # The task group would raise the error again, wrapped in an exception group.
     group = await anyio.create_task_group().__aenter__()
     try:
         yield group

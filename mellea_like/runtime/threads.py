@@ -1,11 +1,11 @@
 """Daemon threads for functions that may block.
 
-anyio's own worker threads are not used, for two reasons: a thread that never ends must not keep the
-process from exiting, and an abandoned function must keep its slot, or stuck ones would pile up
-without bound.
+anyio's own worker threads are not used, for two reasons. A thread that never ends must not keep
+the process from exiting. And an abandoned function must keep its slot, or stuck functions would
+pile up without bound.
 
-A function may wait for a call that needs threads in turn. Each level of such nesting has
-separate threads, so that functions only ever wait for threads that their callers can't hold.
+A function may wait for a call that itself needs threads. Each level of such nesting has its own
+threads, so functions wait only for threads that their callers can't hold.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["ThreadStatistics", "run_in_thread", "thread_statistics"]
 T = TypeVar("T")
 
 MAX_THREADS = 64
-"""Threads at most, at each level of nesting; further functions wait for one to be free."""
+"""The most threads at each level of nesting. Further functions wait until one is free."""
 
 SHOWN = 5
-"""Functions that a message names at most."""
+"""The most functions that a message names."""
 
 _WHAT_TO_DO = (
     "A thread can't be stopped, and is free again when its function ends: give what the function"
@@ -50,11 +50,11 @@ class ThreadStatistics(NamedTuple):
     """A snapshot of the threads.
 
     Attributes:
-        threads: threads alive.
-        idle: threads among them that wait for work.
-        waiting: functions that wait for a thread.
-        abandoned: functions still running that nobody waits for any more.
-        abandoned_total: how many were ever abandoned.
+        threads: the number of threads.
+        idle: the number of threads that wait for work.
+        waiting: the number of functions that wait for a thread.
+        abandoned: the number of running functions that nobody waits for any more.
+        abandoned_total: the number of functions that were ever abandoned.
     """
 
     threads: int
@@ -65,7 +65,7 @@ class ThreadStatistics(NamedTuple):
 
 
 class _Job(Generic[T]):
-    """One function call, on its way through a thread."""
+    """One function call to run in a thread."""
 
     __slots__ = ("context", "done", "ended", "error", "function", "name", "result", "token")
 
@@ -88,11 +88,11 @@ class _Job(Generic[T]):
             self.error = exc
 
     def tell(self) -> None:
-        # Without waiting, which could be for ever: an event loop may end before it comes to it.
+        # This doesn't wait, because the event loop may end first, and then it would wait forever.
         try:
             call_soon(self.token, self.done.set)
         except RuntimeError:
-            # The event loop has ended, and with it the one who waited.
+            # The event loop has ended, so nobody waits.
             return
 
 
@@ -118,7 +118,7 @@ class _Threads:
             self.condition.notify()
 
     def abandon(self, job: _Job[Any]) -> bool:
-        """Stop waiting for a job; tell whether it is running and can't be taken back."""
+        """Stop waiting for a job; tell whether it is already running and can't be taken back."""
         with self.condition:
             if job in self.jobs:
                 self.jobs.remove(job)
@@ -147,17 +147,17 @@ class _Threads:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no thread will be free until a function that was left behind ends."""
+        """Whether no thread can be free until an abandoned function ends."""
         return 0 < MAX_THREADS <= len(self.abandoned)
 
     def holders(self) -> str:
-        """Name the functions that were left behind, with how many threads each holds."""
+        """Name the abandoned functions, with the number of threads that each holds."""
         names = Counter(job.name for job in self.abandoned).most_common()
         more = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
         return ", ".join(f"{name} ({n})" for name, n in names[:SHOWN]) + more
 
     def error(self) -> ThreadsExhausted:
-        """Return the error of whoever needs a thread while none can be free."""
+        """Return the error for a function that needs a thread while none can be free."""
         msg = (
             f"no thread is free: all {MAX_THREADS} run functions that were left behind when their"
             f" time was up or another draw won: {self.holders()}. {_WHAT_TO_DO}"
@@ -194,13 +194,9 @@ if hasattr(os, "register_at_fork"):
 
 
 async def run_in_thread(function: Callable[..., T], *args: object, name: str | None = None) -> T:
-    """Call a function that may block in a daemon thread and wait for its result.
-
-    ``name`` says whose function it is, for messages. `ThreadsExhausted` is raised when every thread
-    runs a function that was abandoned.
-    """
-    # When the wait is cancelled, a function that already runs is abandoned: it runs to its end,
-    # holds its thread until then, and is counted and logged.
+    """Call a function that may block in a daemon thread."""
+    # If the wait is cancelled, a function that is already running is abandoned. It runs to its
+    # end, holds its thread until then, and is counted and logged.
     level = _level.get()
     context = context_for_thread()
     context.run(_level.set, level + 1)
@@ -222,7 +218,7 @@ async def run_in_thread(function: Callable[..., T], *args: object, name: str | N
 
 
 def _name(function: Callable[..., object]) -> str:
-    inner = getattr(function, "func", function)  # Of a `functools.partial`.
+    inner = getattr(function, "func", function)  # A partial's function.
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 

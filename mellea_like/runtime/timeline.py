@@ -12,24 +12,25 @@ __all__ = ["Timeline"]
 
 
 class Timeline:
-    """The time of an object that outlives event loops."""
+    """The clock of an object that outlives event loops."""
 
-    # The clocks of two event loops need not agree: trio's starts at a random number, a virtual one
-    # at 0. A timeline follows the clock of the event loop that asks, and advances by the real time
-    # that passed between two event loops.
+    # The clocks of two event loops need not agree: trio's starts at a random number, and a virtual
+    # one at 0. A timeline follows the clock of the running event loop, and between event loops it
+    # advances with real time.
 
     __slots__ = ("_state",)
 
     def __init__(self) -> None:
-        # In one piece: event loops in several threads may ask at once, and must not mix their
-        # clocks up. The last time of one may be lost to the other then, which does no harm.
+        # This is set as one tuple, because event loops in several threads may ask at once, and
+        # must not mix up their clocks. One may then overwrite the other's last time, which does no
+        # harm.
         self._state: tuple[EventLoopToken | None, float, float, float] = None, 0.0, 0.0, 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Timeline, (), (None, {"_state": (None, 0.0, self._state[2], 0.0)})
 
     def now(self) -> float:
-        """Return the time in seconds; in one thread never less than the time before."""
+        """Return the time in seconds. Within a thread, it never goes back."""
         asking, reading, real = current_token(), anyio.current_time(), time.monotonic()
         loop, offset, last, seen = self._state
         if asking != loop:
@@ -40,5 +41,5 @@ class Timeline:
         return now
 
     def on_loop(self, at: float) -> float:
-        """Turn a time of this timeline into the running event loop's."""
+        """Convert a time of this timeline to the running event loop's clock."""
         return at - self.now() + anyio.current_time()

@@ -1,4 +1,4 @@
-"""Strategies, calls in rounds, and the table of what goes together."""
+"""Strategies, calls in rounds, and the tables of options and of those that exclude each other."""
 
 from typing import TYPE_CHECKING
 

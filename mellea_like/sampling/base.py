@@ -57,62 +57,62 @@ _RETRY = Retry()
 
 
 class BaseSamplingStrategy:
-    """Draws until a draw meets its requirements, several at a time.
+    """Draws until a draw meets its requirements, in several lanes at a time.
 
-    A strategy is configuration only: immutable, and safe to share between tasks and calls. To write
-    one, override `repair`, and `select_from_failure` if the default does not fit; both are pure.
+    A strategy is configuration only: it is immutable, and tasks and calls can share it. To write
+    your own, override `repair`, and `select_from_failure` if the default does not fit. Both are
+    pure.
 
     Args:
         backend: the model that generates; a call may name another.
-        loop_budget: attempts in each lane at most, one after another, at least 1.
-        concurrency_budget: number of lanes that run side by side, at least 1. That many requests
-            are in flight for each call: the result comes sooner, more is spent on draws that lose,
-            and a provider's rate limit is met sooner. If only the backend can fail a draw (no
-            requirement, plain text, no hook that decides on it, no schedule), one lane runs at
-            a time, for there is nothing to race.
+        loop_budget: the most attempts in each lane, one after another; at least 1.
+        concurrency_budget: the number of lanes that run side by side, at least 1. Each call has
+            that many requests in flight, so the result comes sooner, but more is spent on draws
+            that lose, and a provider's rate limit is reached sooner. If only the backend can fail
+            a draw (no requirement, plain text, no hook that decides on it, no schedule), one lane
+            runs at a time, because there is nothing to race.
         requirements: conditions for every call's draws, before the action's and the call's own.
         judge: decides requirements without a validator; by default the call's backend.
         plugins: hooks that run in every call of this strategy.
         selection: which passing draw wins. ``"first"`` takes the first to arrive, which depends on
-            timing and so is not deterministic. ``"ordered"`` takes the lowest (attempt, lane)
-            whatever the timing: it waits for the draws of lower rank and cancels only the others.
-            An object waits for several that pass and chooses among them: ``BestOf(score, n=5)``,
-            ``Vote()``, ``Collect(3)``, ``Consensus()``, ``Tournament()``. Then the attempts of all
-            lanes are pooled, and no more draws are started than it could still need.
-        options: how to generate, where a call leaves it open.
-        judge_options: how judges generate. By default at temperature 0, unless the
-            judge's model refuses that; ``{"temperature": None}`` takes the server's own.
-        iteration_timeout: the longest a draw may take, in seconds; past it the draw has
-            errored and its lane continues. A comparison by a judge may take as long; past it the
-            two are even.
-        timeout: the longest a call may take, in seconds; past it the call returns what there is,
+            timing. ``"ordered"`` takes the lowest (attempt, lane), whatever the timing: it waits
+            for the draws of lower rank and cancels only the others. An object waits for several
+            that pass and chooses among them: ``BestOf(score, n=5)``, ``Vote()``, ``Collect(3)``,
+            ``Consensus()``, ``Tournament()``. Then all lanes share their attempts, and no more
+            draws start than the selection could still need.
+        options: how to generate; a call's own options come first.
+        judge_options: how judges generate. The default is temperature 0, unless the judge's model
+            refuses that; ``{"temperature": None}`` takes the server's default.
+        iteration_timeout: the longest a draw may take, in seconds. After that, it has errored and
+            its lane continues. It is also the limit for a judge's comparison, which then counts as
+            even.
+        timeout: the longest a call may take, in seconds. After that, it returns what there is,
             with the stop reason ``"timeout"``.
         validate_all: check every requirement even after one has failed, and read a typed reply to
-            its end even after a wrong field; by default what the class says in
-            ``needs_all_reasons``.
-        max_iterations: ``loop_budget * concurrency_budget`` at most; a guard against expensive
-            mistakes.
+            its end even after a wrong field. The default is the class's ``needs_all_reasons``.
+        max_iterations: the highest allowed ``loop_budget * concurrency_budget``, to guard against
+            expensive mistakes.
         cancel_grace: seconds after which a backend that ignores its cancellation is logged, with
-            its stack. It is waited for all the same. Nothing logs that of a lone lane,
-            which runs in the caller's task.
-        retry: how a request is tried again within its draw after a transient error; None turns
-            that off, and such an error then costs its attempt.
-        schedule: when draws may start; None, like ``Eager()``, starts all lanes at once
-            where a draw can fail.
-        budget: the limit on the cost of all calls of this strategy together; a call can have its
-            own budget, too.
+            its stack; the call still waits for it. It has no effect on a lone lane, which runs in
+            the caller's task.
+        retry: how a request is tried again within its draw after a transient error. With None,
+            such an error costs the draw's attempt.
+        schedule: when draws may start. None, like ``Eager()``, starts all lanes at once if a draw
+            can fail.
+        budget: a limit on the cost of all calls of this strategy together; a call can have its own
+            budget, too.
         give_up: when to stop because a requirement fails too often, as in ``PerRequirement()``;
             None uses all attempts.
-        accept_incomplete: whether a reply is an answer that was cut off at its longest length,
-            refused, withheld by a content filter, empty (nothing but white space, no tool call and
-            no value), or calls a tool that nobody asked for. By default such a draw has failed, its
-            reason says so, and the repair begins. Text completion wants True: then such a reply is
-            parsed and checked like any other.
+        accept_incomplete: whether to accept a reply that was cut off at its length limit, refused,
+            withheld by a content filter, or empty (only white space, no tool call and no value),
+            or that calls a tool nobody asked for. By default such a draw has failed, and its
+            reason says why. With True, as text completion needs it, the reply is parsed and
+            checked like any other.
         telemetry: the destination of spans and metrics; by default the process's providers,
             without content.
 
     Attributes:
-        needs_all_reasons: whether a repair wants the verdict on every requirement, so that none is
+        needs_all_reasons: whether a repair needs the verdict on every requirement, so that none is
             skipped after a failure.
 
     Raises:
@@ -203,26 +203,26 @@ class BaseSamplingStrategy:
         """Choose what a lane asks after a failure. Pure.
 
         Args:
-            history: the failed slices of this lane, oldest first, at least one; the last is
-                the one to repair.
+            history: the records of this lane's failed draws, oldest first, at least one. The last
+                is the one to repair.
 
         Returns:
             The action to ask next, and the conversation to ask it in.
 
         Raises:
-            NotImplementedError: the strategy leaves it out.
+            NotImplementedError: the strategy doesn't define it.
         """
         msg = f"{type(self).__name__} has no repair(history): it says what to ask after a failure"
         raise NotImplementedError(msg)
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
-        """Choose the best of the slices of a call in which none passed. Pure.
+        """Choose the best draw of a call in which none passed. Pure.
 
-        The default takes the one that met most requirements (by weight), then the one with the
-        highest mean score, then the one with the lowest iteration id.
+        The default takes the one that met most requirements (by weight), then the highest mean
+        score, then the lowest iteration id.
 
         Args:
-            slices: the failed slices, in the order recorded, at least one.
+            slices: the records of the failed draws, in the order recorded, at least one.
 
         Returns:
             The position of the best.
@@ -275,41 +275,42 @@ class BaseSamplingStrategy:
         """Draw until a draw meets every requirement, or the attempts are spent.
 
         Args:
-            action: the request; a text becomes an `Instruction`. OpenAI-style messages will
-                do, one or a list: the last is the action, and the others continue ``context``.
-            requirements: conditions for each draw, with the strategy's and the action's; a text
-                is decided by a judge.
+            action: the request; a text becomes an `Instruction`. It may also be one OpenAI-style
+                message or a list of them: the last is the action, and the others continue
+                ``context``.
+            requirements: conditions for each draw, after the strategy's and the action's; a judge
+                decides those that are texts.
             context: the conversation to start from; also a list of messages, or of their dicts.
             backend: the model that generates, instead of the strategy's backend.
             format: the type to parse replies to, as JSON: a pydantic model, or any other type that
                 pydantic can validate. The result's ``value`` is then of that type. A reply that
                 does not parse, or breaks a rule of the type, is a failed draw. If the backend
-                streams and not all reasons are wanted (``validate_all``), its request is closed at
+                streams and not all reasons are needed (``validate_all``), its request is closed at
                 the first field that can't be right.
-            options: how to generate; what they leave open is as the strategy's options say. To
-                leave a field to the backend that the strategy sets, name it with None in a
-                mapping: ``options={"max_tokens": None}``.
-            validation_context: what validators and judges see as the conversation, instead of the
-                one that the draw was generated in.
-            on_slice: called with the record of each draw, in the order they end; sync or async.
-                An exception in it ends the call and is raised, unless the call is decided; then it
-                is logged.
-            budget: the limit on the cost of this call, within the strategy's budget. When it is
+            options: how to generate; the strategy's options fill in the rest. To drop a field of
+                the strategy's options, set it to None in a mapping: ``options={"max_tokens":
+                None}``.
+            validation_context: the conversation that validators and judges see, instead of the one
+                that the draw was generated in.
+            on_slice: called with the record of each draw, in the order they end; sync or async. An
+                exception in it ends the call and is raised. If the call is already decided, it is
+                only logged.
+            budget: a limit on the cost of this call, within the strategy's budget. When it is
                 spent, no further draw starts, and the call returns what there is, with the stop
                 reason ``"budget"``.
-            tools: what the model may call: functions with type hints and a docstring, JSON Schemas,
-                or what `Tool.of` makes of either. A call whose name or arguments don't fit is a
-                failed slice. The calls of the winner are in the result's ``tool_calls``, and
-                ``await result.run_tools()`` makes them; a reply that calls tools is not parsed, and
-                its value is None. Only a tool that is ``read_only`` runs in draws: its answer
-                goes to the model, and the draw continues with another request. Where a reply calls
-                others besides, none of them runs.
-            tool_choice: ``"auto"``, the default of servers; ``"required"``, some tool is called;
-                ``"none"``; or the name of the tool to call. A reply that goes against it is a
-                failed slice. After tools have run in a draw, it may answer as it likes.
-            tool_rounds: how often ``read_only`` tools run in a draw at most, each time with one
-                more request; a draw that wants them once more has failed. With 0, they run as
-                others do.
+            tools: the tools that the model may call: functions with type hints and a docstring,
+                JSON Schemas, or either wrapped by `Tool.of`. A draw fails if the name or the
+                arguments of a call are wrong. The winner's calls are in the result's
+                ``tool_calls``, and ``await result.run_tools()`` makes them. A reply that calls
+                tools is not parsed, and its value is None. Only tools that are ``read_only`` run
+                inside a draw: the model gets their answers, and the draw continues with another
+                request. If a reply also calls others, none of them runs.
+            tool_choice: ``"auto"``, the servers' default; ``"required"`` for any tool; ``"none"``;
+                or the name of the tool to call. A draw whose reply disobeys it fails. After tools
+                have run in a draw, its reply is free.
+            tool_rounds: how often ``read_only`` tools may run in a draw, each time followed by one
+                more request. A draw that calls them once more fails. With 0, they run after the
+                call like the others.
 
         Returns:
             The result; ``success`` tells whether a draw passed.
@@ -317,19 +318,19 @@ class BaseSamplingStrategy:
         Raises:
             TypeError: an argument is of the wrong type, or a function can't be a tool.
             ValueError: there is no backend, an option or a tool is wrong, a budget of tokens or
-                money can't tell what a request may cost, a plugin set an impossible loop budget, or
-                the strategy's `select_from_failure` returned an impossible position.
-            RequirementError: a requirement needs a judge, and its judge can't judge; or a validator
-                returned no verdict (`BadVerdict`).
-            SamplingTimeout: the time was up before any draw was judged.
+                money can't tell what a request may cost, a plugin set an impossible loop budget,
+                or the strategy's `select_from_failure` returned an impossible position.
+            RequirementError: a requirement needs a judge, and its judge can't judge; or a
+                validator returned no verdict (`BadVerdict`).
+            SamplingTimeout: time ran out before any draw was judged.
             LimitExceeded: a budget was spent before any draw was judged.
             HookError: a plugin failed, or stopped the call (`Blocked`).
             ToolError: a tool raised in every draw; this is the first such error.
-            ImportError: the calls of a tool that is a JSON Schema can't be checked without the
-                ``jsonschema`` package: the extra ``checks``.
+            ImportError: calls of a tool that is a JSON Schema can't be checked without the package
+                ``jsonschema``, which the extra ``checks`` brings.
             BackendError: every draw ended in an error; this is the first.
-            Exception: the same, where the backend's first error is of another type; what a
-                validator raised whose ``on_error`` is ``"raise"``; and what `repair` raised.
+            Exception: the same, if the backend's first error is of another type; or an exception
+                of `repair`, or of a validator whose ``on_error`` is ``"raise"``.
         """
         inputs = prepare_call(
             self.__settings,
@@ -358,10 +359,10 @@ class BaseSamplingStrategy:
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
         **arguments: Any,
     ) -> CallInRounds[Any]:
-        """Prepare what `sample` does, so that it can be done some draws at a time.
+        """Prepare a call of `sample` that makes some draws at a time.
 
-        It is for programs that go through many calls: a call can be left after any of its draws,
-        and continued, also in another process from the records of its slices.
+        It is for programs with many calls. Such a call can be left after any of its draws and
+        continued, even in another process from the records of its draws.
 
         Args:
             action: see `sample`.
@@ -427,23 +428,23 @@ class BaseSamplingStrategy:
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
         **arguments: Any,
     ) -> StreamedReply[Any]:
-        """Do what `sample` does, and hand the reply on while it arrives.
+        """Do what `sample` does, and yield the reply's text while it arrives.
 
-        ``async with strategy.stream(...) as reply``, then ``async for text in reply``; after that
-        ``reply.result`` is the call's result. Leaving the block closes everything.
+        Write ``async with strategy.stream(...) as reply``, then ``async for text in reply``. After
+        that, ``reply.result`` is the call's result. Leaving the block closes everything.
 
-        With ``release="prefix"``, text comes as soon as it is certain that its draw will pass: when
-        every requirement has an incremental check (``Requirement(stream=...)``) that has said
-        ``Verdict.PASS`` for what has arrived, or there are no requirements. From then on no other
+        With ``release="prefix"``, text comes as soon as its draw is certain to pass. That is when
+        every requirement has an incremental check (``Requirement(stream=...)``) that has returned
+        ``Verdict.PASS`` for the text so far, or there are no requirements. From then on no other
         draw can win. If a draw can't be certain before its end, its text comes in one piece when
         it has passed: with a judge, a ``format``, a parser, ``tools`` that draws run themselves or
         have to call, an escalation, a schedule, a plugin that decides validations, a backend that
         doesn't stream, or a selection other than ``"first"``.
 
-        A reply that fails after some of it was handed on raises `ReplyBroken` where it is iterated
-        over: its stream broke, it was cut off at its longest length, the time was up, the final
-        check said otherwise than the incremental one, or a call of a tool after the text was wrong.
-        It is never continued with another's text.
+        If a reply fails after some of its text has been yielded, the iteration raises
+        `ReplyBroken`: its stream broke, it was cut off at its length limit, time ran out, the
+        final check contradicted the incremental one, or a tool call after the text was wrong. The
+        text is never continued with another draw's.
 
         Args:
             action: see `sample`.
@@ -504,15 +505,15 @@ class BaseSamplingStrategy:
     ) -> SamplingResult[Any]:
         """Do what `sample` does, for scripts and notebooks: run an event loop for this one call.
 
-        It may be called again and again with the same backend, limiters and budgets. Ctrl-C cancels
-        the requests in flight and raises ``KeyboardInterrupt``.
+        It may be called repeatedly with the same backend, limiters and budgets. Ctrl-C cancels the
+        requests in flight and raises ``KeyboardInterrupt``.
 
-        In an async function, write ``await strategy.sample(...)``. If an event loop runs in this
-        thread already, as in a notebook, the call's own runs in another thread; this one blocks
-        until the call has ended, and everything else on its event loop waits. A limiter or
-        budget that requests of that event loop are using is refused meanwhile.
+        In an async function, write ``await strategy.sample(...)`` instead. If an event loop
+        already runs in this thread, as in a notebook, the call gets its own in another thread.
+        This thread then blocks until the call has ended, and so does everything else on its event
+        loop. In the meantime, limiters and budgets in use on that event loop are refused.
 
-        For many threads at a time there is `SyncSampler`.
+        For many threads at a time, use `SyncSampler`.
 
         Args:
             action: see `sample`.

@@ -1,4 +1,4 @@
-"""Which failed slice came nearest to passing: pure decisions."""
+"""Which failed draw came nearest to passing: pure decisions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,7 @@ def best_failure(slices: Sequence[Slice]) -> int:
 
 
 def deepest_failure(slices: Sequence[Slice]) -> int:
-    """Choose the deepest among the slices that came nearest, then the one with the lowest id.
-
-    Args:
-        slices: failed slices, at least one.
-
-    Returns:
-        The position of the best.
-    """
+    """Choose the deepest of the slices that came nearest, then the one with the lowest id."""
     return max(
         range(len(slices)),
         key=lambda i: (*slices[i].merit, slices[i].depth, -slices[i].iteration),

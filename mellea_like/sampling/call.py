@@ -45,16 +45,7 @@ _WITH_RECORD = (HookError, LimitExceeded, RequirementError, SamplingFailed)
 
 
 class RunningCall:
-    """One call of a strategy, from its checked arguments to its result.
-
-    Args:
-        strategy: the configuration.
-        inputs: the subject of the call.
-        on_slice: the progress callback; None for none.
-        show: is given the text of the first draw that is certain to pass; None for no stream.
-        rounds: the draws that were made before, and how many may be made now; None for a call that
-            is made at once.
-    """
+    """One call of a strategy, from its checked arguments to its result."""
 
     # Class-level defaults: most calls never change these, so waiting calls use less memory.
     keeps = False
@@ -147,7 +138,7 @@ class RunningCall:
         self._selected = setup.selection
         return setup.plan, [option for row in OPTIONS if (option := row(setup)) is not None]
 
-    # Its cost so far, for a call that it was made in
+    # Its cost so far, for an outer call
 
     @property
     def usage(self) -> Usage:
@@ -157,7 +148,7 @@ class RunningCall:
 
     @property
     def usage_by_model(self) -> list[tuple[str | None, Usage]]:
-        """The same, by model."""
+        """The cost of its draws and comparisons so far, by model."""
         parts = [part for s in self._call.slices for part in s.usage_by_model]
         if self._selected is not None:
             parts.append((self._selected.model, self._selected.usage))
@@ -193,10 +184,10 @@ class RunningCall:
     async def _run(self) -> SamplingResult[Any]:
         try:
             await self._call.run(self._settings.loop_budget)
-            # A caller who left while the call was ending is told so, and handed no result.
+            # If the caller was cancelled during the call's end, it gets no result.
             await checkpoint_if_cancelled()
             if self.paused:
-                # It continues as it is if nothing hears of its rounds.
+                # It continues as it is if nothing listens to its rounds.
                 self.keeps = self._telemetry is None and self._call_hooks is None
                 return self._result(self._ending or _PAUSED)
             ending = self._conclude()
@@ -215,11 +206,11 @@ class RunningCall:
 
     @property
     def paused(self) -> bool:
-        """Whether the call made the draws that it was to make, and isn't over."""
+        """Whether the call has made its draws for now, and isn't over."""
         return self._rounds is not None and self._rounds.paused and self._call.fatal is None
 
     def resume(self, draws: int | None, heard: Callable[[Slice], None] | None) -> Rounds:
-        """Let a paused call make so many more draws when it is run; the pause takes no time."""
+        """Let a paused call make more draws when it is run; the pause takes no time."""
         rounds, call = self._rounds, self._call
         assert rounds is not None  # noqa: S101 (it was paused)
         self.keeps = False

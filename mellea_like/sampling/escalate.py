@@ -1,4 +1,4 @@
-"""Escalation: a small model has some turns, and where they don't do, a bigger one has the next."""
+"""Escalation: a small model has some attempts, and if they fail, a bigger one has the next."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ __all__ = ["Carry", "Escalate", "ExpectedCost", "Stage", "StageCosts"]
 T = TypeVar("T")
 
 Carry = Literal["nothing", "best", "chat"]
-"""The part of earlier failures that a stage's model sees."""
+"""What a stage's model sees of earlier failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The turns of one model in an escalation.
+    """The attempts of one model in an escalation.
 
     Args:
         backend: the model that generates.
-        turns: how many turns each subsample has with it, at least 1.
-        carry: the part that its model sees of earlier failures, of this stage's or of those
-            before: ``"nothing"``, the request alone; ``"best"``, below the request the failure that
-            came nearest, with what was wrong with it; ``"chat"``, the conversation of the last
-            failure, and a message with what was wrong.
-        options: how to generate, where a call leaves it open; before the strategy's options.
+        turns: the number of attempts that each lane has with it, at least 1.
+        carry: what its model sees of earlier failures, of this stage's or of those before. With
+            ``"nothing"``, it sees the request alone. With ``"best"``, it sees the failure that
+            came nearest below the request, with its problems. With ``"chat"``, it sees the
+            conversation of the last failure, and a message with the problems.
+        options: how to generate; a call's options come first, and the strategy's last.
         requirements: further conditions that its draws must meet.
         judge: decides its requirements without a validator; by default the strategy's judge, or
             else the stage's own backend.
-        budget: the limit on the cost of its requests, its judge's included, in all calls of all
-            strategies that it is given to; inside of the strategy's and the call's budgets. When it
-            is spent, the stage's turns are over and the next stage takes over. The turn that was
-            refused is a cancelled slice whose reason says so.
+        budget: a limit on the cost of its requests, including its judge's, within the strategy's
+            and the call's budgets. It covers all calls of all strategies that share it. When it is
+            spent, the next stage takes over, and the refused attempt is recorded as a cancelled
+            draw whose reason says so.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -96,7 +96,7 @@ class Stage:
 
         Args:
             inputs: the inputs of the stage.
-            history: the failed slices of this lane, oldest first, at least one.
+            history: the records of this lane's failed draws, oldest first, at least one.
 
         Returns:
             The action to ask, and the conversation to ask it in.
@@ -115,36 +115,37 @@ class Stage:
 class ExpectedCost:
     """Moves to the next stage if a pass is expected to cost less there.
 
-    After each failed draw of a call, its stage is compared with the next one. If a draw of a
-    stage costs c, and Beta(a, b) is what is believed of its pass rate in this call, a pass is
-    expected to cost
+    After each failed draw of a call, its stage is compared with the next one. If a draw of a stage
+    costs c, and its pass rate in this call is believed to be Beta(a, b), a pass is expected to
+    cost
 
         c (a + b) / a
 
-    which is the cost of a draw over the chance that the next one passes. If it is less in the next
-    stage, no further turn of this one starts in the call. So each stage has a turn at least, and
-    its ``turns`` at most.
+    which is the cost of a draw divided by the chance that the next one passes. If the next stage's
+    number is lower, no further attempt of this stage starts in the call. So each stage has at
+    least one attempt, and at most its ``turns``.
 
-    - a and b are learnt by `PassRates`, for each stage and its model, from the first turn that each
-      subsample has there: further ones, which only hard calls come to, would make the rate too low.
-      (In a stage that carries failures on, all turns count: its further ones ask something else.)
-      As calls differ, all that counts as ``strength`` draws at most. Each draw of the stage that
-      has failed in this call adds 1 to b.
-    - c is what the tokens of the same turns cost on average, those of judges included; before any
-      are known, those of another stage are taken, or else one token of each kind.
+    - a and b are learnt by `PassRates`, for each stage and its model, from the first attempt that
+      each lane makes there. Later attempts are made only in hard calls, so they would make the
+      rate too low. (If a stage carries failures on, all attempts count, because later ones ask
+      something else.) Because calls differ, all of this counts as at most ``strength`` draws. Each
+      failed draw of the stage in this call adds 1 to b.
+    - c is the average cost of the tokens of the same attempts, including judges'. Before any are
+      known, another stage's are taken, or else one token of each kind.
 
-    It is for one lane: of draws that race only the quick ones would be seen.
+    It is for one lane, because among draws that race only the quick ones would be seen.
 
     It learns across calls, so share one object among the calls of a strategy.
 
     Args:
         prices: the price of each stage's model by its name, as `price_for` finds it.
         rates: the pass rates known so far. By default each rule learns its own.
-        key: what they are kept under besides the stage and its model: anything hashable, or a
-            function that takes `CallFacts` and returns it. By default the names of the first
+        key: the key under which they are kept, besides the stage and its model: anything hashable,
+            or a function that takes `CallFacts` and returns it. By default the names of the first
             stage's requirements.
-        strength: as how many draws what earlier calls taught counts at most, over 0. The fewer, the
-            sooner a call's own failures tell. The default did best in a replay of recorded draws.
+        strength: the most draws that the experience from earlier calls counts as, over 0. The
+            lower it is, the sooner a call's own failures matter. The default did best in a replay
+            of recorded draws.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -177,7 +178,7 @@ class ExpectedCost:
             The state of the call.
 
         Raises:
-            ValueError: there is no price for one of the models.
+            ValueError: one of the models has no price.
         """
         kind = key_of(self.key, facts)
         keys = [(kind, stage, model) for stage, model in enumerate(models)]
@@ -196,10 +197,10 @@ class ExpectedCost:
         return StageCosts(self, keys, beliefs, costs)
 
     def learn(self, key: Hashable, slice_: Slice) -> None:
-        """Take note of a draw.
+        """Learn from a draw.
 
         Args:
-            key: the key that it is kept under.
+            key: the key of its pass rate.
             slice_: its record.
         """
         self.rates.learn(key, slice_)
@@ -233,21 +234,21 @@ class StageCosts:
         self._costs = costs
 
     def expected(self, stage: int) -> float:
-        """Return what a pass of a stage is expected to cost.
+        """Return the expected cost of a pass in a stage.
 
         Args:
-            stage: which, 0-based.
+            stage: the stage, 0-based.
 
         Returns:
-            A millionth of it, in the currency of the prices.
+            The cost in millionths of the prices' currency.
         """
         return self._costs[stage] / self._beliefs[stage].mean
 
     def hear(self, stage: int, slice_: Slice, *, telling: bool) -> bool:
-        """Take note of a draw; tell whether the next stage should take over.
+        """Learn from a draw, and tell whether the next stage should take over.
 
         Args:
-            stage: whose draw it is.
+            stage: the draw's stage.
             slice_: its record.
             telling: whether other calls may learn from it.
 
@@ -285,24 +286,25 @@ class _Arguments(TypedDict, total=False):
 class Escalate(BaseSamplingStrategy):
     """Draws from a small model first, and from bigger ones if its draws fail.
 
-    Each subsample goes through the stages one after the other: it moves to the next when the
-    turns of this one are spent, when its backend has a permanent error (a `FallbackBackend` is for
-    outages), or when the stage is over for the whole call: its budget is spent, or ``after`` says
-    so. Each slice names its ``stage`` and ``model``.
+    Each lane goes through the stages one after the other. It moves to the next when its attempts
+    in this one are spent, when the backend has a permanent error (for outages, use a
+    `FallbackBackend`), or when the stage is over for the whole call because its budget is spent or
+    ``after`` says so. The record of each draw names its ``stage`` and ``model``.
 
     Args:
         stages: the stages in order, at least one; each has its own backend.
-        after: when the next stage takes over before the turns of this one are spent: if a pass is
-            expected to cost less there, with an `ExpectedCost`; None for never.
-        **arguments: as `BaseSamplingStrategy` takes them, but for ``backend``, ``loop_budget``
-            (which is the sum of the stages' turns) and ``give_up``. All reasons of a failure are
-            found where a stage's ``carry`` hands them on, unless ``validate_all`` is False.
+        after: a rule by which the next stage may take over before a stage's attempts are spent.
+            `ExpectedCost` does so if a pass is expected to cost less there. None for no rule.
+        **arguments: those of `BaseSamplingStrategy`, except ``backend``, ``loop_budget`` (which is
+            the sum of the stages' ``turns``) and ``give_up``. If a stage's ``carry`` passes
+            failures on, all reasons of a failure are found, unless ``validate_all`` is False.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range, or doesn't go with an escalation: the selection
-            is an object, which would choose among draws of different models; ``give_up`` is given,
-            or ``loop_budget``; or ``after`` with ``selection="ordered"`` or with several lanes.
+        ValueError: an argument is out of its range, or can't be combined with an escalation: a
+            selection that is an object, because it would choose among draws of different models;
+            ``give_up``; ``loop_budget``; or ``after`` with ``selection="ordered"`` or with several
+            lanes.
     """
 
     def __init__(
@@ -334,7 +336,7 @@ class Escalate(BaseSamplingStrategy):
         super().__init__(self._stages[0].backend, loop_budget=turns, **arguments)
 
     def costs(self, inputs: CallInputs) -> StageCosts | None:
-        """Return what a pass costs in each stage of a call, if that may end a stage."""
+        """Return the expected costs of a call's stages, if these may end a stage."""
         if self._after is None:
             return None
         settings = self.settings
@@ -348,17 +350,17 @@ class Escalate(BaseSamplingStrategy):
         return self._after.begin(facts, [stage.model for stage in inputs.stages])
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        """Choose the first slice's action and conversation again; stages choose for themselves."""
+        """Choose the first draw's action and conversation again; stages choose for themselves."""
         return history[0].action, history[0].context
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
-        """Choose the deepest of the slices that came nearest: the biggest model's."""
+        """Choose the deepest of the draws that came nearest, which is the biggest model's."""
         return deepest_failure(slices)
 
 
 @dataclass(frozen=True, slots=True)
 class _Retold(Generic[T]):
-    """An action with an attempt, and what was wrong with that, below its last message."""
+    """An action with an attempt and its problems below its last message."""
 
     action: Action[T]
     attempt: str

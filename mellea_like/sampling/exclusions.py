@@ -1,4 +1,4 @@
-"""Which options of a strategy exclude each other, and why: one table for everyone who asks."""
+"""Which options of a strategy exclude each other, and why: one table for all who need it."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def why_not_together(features: Mapping[str, str]) -> str | None:
     """Explain which two features exclude each other.
 
     Args:
-        features: those in use, and what the user calls each of them.
+        features: the features in use, with the user's name for each.
 
     Returns:
-        A sentence about the first pair in the table; None if all go together.
+        A sentence about the first pair in the table; None if all can be combined.
     """
     for one, other, why in EXCLUSIONS:
         if one in features and other in features:
@@ -69,13 +69,13 @@ def why_not_together(features: Mapping[str, str]) -> str | None:
 
 
 def check_together(*groups: Mapping[str, str]) -> None:
-    """Make sure that features go together.
+    """Make sure that features can be combined.
 
     Args:
-        *groups: those in use, and what the user calls each of them.
+        *groups: the features in use, with the user's name for each.
 
     Raises:
-        ValueError: two of them don't.
+        ValueError: two of them can't.
     """
     features: dict[str, str] = {}
     for group in groups:
@@ -92,7 +92,7 @@ def features_of(settings: Any) -> dict[str, str]:
         settings: the strategy's ``settings``.
 
     Returns:
-        The features, and what the user calls each of them.
+        The features, with the user's name for each.
     """
     found: dict[str, str] = {}
     selection, schedule = settings.selection, settings.schedule

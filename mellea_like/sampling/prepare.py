@@ -1,4 +1,4 @@
-"""From what a user passes to what a call needs; mistakes are found before the first request."""
+"""From the user's arguments to a call's inputs; mistakes are found before the first request."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ __all__ = [
 ]
 
 CheckedSelection: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
-"""Which passing slice wins: the first recorded, the one of lowest rank, or as an object says."""
+"""Which passing draw wins: the first recorded, the one of lowest rank, or an object's choice."""
 
 Selection: TypeAlias = "CheckedSelection | First | Ordered"
-"""The same, as users may write it."""
+"""A selection as users may write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +97,19 @@ class Settings(Rules):
     give_up: PerRequirement | None
     telemetry: Telemetry
     warned: set[str] = field(default_factory=set[str], repr=False, compare=False)
-    """The log messages of this strategy, which aren't repeated with each call."""
+    """This strategy's log messages, which aren't repeated with each call."""
     stages: tuple[Stage, ...] = ()
 
     @property
     def backends(self) -> list[Any]:
-        """All backends and judges that calls may use; None among them if there is none."""
+        """All backends and judges that calls may use, perhaps with None among them."""
         judges = judges_of(self.requirements)
         for stage in self.stages:
             judges += [stage.backend, stage.judge, *judges_of(stage.requirements)]
         return [self.backend, self.judge, *judges]
 
     def at(self, stage: Stage) -> Settings:
-        """Return what holds in a stage of an escalation."""
+        """Return the settings for a stage of an escalation."""
         return replace(
             self,
             backend=stage.backend,
@@ -120,7 +120,7 @@ class Settings(Rules):
         )
 
     def warn_once(self, message: str) -> None:
-        """Log what this strategy can't work with: once, however many calls there are."""
+        """Log a warning about this strategy only once, however many calls there are."""
         if message not in self.warned:
             self.warned.add(message)
             warn("%s", message)
@@ -166,10 +166,7 @@ def check_selection(selection: Selection) -> CheckedSelection:
 def check_schedule(
     schedule: BaseSchedule | None, give_up: PerRequirement | None
 ) -> BaseSchedule | None:
-    """Make sure that arguments are a schedule and a rule to give up by.
-
-    Return the schedule; None if it has nothing to decide.
-    """
+    """Check a schedule and a rule to give up by, and return the schedule if it decides anything."""
     if schedule is None and give_up is None:
         return None
     # Imported lazily: most programs don't need it.
@@ -193,7 +190,7 @@ class CallInputs(Spec):
 
     @property
     def temperature(self) -> float | None:
-        """The temperature of the draws, as far as the options or the backend say."""
+        """The temperature of the draws, if the options or the backend name one."""
         defaults = getattr(innermost(self.backend), "defaults", None)
         if self.options.temperature is None and isinstance(defaults, Options):
             return defaults.temperature
@@ -230,7 +227,7 @@ def prepare_call(
     validation_context: Context | Sequence[MessageLike] | None = None,
     **arguments: Unpack[CallArguments],
 ) -> CallInputs:
-    """Check the arguments of a call, and complete them by the strategy's."""
+    """Check the arguments of a call, and fill in the strategy's."""
     asked = as_action(action)
     before = Context() if context is None else as_context(context)
     seen = validation_context
@@ -352,7 +349,7 @@ def _check_judges_budget(
 def backends_of(
     settings: Settings, action: object, requirements: object, backend: Backend | None
 ) -> list[Any]:
-    """Return all backends and judges that a call may use; None among them if there is none."""
+    """Return all backends and judges that a call may use, perhaps with None among them."""
     judges = [*judges_of(getattr(action, "requirements", ())), *judges_of(requirements)]
     return [*settings.backends, backend, *judges]
 

@@ -1,4 +1,4 @@
-"""A call that can be left between its draws and continued: for programs with many of them."""
+"""A call that can pause between its draws and continue, for programs with many calls."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class CallInRounds(Generic[T]):
     `BaseSamplingStrategy.begin` makes it.
 
     Attributes:
-        paused: whether the last `run` has made the draws that it was to make, and the call isn't
-            over.
+        paused: whether the last `run` has made its draws, and the call isn't over.
     """
 
     paused = False
@@ -56,7 +55,7 @@ class CallInRounds(Generic[T]):
 
     @property
     def tools(self) -> dict[str, Any] | None:
-        """The tools of the call, how they may be chosen and how often they run, as plain data.
+        """The call's tools, ``tool_choice`` and ``tool_rounds`` as plain data.
 
         None for a call without tools.
         """
@@ -64,14 +63,14 @@ class CallInRounds(Generic[T]):
         return None if box is None else box.described()
 
     def restored(self, result: SamplingResult[T]) -> SamplingResult[T]:
-        """Return a result that was read from a record with the tools of this call.
+        """Give the tools of this call to a result that was read from a record.
 
         Args:
             result: the result of a call with the same arguments.
 
         Returns:
-            The result, whose ``run_tools`` runs them. Its winners' calls are read once more, since
-            a record has no values.
+            The result, whose ``run_tools`` runs them. Its winners' calls are read again, because a
+            record has no values.
         """
         box = self._inputs.tools
         return result if box is None else box.known_again(result)
@@ -79,12 +78,12 @@ class CallInRounds(Generic[T]):
     async def run(
         self, draws: int | None = None, *, heard: Callable[[Slice], None] | None = None
     ) -> SamplingResult[T]:
-        """Make so many draws more, or as many as the call makes. The pause takes no time.
+        """Make some further draws, or all that are left. The pause before it takes no time.
 
         Args:
-            draws: how many, at least 1; None for all. It is for calls of one lane.
-            heard: is given the record of each draw in the very step that keeps it, so it must not
-                take long; what it raises ends the call.
+            draws: how many draws to make, at least 1; None for all. It is for calls of one lane.
+            heard: called with the record of each draw in the same step that keeps it, so it must
+                not take long. An exception in it ends the call.
 
         Returns:
             The result so far if the call is paused, else the result.

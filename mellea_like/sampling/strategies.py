@@ -31,21 +31,21 @@ __all__ = [
 ]
 
 NOT_RUN = "This call was not run, for the reply was not accepted."
-"""The text of a tool's message in answer to a call of a rejected reply."""
+"""The text with which a tool's message answers a call of a rejected reply."""
 
 T = TypeVar("T")
 
 
 class RejectionSamplingStrategy(BaseSamplingStrategy):
-    """Repeats the action in the original conversation; what failed is thrown away."""
+    """Repeats the action in the original conversation, and discards failed draws."""
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        """Choose the first slice's action and conversation again."""
+        """Choose the first draw's action and conversation again."""
         return history[0].action, history[0].context
 
 
 class RepairTemplateStrategy(BaseSamplingStrategy):
-    """Repeats the instruction in the original conversation, with what the last attempt lacked.
+    """Repeats the instruction in the original conversation, with the last attempt's problems.
 
     Only the last failure's reasons are written, so that prompts do not grow.
     """
@@ -53,7 +53,7 @@ class RepairTemplateStrategy(BaseSamplingStrategy):
     needs_all_reasons: ClassVar[bool] = True
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        """Write the last failure's reasons into the first slice's action."""
+        """Write the last failure's reasons into the first draw's action."""
         action, problems = history[0].action, history[-1].problems
         if isinstance(action, Instruction):
             return replace(action, repair=problems), history[0].context
@@ -61,27 +61,27 @@ class RepairTemplateStrategy(BaseSamplingStrategy):
 
 
 class MultiTurnStrategy(BaseSamplingStrategy):
-    """Continues the conversation: the model sees its reply, and a message with what failed.
+    """Continues the conversation: the model sees its reply, and a message with the problems.
 
-    If the reply calls tools, each call is answered first, as the protocol demands: it was not
-    run.
+    If the reply calls tools, each call is first answered with a message that it was not run,
+    because the protocol demands an answer.
     """
 
     needs_all_reasons: ClassVar[bool] = True
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        """Answer the last reply with what was wrong with it."""
+        """Answer the last reply with its problems."""
         return followed_up(history[0].action, history[-1])
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
-        """Choose the deepest of the slices that came nearest, for it was repaired most."""
+        """Choose the deepest of the draws that came nearest, because it was repaired most."""
         return deepest_failure(slices)
 
 
 def followed_up(
     first: Action[Any], last: Slice, required: Sequence[str] = ()
 ) -> tuple[Action[Any], Context]:
-    """Continue the conversation of a failed slice, with its problems and the requirements."""
+    """Continue the conversation of a failed draw, with its problems and the requirements."""
     context = last.context_after
     made = last.generation
     silent = made is not None and not (reply_message(made).text.strip() or made.tool_calls)
@@ -101,14 +101,14 @@ def followed_up(
         *before, message = said_below(context.messages[:-1], text)
         context = Context(tuple(before))
     # The reply to an instruction or a message is its text, as the reply to this message is; a
-    # subclass of theirs may read it in another way.
+    # subclass may read it differently.
     plain = type(first) in {Instruction, Message}
     return message if plain else _FollowUp(message, first), context
 
 
 @dataclass(frozen=True, slots=True)
 class _Repaired(Generic[T]):
-    """Another action with what was wrong with the last attempt below its last message."""
+    """Another action with the last attempt's problems below its last message."""
 
     action: Action[T]
     problems: tuple[str, ...]

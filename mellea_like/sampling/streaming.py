@@ -1,8 +1,8 @@
-"""A call whose reply is handed on while it arrives, as soon as it is certain that it will pass.
+"""A call whose reply is yielded while it arrives, as soon as it is certain to pass.
 
-The text of a draw may be shown once nothing that is checked can reject it any more, and what was
-shown can't be taken back. So from the first shown piece on, that draw alone can win: the engine
-starts no other, cancels those under way, and counts as cancelled what passes in spite of that.
+A draw's text may be shown once no check can reject it any more, and shown text can't be taken
+back. So from the first shown piece on, only that draw can win: the engine starts no other, cancels
+those under way, and counts other passes as cancelled.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = ["Release", "StreamedReply"]
 T = TypeVar("T")
 
 Release = Literal["prefix", "passed"]
-"""When text is handed on: as soon as it is certain, or when the reply has passed."""
+"""When text is yielded: as soon as it is certain, or when the reply has passed."""
 
 
 class StreamedReply(Generic[T]):
     """The reply of a call that is under way; `BaseSamplingStrategy.stream` makes it.
 
-    Enter it with ``async with`` and iterate over it there, once: it gives the text of the winning
+    Enter it with ``async with`` and iterate over it there, once. It yields the text of the winning
     reply, piece by piece. Leaving the block ends the call and closes its requests.
     """
 
@@ -69,7 +69,7 @@ class StreamedReply(Generic[T]):
 
     @property
     def released(self) -> str:
-        """The text that was handed on so far, or waits to be."""
+        """The text that was yielded so far, or waits to be."""
         return self._shown
 
     @property
@@ -118,8 +118,8 @@ class StreamedReply(Generic[T]):
 
         Raises:
             RuntimeError: the reply is not entered.
-            StopAsyncIteration: that was all, or no draw has passed: see ``result``.
-            ReplyBroken: the reply failed after some of it was handed on.
+            StopAsyncIteration: the text has ended, or no draw has passed: see ``result``.
+            ReplyBroken: the reply failed after some of it was yielded.
             Exception: the error of the call.
         """
         if self._scope is None:
@@ -136,7 +136,7 @@ class StreamedReply(Generic[T]):
         return self._pieces.popleft()
 
     def _take(self, piece: str) -> None:
-        """Hand a piece on; it is part of the winner's text from now on."""
+        """Yield a piece, which is part of the winner's text from now on."""
         if piece:
             self._shown += piece
             self._pieces.append(piece)
@@ -152,7 +152,7 @@ class StreamedReply(Generic[T]):
         self._news.set()
 
     def _conclude(self, result: SamplingResult[T]) -> None:
-        """Hand on the rest of the winner's text."""
+        """Yield the rest of the winner's text."""
         self._result = result
         text = None
         if result.success and result.best.generation is not None:
@@ -163,7 +163,7 @@ class StreamedReply(Generic[T]):
             self._error = self._broken(None, result)
 
     def _broken(self, cause: Exception | None, result: Any = None) -> ReplyBroken:
-        """Say that what was shown is not the beginning of a reply that has passed."""
+        """Make the error for text that was shown but does not begin a passing reply."""
         if result is None:
             result = getattr(cause, "result", None)
         why = f"{type(cause).__name__}: {cause}" if cause is not None else ""

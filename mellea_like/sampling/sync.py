@@ -36,10 +36,10 @@ T = TypeVar("T")
 F = TypeVar("F")
 
 LIBRARY = "asyncio"
-"""Whose event loop a thread of ours runs."""
+"""The async library of our thread's event loop."""
 
 CLOSE_SECONDS = 2.0
-"""How long closing idle connections may take."""
+"""How long closing idle connections may take, in seconds."""
 
 
 class SyncSampler:
@@ -116,9 +116,9 @@ class SyncSampler:
             requirements: see `BaseSamplingStrategy.sample`.
             strategy: how to sample, instead of the sampler's strategy. It may share the limiters
                 and budgets of others.
-            timeout: the longest to wait, in seconds; past it the call is cancelled, its requests
-                are closed, and nothing of it is returned. A strategy's ``timeout`` and a budget's
-                ``seconds`` return what there is instead.
+            timeout: the longest to wait, in seconds. After that, the call is cancelled, its
+                requests are closed, and it returns nothing. (A strategy's ``timeout`` and a
+                budget's ``seconds`` return what there is instead.)
             **arguments: see `BaseSamplingStrategy.sample`.
 
         Returns:
@@ -126,7 +126,7 @@ class SyncSampler:
 
         Raises:
             TimeoutError: it took longer than ``timeout``.
-            concurrent.futures.CancelledError: the sampler was closed meanwhile.
+            concurrent.futures.CancelledError: the sampler was closed in the meantime.
             RuntimeError: the sampler is closed; or this is its own event loop's thread, where an
                 inline or async function of a call would wait for itself.
             ValueError: ``timeout`` is not over 0.
@@ -156,10 +156,7 @@ class SyncSampler:
 
 
 def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
-    """Run a call in a new event loop, and close the loop's idle connections at the end.
-
-    If an event loop runs in this thread already, the call's runs in another thread.
-    """
+    """Run a call in a new event loop, in another thread if one already runs in this one."""
     if running_loop() is not None:
         thread = _LoopThread(backends)
         try:
@@ -187,7 +184,7 @@ async def _close_idle(backends: Iterable[Any]) -> None:
 
 
 class _LoopThread:
-    """An event loop in a separate thread, which starts when the first call comes."""
+    """An event loop in a separate thread, which starts with the first call."""
 
     def __init__(self, backends: Iterable[Any]) -> None:
         self._backends = list(backends)
@@ -198,7 +195,7 @@ class _LoopThread:
         self._stop: anyio.Event
 
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run a call on the event loop and wait for its end; cancel it when the wait is broken."""
+        """Run a call on the event loop and wait for it; cancel it if the wait is interrupted."""
         if threading.current_thread() is self._thread:
             msg = (
                 "a function on a SyncSampler's event loop would wait for itself: call the sampler"
@@ -254,7 +251,7 @@ class _LoopThread:
             await _close_idle(self._backends)
 
     def close(self) -> None:
-        """Cancel what runs, close idle connections, end the event loop, and wait for its thread."""
+        """Cancel calls, close idle connections, end the event loop, and wait for its thread."""
         with self._lock:
             self._closed = True
         if self._thread is not None and self._thread.is_alive():
@@ -297,11 +294,7 @@ class _Call(Generic[T]):
 
 @contextmanager
 def _interruptible() -> Generator[None, None, None]:
-    """Let Ctrl-C break a wait that blocks an event loop; then give the loop's handler its turn.
-
-    The handler of asyncio's runner (or of a server) only makes a note for the event loop, which
-    stands still.
-    """
+    """Let Ctrl-C break a wait that blocks an event loop; then call the loop's own handler."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield

@@ -1,7 +1,7 @@
-"""The table of options: which are at work in a call, in what order, and which exclude each other.
+"""The table of options: which are at work in a call, and in what order.
 
-A row makes one option of what a call is set up from, or None if it isn't asked for. The first is
-the outermost: a draw's span includes its time limit, and a hook sees a request before its retries.
+A row makes one option from a call's setup, or None if it isn't needed. The first is the outermost:
+a draw's span includes its time limit, and a hook sees a request before its retries.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Setup:
     def _plan(self) -> Plan:
         settings, width, selection = self.settings, self.settings.concurrency_budget, self.selection
         schedule: BaseSchedule | None = settings.schedule
-        # In rounds, one chain draws once after another: it is never ahead of what is wanted.
+        # In rounds, one chain draws again and again, so it never makes more draws than are wanted.
         enough = (
             selection is None
             or (self.rounds is not None and self.rounds.in_parts)
@@ -131,7 +131,7 @@ class Setup:
         planned = schedule.begin(facts)
         if planned is None:
             return None
-        # If several have to pass, any chain may take the turns that another doesn't come to.
+        # If several have to pass, any chain may take the turns that another doesn't use.
         pooled = schedule.pooled or selection is not None
         self.is_scheduled = True
         plan = Scheduled(
@@ -148,7 +148,7 @@ class Setup:
         return plan
 
     def can_fail(self) -> bool:
-        """Tell whether a draw may fail otherwise than by its backend, or by being incomplete."""
+        """Tell whether a draw may fail other than by its backend or an incomplete reply."""
         inputs = self.inputs
         return bool(
             inputs.requirements
@@ -159,26 +159,25 @@ class Setup:
         )
 
     def decides(self) -> bool:
-        """Tell whether a plugin has a say in what passes."""
+        """Tell whether a plugin takes part in deciding what passes."""
         return self.hooks is not None and any(map(self.hooks.run.decides, _CHECK_HOOKS))
 
     def hears(self, *types: HookType) -> Hooks | None:
-        """Return the plugins if one of them listens to one of some hooks."""
+        """Return the plugins if one of them listens to one of these hooks."""
         if self.hooks is None or self.hooks.run.types.isdisjoint(types):
             return None
         return self.hooks
 
     def streams(self) -> bool:
-        """Tell whether a backend hands its replies on while they arrive."""
+        """Tell whether a backend streams its replies."""
         return hasattr(self.inputs.backend, "stream") or bool(self.inputs.stages)
 
 
 def may_show(setup: Setup) -> bool:
     """Tell whether a draw of a call may be certain to pass before it has ended.
 
-    It never is if something looks at the whole reply: a format, a parser, a judge, a plugin; nor if
-    draws are compared, or others may take their places for other reasons; nor if a draw runs tools
-    itself, or has to call one. A text is certain before the calls that follow it are.
+    It never is if a format, a parser, a judge or a plugin looks at the whole reply, if another
+    draw may win for other reasons, or if a draw runs tools or must call one.
     """
     settings, inputs = setup.settings, setup.inputs
     return (

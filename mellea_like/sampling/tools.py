@@ -1,6 +1,6 @@
-"""Tools in a call: which there are, what is wrong with a call of one, and what runs them.
+"""A call's tools: which there are, what is wrong with a tool call, and running them.
 
-In a draw only tools that are ``read_only`` run; the others run for the winner alone, when
+In a draw only tools that are ``read_only`` run. The others run only for the winner, when
 `SamplingResult.run_tools` is called.
 """
 
@@ -55,7 +55,7 @@ class Toolbox:
     telemetry: Telemetry
 
     def described(self) -> dict[str, Any]:
-        """Return what a run is told by, as plain data."""
+        """Return the part of a run's identity that is about tools, as plain data."""
         tools = {t.name: {**t.as_dict()["function"], "read_only": t.read_only} for t in self.tools}
         told = {"tools": tools, "choice": self.choice, "rounds": self.rounds}
         plain: dict[str, Any] = json.loads(json.dumps(told, default=repr))
@@ -68,19 +68,15 @@ class Toolbox:
 
     @property
     def leaves_texts(self) -> bool:
-        """Whether the text of a draw stays its text, whatever it calls after that."""
+        """Whether a draw's text stays the same, whatever it calls after that."""
         return not self.run_in_draws and self.choice in {None, "auto", "none"}
 
     def runs(self, calls: Sequence[ToolCall]) -> bool:
-        """Tell whether a reply's calls are such that a draw runs them itself: all read only."""
+        """Tell whether a draw runs a reply's calls itself, because all are read only."""
         return self.run_in_draws and bool(calls) and all(self[c.name].read_only for c in calls)
 
     def watches(self, *, every: bool) -> dict[str, CallWatch]:
-        """Return what looks at the arguments of calls while they arrive, by the tools' names.
-
-        If every reason is wanted, the first wrong argument isn't enough, unless a tool has its own
-        watch.
-        """
+        """Return the checks of calls' arguments while they arrive, by the tools' names."""
         found = {tool.name: _watch(tool, every=every) for tool in self.tools}
         return {name: watch for name, watch in found.items() if watch is not None}
 
@@ -123,24 +119,21 @@ class Toolbox:
         return replace(call, value=value)
 
     def known_again(self, result: SamplingResult[Any]) -> SamplingResult[Any]:
-        """Return a result that was read from a record as one of a call with these tools.
-
-        The calls of its winners are read once more, for a record has no values.
-        """
+        """Give these tools to a result that was read from a record."""
         slices = {s.iteration: s for s in result.slices}
         for winner in result.winners:
             reply = winner.generation
             if reply is not None and reply.tool_calls:
-                with suppress(ValueError):  # Its reader reads it otherwise now.
+                with suppress(ValueError):  # Its reader reads it differently now.
                     again = replace(reply, tool_calls=tuple(map(self._read, reply.tool_calls)))
                     slices[winner.iteration] = replace(winner, generation=again)
         return replace(result, slices=tuple(slices.values()), toolbox=self)
 
     async def answers(self, calls: Sequence[ToolCall]) -> tuple[Message, ...]:
-        """Run a draw's calls side by side; what they return is for the model.
+        """Run a draw's calls side by side, and return what the model is told.
 
-        A ``ValueError`` is for the model, too. Anything else that a tool raises is raised, as the
-        cause of a `ToolError`.
+        A ``ValueError`` is told to the model. Any other exception is raised, as the cause of a
+        `ToolError`.
         """
         if len(calls) == 1:
             return (await self._answer(calls[0]),)
@@ -173,10 +166,7 @@ class Toolbox:
         raise raised  # Of a call inside the tool: a budget that may be this call's, too.
 
     async def run(self, call: ToolCall) -> str:
-        """Run one call that was checked, in a thread where the function is a plain one.
-
-        Return what it returned, as a text for the model.
-        """
+        """Run one checked call, and return the text for the model."""
         tool = self[call.name]
         function: Any = tool.function
         arguments = self._own_arguments(call)
@@ -200,7 +190,7 @@ class Toolbox:
             raise ToolError(msg, tool=tool.name) from raised
 
     def _own_arguments(self, call: ToolCall) -> dict[str, Any]:
-        """Return a copy of what was read of a call, because a tool may change its arguments."""
+        """Return a copy of a call's arguments, because a tool may change them."""
         try:
             return deepcopy(dict(call.value or {}))
         except Exception:  # noqa: BLE001 (an `Iterable[...]` is read lazily, once, and has no copy)
@@ -230,7 +220,7 @@ def toolbox_of(
 
 
 def checked_tools(tools: Sequence[ToolSource]) -> tuple[Tool, ...]:
-    """Make tools of what a user gives."""
+    """Make tools from a user's argument."""
     if isinstance(tools, str | Tool) or callable(tools) or hasattr(tools, "keys"):
         msg = f"tools takes a list of functions and tools, not a lone one: [{tools!r}]"
         raise TypeError(msg)
@@ -245,14 +235,14 @@ def checked_tools(tools: Sequence[ToolSource]) -> tuple[Tool, ...]:
 
 
 def check_on_error(on_error: object) -> None:
-    """Make sure that an argument says what an exception in a tool means."""
+    """Make sure that an argument is a known effect of exceptions in a tool."""
     if on_error not in ("tell", "raise"):
         msg = f"on_error is 'tell' or 'raise', not {on_error!r}"
         raise ValueError(msg)
 
 
 def _reader(tool: Tool) -> Callable[[str], Mapping[str, Any]]:
-    """Return what reads the arguments of a tool's calls: its own ``read``, where it has one."""
+    """Return the function that reads the arguments of a tool's calls."""
     own: Callable[[str], Mapping[str, Any]] | None = getattr(tool, "read", None)
     if own is not None:
         return own
@@ -293,18 +283,18 @@ def _names(named: Sequence[Any]) -> str:
 
 
 def _message(call: ToolCall, text: str) -> Message:
-    """Return the message that tells the model what came of a call."""
+    """Return the message that tells the model the outcome of a call."""
     return Message("tool", text, tool_call_id=call.id)
 
 
 def _error(exc: BaseException | None) -> str:
-    """Return what a model is told of an exception of a tool."""
+    """Return what a model is told about an exception of a tool."""
     told = "" if exc is None else error_text(exc)
     return f"error: {told or type(exc).__name__}"
 
 
 def _text(answer: object) -> str:
-    """Return what a tool returned as a text."""
+    """Return a tool's return value as a text."""
     if isinstance(answer, str):
         return answer
     try:
@@ -344,7 +334,7 @@ async def run_tools(
 def _known(
     result: SamplingResult[Any], tools: Sequence[ToolSource] | None
 ) -> tuple[tuple[ToolCall, ...], Toolbox]:
-    """Return the winner's calls, and the tools that they are of; all of these can run."""
+    """Return the winner's calls and their tools, all of which can run."""
     known: Toolbox | None = result.toolbox
     if tools is not None:
         from mellea_like.telemetry import Telemetry  # noqa: PLC0415 (beside the call's)

@@ -1,4 +1,4 @@
-"""When the iterations of a call may start, and when to give up."""
+"""Schedules: when the draws of a call may start, and when to give up."""
 
 from mellea_like.schedules.base import (
     BaseSchedule,

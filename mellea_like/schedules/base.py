@@ -1,4 +1,4 @@
-"""Schedules: the facts that they are told, and their decisions."""
+"""Schedules: the facts they get, and the decisions they make."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 __all__ = ["SLACK", "BaseSchedule", "CallFacts", "CallProgress", "Go", "SchedulePlan"]
 
 SLACK = 1e-6
-"""Seconds by which a clock may read less than the time that was slept for: rounding."""
+"""The seconds by which a clock may read less than was slept, because of rounding."""
 
 
 class CallFacts(NamedTuple):
-    """The facts of a call that a schedule knows when it begins.
+    """The facts about a call that a schedule gets at its start.
 
     Attributes:
-        action: the request.
-        requirements: the conditions for each slice.
-        concurrency_budget: how many iterations may be in flight.
-        loop_budget: turns of each subsample.
-        model: the model's name, where the backend or the options say it.
+        action: the task.
+        requirements: the requirements of each draw.
+        concurrency_budget: how many draws may be in flight.
+        loop_budget: the attempts of each lane.
+        model: the model's name, if the backend or the options name it.
     """
 
     action: Action[object]
@@ -39,21 +39,24 @@ class CallFacts(NamedTuple):
 class CallProgress(NamedTuple):
     """How far a call has come.
 
+    A chain is a sequence of draws in which each one repairs the one before. Each draw takes an
+    attempt.
+
     Attributes:
-        now: seconds since the call began.
-        running: when each iteration in flight began, in seconds since the call began, in no
-            particular order.
-        opened: how many chains have begun so far, the ended ones included.
-        started: how many iterations have begun so far.
-        failed: how many of them were judged, and failed.
-        broken: how many chains a permanent error has ended.
-        turns: how many turns are left.
-        waiting: how many chains wait to continue with a repair. A chain that has no turn left has
-            ended, and does not wait.
-        passed: how many of the iterations passed: none, unless a selection wants several.
-        wanted: how many more passing iterations a selection could need; the engine lets no more
-            run than that and the schedule's `BaseSchedule.extra`. None if the first pass ends
-            the call.
+        now: the seconds since the call began.
+        running: when each draw in flight began, in seconds since the call began, in no particular
+            order.
+        opened: the number of chains that have begun, including those that have ended.
+        started: the number of draws that have begun.
+        failed: the number of draws that were judged and failed.
+        broken: the number of chains that a permanent error has ended.
+        turns: the number of attempts left.
+        waiting: the number of chains that wait to continue with a repair. A chain without attempts
+            has ended, and does not wait.
+        passed: the number of draws that passed. It is 0 unless a selection wants several.
+        wanted: how many more passing draws a selection may need; None if the first pass ends the
+            call. The engine runs no more draws than this number plus the schedule's
+            `BaseSchedule.extra`.
     """
 
     now: float
@@ -72,10 +75,10 @@ class Go(NamedTuple):
     """The decision of a schedule.
 
     Attributes:
-        more: how many further iterations may start now. A chain that waits for its repair
-            comes first, then a new chain.
-        look_again: the time, in seconds since the call began, at which the answer changes even if
-            nothing happens before; None if it does not.
+        more: how many further draws may start now. Chains that wait for a repair come first, then
+            new chains.
+        look_again: when to ask again even if nothing happens, in seconds since the call began;
+            None for never.
     """
 
     more: int
@@ -83,16 +86,17 @@ class Go(NamedTuple):
 
 
 class SchedulePlan(ABC):
-    """A schedule at work in one call: its decisions, which are pure, and what it has learnt."""
+    """A schedule at work in one call. Its decisions are pure; it may also learn from draws."""
 
     __slots__ = ()
 
     @abstractmethod
     def decide(self, progress: CallProgress) -> Go:
-        """Decide how many iterations may start now.
+        """Decide how many draws may start now.
 
-        It is asked when the call begins, whenever an iteration has ended, and at ``look_again``
-        unless as many are in flight as may be. The engine starts no more than there are turns.
+        The engine calls this when the call begins, whenever a draw has ended, and at
+        ``look_again`` unless the most draws are already in flight. It never starts more draws than
+        there are attempts.
 
         Args:
             progress: how far the call has come.
@@ -102,32 +106,33 @@ class SchedulePlan(ABC):
         """
 
     def patience(self, restarts: int, model: str | None) -> float | None:
-        """Return for how long an iteration may wait for its reply before it is drawn again.
+        """Return how long a draw may wait for its reply before it is restarted.
 
-        It is asked before each request. Then the request is closed, and another sent in its place,
-        by the same iteration.
+        This is called before each request. After that time, the request is closed, and the same
+        draw sends another one.
 
         Args:
-            restarts: how often the iteration was drawn again before.
-            model: the model that is asked, where it is known: that of the stage in an `Escalate`.
+            restarts: how often the draw has already been restarted.
+            model: the model that is asked, if it is known. In an `Escalate`, it is that of the
+                stage.
 
         Returns:
-            Seconds, over 0; None, as by default, for as long as it takes.
+            The seconds, over 0, or None (the default) for no limit.
         """
         del restarts, model
         return None
 
     def restarted(self, chain: int, seconds: float, model: str | None) -> None:  # noqa: B027 (by default it does nothing)
-        """Learn that an iteration is drawn again; by default, nothing.
+        """Note that a draw is restarted. The default does nothing.
 
         Args:
-            chain: whose iteration.
-            seconds: how long its reply was waited for.
-            model: the model that was asked, where it is known.
+            chain: the chain that the draw belongs to.
+            seconds: how long the draw waited for its reply.
+            model: the model that was asked, if it is known.
         """
 
     def observe(self, slice_: Slice) -> None:  # noqa: B027 (by default it does nothing)
-        """Learn from an iteration that has ended, whatever its outcome; by default, nothing.
+        """Learn from a draw that has ended, with any outcome. The default does nothing.
 
         Args:
             slice_: its record.
@@ -135,43 +140,44 @@ class SchedulePlan(ABC):
 
 
 class BaseSchedule(ABC):
-    """Says when iterations may start. Configuration only; `begin` makes the state of a call.
+    """Decides when draws may start. It is only configuration; `begin` makes the state of a call.
 
-    For a schedule of your own, write `begin`, and override what differs: the turns are pooled, and
-    taken as timing has it; no more iterations are in flight than ``concurrency_budget``, and the
-    strategy's ``timeout`` holds.
+    For your own schedule, write `begin`, and override the properties that differ. By default,
+    lanes share their attempts, which draws use what depends on timing, no more than
+    ``concurrency_budget`` draws are in flight, and the strategy's ``timeout`` applies.
 
-    A dataclass's field may take the place of a property. One without a default value needs
-    ``slots=True``, and is declared as ``seconds: float = field()``: dataclasses would take the
-    property for the default.
+    A dataclass's field may replace a property. A field without a default needs ``slots=True`` and
+    a declaration like ``seconds: float = field()``, because otherwise dataclasses would take the
+    property as the default.
     """
 
     __slots__ = ()
 
     @property
     def pooled(self) -> bool:
-        """Whether turns that a chain leaves, or has not come to, are open to fresh chains.
+        """Whether new chains may use attempts that a lane leaves or hasn't reached.
 
-        Otherwise each subsample keeps its own, as ``selection="ordered"`` needs it.
+        Otherwise each lane keeps its own attempts, as ``selection="ordered"`` requires.
         """
         return True
 
     @property
     def extra(self) -> int:
-        """How many iterations beyond ``concurrency_budget`` may be in flight."""
+        """How many draws beyond ``concurrency_budget`` may be in flight."""
         return 0
 
     @property
     def timing_dependent(self) -> bool:
-        """Whether which turns are taken depends on timing or on other calls.
+        """Whether timing, or another call, influences which draws are made.
 
-        Then it does not go with ``selection="ordered"``. Nor do pooled turns, whatever this says.
+        If so, it can't be combined with ``selection="ordered"``, and neither can a schedule with
+        `pooled`.
         """
         return True
 
     @property
     def seconds(self) -> float | None:
-        """When the call's time is up, in seconds since it began; None for the strategy's."""
+        """When the call's time is up, in seconds since it began; None for the strategy's limit."""
         return None
 
     @abstractmethod
@@ -179,9 +185,9 @@ class BaseSchedule(ABC):
         """Begin a call.
 
         Args:
-            facts: the known facts of it.
+            facts: the known facts about the call.
 
         Returns:
-            The decisions of this call; None if all chains start at once and keep their own
-            turns, so that there is nothing to decide.
+            The state that makes this call's decisions. None if all lanes start at once and keep
+            their own attempts, so that there is nothing to decide.
         """

@@ -1,4 +1,4 @@
-"""The schedules that come with the library."""
+"""The library's own schedules."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _check(name: str, value: object, kind: type) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Eager(BaseSchedule):
-    """Starts as many iterations as ``concurrency_budget`` allows, at once. The default.
+    """Starts as many draws as ``concurrency_budget`` allows, at once. This is the default.
 
-    A chain that a permanent error ended, such as a wrong key, is not replaced: else one wrong key
-    would be asked with as many times as there are turns.
+    A lane that ended with a permanent error, such as a wrong key, is not replaced. Otherwise a
+    wrong key would be sent once for each attempt.
 
     Args:
-        pool: whether the turns that a chain leaves, or has not come to, are open to fresh chains.
-            Without it each subsample keeps its own turns.
+        pool: whether a fresh start may use the attempts that a lane leaves or hasn't reached. If
+            not, each lane keeps its own attempts.
 
     Raises:
         TypeError: ``pool`` isn't a bool.
@@ -44,12 +44,12 @@ class Eager(BaseSchedule):
 
     @property
     def pooled(self) -> bool:
-        """Whether turns that a chain leaves, or has not come to, are open to fresh chains."""
+        """Whether a fresh start may use the attempts of another lane."""
         return self.pool
 
     @property
     def timing_dependent(self) -> bool:
-        """Whether which turns are taken depends on timing: when they are pooled."""
+        """Whether timing influences which draws are made. It does if attempts are pooled."""
         return self.pool
 
     def begin(self, facts: CallFacts) -> SchedulePlan | None:
@@ -59,27 +59,27 @@ class Eager(BaseSchedule):
 
 @dataclass(slots=True)
 class _Wide(SchedulePlan):
-    """Keeps as many iterations in flight as may be."""
+    """Keeps as many draws in flight as possible."""
 
     width: int
 
     def decide(self, progress: CallProgress) -> Go:
-        """Fill up to the width, less the chains that permanent errors have ended."""
+        """Fill the width, less the chains that permanent errors have ended."""
         return Go(max(0, self.width - progress.broken - len(progress.running)))
 
 
 @dataclass(frozen=True, slots=True)
 class Staggered(BaseSchedule):
-    """Starts subsample i when i times ``delay`` seconds have passed; each keeps its own turns.
+    """Starts each lane ``delay`` seconds after the one before; each keeps its own attempts.
 
-    A further subsample costs nothing if the ones before pass within the delay. If none is at work
-    any more, the next one does not wait for its time. (The connection attempts of "happy
-    eyeballs" are paced like this: RFC 8305, section 5.)
+    A further lane costs nothing if an earlier one passes within the delay. If no lane is at work,
+    the next one starts at once. ("Happy eyeballs" paces connection attempts in the same way: RFC
+    8305, section 5.)
 
-    The outcome of a turn does not depend on when it starts, so ``selection="ordered"`` is possible.
+    When a draw starts does not influence its outcome, so ``selection="ordered"`` is possible.
 
     Args:
-        delay: seconds between the starts of two subsamples, over 0.
+        delay: the seconds between the starts of two lanes, over 0.
 
     Raises:
         TypeError: the delay isn't a number.
@@ -93,12 +93,12 @@ class Staggered(BaseSchedule):
 
     @property
     def pooled(self) -> bool:
-        """Whether turns are open to fresh chains: no, each subsample keeps its own."""
+        """Whether a fresh start may use the attempts of another lane: never."""
         return False
 
     @property
     def timing_dependent(self) -> bool:
-        """Whether which turns are taken depends on timing: no, only when they are."""
+        """Whether timing influences which draws are made: only when they start, so no."""
         return False
 
     def begin(self, facts: CallFacts) -> SchedulePlan:
@@ -108,13 +108,13 @@ class Staggered(BaseSchedule):
 
 @dataclass(slots=True)
 class _Paced(SchedulePlan):
-    """Continues every chain at work, and opens a further one when its time has come."""
+    """Continues every chain at work, and opens another one when its time has come."""
 
     delay: float
     chains: int
 
     def decide(self, progress: CallProgress) -> Go:
-        """Open what chains are due; chains at work continue whatever the time."""
+        """Open the chains that are due. Chains at work continue at any time."""
         opened = progress.opened
         left = self.chains - opened
         if left <= 0:
@@ -130,19 +130,19 @@ class _Paced(SchedulePlan):
 
 @dataclass(frozen=True, slots=True)
 class Hedged(BaseSchedule):
-    """Starts another iteration beside one that takes unusually long.
+    """Starts another draw beside one that takes unusually long.
 
-    An iteration that is older than most get (than the ``quantile`` of the durations known so far,
-    per model) no longer counts towards ``concurrency_budget``, so another takes its place. It
-    continues all the same. Never more than ``concurrency_budget + extra`` are in flight. Turns are
-    pooled: while a chain lags, fresh chains take its turns. (Hedged requests: Dean and Barroso,
-    "The Tail at Scale", CACM 56(2), 2013.)
+    A draw that takes longer than most (longer than the ``quantile`` of the durations known so far,
+    per model) no longer counts towards ``concurrency_budget``, so another one starts. The slow
+    draw continues. At most ``concurrency_budget + extra`` draws are in flight. While a lane lags
+    behind, fresh starts use its attempts. (Hedged requests: Dean and Barroso, "The Tail at Scale",
+    CACM 56(2), 2013.)
 
     Until enough durations are known (see `LatencyQuantiles`), nothing is hedged.
 
     Args:
         quantile: the share of iterations that do not take unusually long, between 0 and 1.
-        extra: how many iterations beyond ``concurrency_budget`` may be in flight, at least 1.
+        extra: how many draws beyond ``concurrency_budget`` may be in flight, at least 1.
         latency: the durations known so far. By default each schedule learns its own; give several
             of them one object to learn from each other.
 
@@ -152,7 +152,7 @@ class Hedged(BaseSchedule):
     """
 
     quantile: float = 0.8
-    # Read-only, as the property is that it replaces.
+    # This is read-only, like the property that it replaces.
     extra: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]
     latency: LatencyQuantiles = field(default_factory=LatencyQuantiles)
 
@@ -168,14 +168,14 @@ class Hedged(BaseSchedule):
 
 @dataclass(slots=True)
 class _Hedging(SchedulePlan):
-    """Keeps as many iterations in flight as may be, not counting those that take too long."""
+    """Keeps as many draws in flight as possible, not counting those that take too long."""
 
     schedule: Hedged
     width: int
     model: str | None
 
     def decide(self, progress: CallProgress) -> Go:
-        """Fill up to the width, less the chains that permanent errors have ended."""
+        """Fill the width, less the chains that permanent errors have ended."""
         width = max(0, self.width - progress.broken)
         if progress.wanted is not None:
             width = min(width, progress.wanted)
@@ -192,34 +192,34 @@ class _Hedging(SchedulePlan):
         return Go(more, min((*counting, progress.now) if more else counting) + usual)
 
     def observe(self, slice_: Slice) -> None:
-        """Learn how long an iteration took."""
+        """Learn how long a draw took."""
         self.schedule.latency.learn(slice_, self.model)
 
 
 @dataclass(frozen=True, slots=True)
 class Restart(BaseSchedule):
-    """Closes the request of an iteration that takes unusually long, and draws it again.
+    """Closes the request of a draw that takes unusually long, and sends another one.
 
-    An iteration whose reply takes longer than most iterations do (than the ``quantile`` of the
-    durations known so far, per model) sends another request in place of that one, with another
-    seed. It remains one iteration, whose usage has both requests. When iterations start is another
-    schedule's to say: ``Restart(schedule=Hedged())`` does both.
+    A draw whose reply takes longer than most (longer than the ``quantile`` of the durations known
+    so far, per model) is restarted: its request is replaced by another one with another seed. It
+    remains one draw, whose usage includes both requests. Another schedule decides when draws
+    start, so ``Restart(schedule=Hedged())`` does both.
 
-    It helps where slowness is redrawn: a busy replica behind a load balancer, a reply that rambles.
-    If the prompt itself takes long, or the whole server is slow, what had arrived is
-    lost, so that an iteration is drawn again ``most`` times only and then takes as long as it does.
-    The time that a request waits for a limiter counts. (With heavy tails, the expected time to a
-    reply is least with restarts at a fixed cutoff: Luby, Sinclair and Zuckerman, "Optimal speedup
-    of Las Vegas algorithms", IPL 47, 1993.)
+    This helps if a new request is likely to be quicker, for example after a busy replica behind a
+    load balancer, or a reply that rambles. If the prompt itself takes long, or the whole server is
+    slow, a restart only loses what has arrived. So a draw is restarted at most ``most`` times, and
+    then takes as long as it takes. Waiting for a limiter counts as part of the duration. (With
+    heavy tails, restarts at a fixed cutoff minimize the expected time to a reply: Luby, Sinclair
+    and Zuckerman, "Optimal speedup of Las Vegas algorithms", IPL 47, 1993.)
 
-    Until enough durations are known (see `LatencyQuantiles`), nothing is drawn again; nor is an
-    iteration that was sent when a budget had no room for another like it.
+    Nothing is restarted until enough durations are known (see `LatencyQuantiles`). A draw is not
+    restarted either if, when its request was sent, a budget had no room for another one.
 
     Args:
         quantile: the share of iterations that do not take unusually long, between 0 and 1.
-        schedule: when iterations may start; by default as many as ``concurrency_budget`` at once,
-            with pooled turns.
-        most: how often an iteration is drawn again at most, at least 1.
+        schedule: decides when draws may start. By default, as many as ``concurrency_budget`` start
+            at once, and lanes share their attempts.
+        most: the most restarts of one draw, at least 1.
         latency: the durations known so far. By default each schedule learns its own; give several
             of them one object to learn from each other.
 
@@ -241,17 +241,17 @@ class Restart(BaseSchedule):
 
     @property
     def pooled(self) -> bool:
-        """Whether turns are open to fresh chains: as the other schedule has it."""
+        """Whether a fresh start may use another lane's attempts, as the other schedule says."""
         return self.schedule.pooled
 
     @property
     def extra(self) -> int:
-        """How many iterations beyond ``concurrency_budget`` the other schedule may start."""
+        """How many draws beyond ``concurrency_budget`` the other schedule may start."""
         return self.schedule.extra
 
     @property
     def seconds(self) -> float | None:
-        """When the call's time is up, by the other schedule."""
+        """When the call's time is up, as the other schedule says."""
         return self.schedule.seconds
 
     def begin(self, facts: CallFacts) -> SchedulePlan:
@@ -262,7 +262,7 @@ class Restart(BaseSchedule):
 
 @dataclass(slots=True)
 class _Restarting(SchedulePlan):
-    """Starts what another schedule starts, and knows how long a reply may take."""
+    """Starts draws as another schedule says, and limits how long a reply may take."""
 
     schedule: Restart
     plan: SchedulePlan
@@ -274,20 +274,20 @@ class _Restarting(SchedulePlan):
         return self.plan.decide(progress)
 
     def patience(self, restarts: int, model: str | None) -> float | None:
-        """Wait as long as most iterations take."""
+        """Return the duration within which most draws end."""
         if restarts >= self.schedule.most:
             return None
         usual = self.schedule.latency.quantile(self.schedule.quantile, model)
         return None if usual is None else usual + SLACK
 
     def restarted(self, chain: int, seconds: float, model: str | None) -> None:
-        """Learn that a reply would have taken longer."""
+        """Learn that a reply would have taken longer than this."""
         self.waited[chain] = self.waited.get(chain, 0.0) + seconds
         self.schedule.latency.observe(seconds, model, censored=True)
         self.plan.restarted(chain, seconds, model)
 
     def observe(self, slice_: Slice) -> None:
-        """Learn how long the latest draw of an iteration took."""
+        """Learn how long the last request of a draw took."""
         before = self.waited.pop(slice_.chain, 0.0)
         model = self.model if slice_.stage is None else slice_.asked
         self.schedule.latency.learn(slice_, model, before=before)

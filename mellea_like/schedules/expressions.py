@@ -1,4 +1,4 @@
-"""A grammar of schedules for configuration: a name, and its numbers behind a colon."""
+"""A grammar of schedules for configuration: a name, then its numbers after colons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["SCHEDULES", "parse_schedule"]
 
 
 class _Form(NamedTuple):
-    """One form of the grammar: how it is written, and how many numbers it takes."""
+    """One form of the grammar: how it is written, and the numbers that it takes."""
 
     written: str
     example: str
@@ -44,10 +44,10 @@ SCHEDULES = tuple(form.written for form in _FORMS.values())
 
 
 def parse_schedule(text: str) -> BaseSchedule:
-    """Read a schedule that is written as a text, such as ``"hedged:0.8"``.
+    """Read a schedule written as a text, such as ``"hedged:0.8"``.
 
     Args:
-        text: a name in any case and its numbers, in a form of `SCHEDULES`.
+        text: a name and its numbers, in one of the forms of `SCHEDULES`. Case doesn't matter.
 
     Returns:
         The schedule.

@@ -1,4 +1,4 @@
-"""When further turns would not help: hopeless requirements, permanent errors, repeated bugs."""
+"""When further draws would not help: hopeless requirements, permanent errors, repeated bugs."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ __all__ = ["FEWEST", "Bug", "PerRequirement", "Tally", "bug_of", "times_seen"]
 
 @dataclass(frozen=True, slots=True)
 class PerRequirement:
-    """Gives up where a requirement fails so often that a draw that meets it is not to be expected.
+    """Gives up if a requirement fails so often that it can hardly be met.
 
-    That is so once its pass rate is, with the probability ``confidence``, under ``threshold``, when
-    before the first reply every rate was as likely as any other: the upper bound of a Beta
-    posterior with a uniform prior. At the defaults six failures without a pass are enough, or ten
-    with one.
+    It gives up once the probability that the requirement's pass rate is under ``threshold``
+    reaches ``confidence``. The pass rate has a Beta posterior with a uniform prior. With the
+    defaults, that takes six failures without a pass, or ten with one pass.
 
-    Only verdicts count: not requirements that were skipped or errored. That a reply is whole
-    and of its format counts as one more requirement.
+    Only verdicts count, not requirements that were skipped or errored. Being complete and of the
+    right format counts as one more requirement.
 
     Args:
-        threshold: the pass rate under which further turns are not worth it, between 0 and 1.
-        confidence: how sure that must be, between 0 and 1.
+        threshold: the pass rate under which further draws are not worth it, between 0 and 1.
+        confidence: the probability that is required, between 0 and 1.
 
     Raises:
         TypeError: an argument isn't a number.
@@ -57,15 +56,15 @@ class PerRequirement:
 
 @dataclass(slots=True)
 class _Count:
-    """How often one requirement was met, and not."""
+    """How often one requirement was met, and how often it was not."""
 
-    requirement: Requirement | None  # Kept, so that no other gets its id.
+    requirement: Requirement | None  # Kept so that its id stays unique.
     passed: int = 0
     failed: int = 0
 
 
 class Tally:
-    """The verdicts of one call, requirement by requirement."""
+    """The verdicts of one call on each requirement."""
 
     __slots__ = ("_confidence", "_counts", "_threshold", "_usable")
 
@@ -73,10 +72,10 @@ class Tally:
         self._threshold = threshold
         self._confidence = confidence
         self._usable = _Count(None)
-        self._counts: dict[int, _Count] = {}  # By identity: a requirement need not be hashable.
+        self._counts: dict[int, _Count] = {}  # By id, as it may be unhashable.
 
     def add(self, slice_: Slice) -> str | None:
-        """Count the verdicts on a slice; say why further turns would not help, if so."""
+        """Count the verdicts on a draw; return why further draws would not help, or None."""
         if slice_.reason and slice_.outcome is Outcome.FAILED:
             self._usable.failed += 1
             if self._hopeless(self._usable):
@@ -108,11 +107,12 @@ class Tally:
 
 @lru_cache(maxsize=4096)
 def _probability_under(threshold: float, passed: int, failed: int) -> float:
-    """Return how probable it is that a pass rate is under a threshold, from a uniform prior.
+    """Return the probability that a pass rate is under a threshold, given a uniform prior.
 
-    The posterior is Beta(passed + 1, failed + 1). Its distribution function at x is the probability
-    that of passed + failed + 1 draws that pass with probability x each, more than ``passed`` do
-    (DLMF 8.17.5): a finite sum. In logarithms, for the terms may be very small.
+    The posterior is Beta(passed + 1, failed + 1). Take passed + failed + 1 draws that each pass
+    with probability x. The chance that more than ``passed`` of them pass is the distribution
+    function at x (DLMF 8.17.5), which is a finite sum. It is computed in logarithms, because the
+    terms may be very small.
     """
     n = passed + failed + 1
     low, high = math.log(threshold), math.log1p(-threshold)
@@ -131,11 +131,11 @@ def _probability_under(threshold: float, passed: int, failed: int) -> float:
 _ERROR, _SKIPPED = ValidationStatus.ERRORED, ValidationStatus.SKIPPED
 
 FEWEST = 2
-"""A bug must show twice at least to be the same again."""
+"""The number of times that a bug must occur to count as repeated."""
 
 
 class Bug(NamedTuple):
-    """The exception of a requirement's validator, and its line, as in ``rules.py:12``."""
+    """The exception of a requirement's validator, and its location, such as ``rules.py:12``."""
 
     requirement: Requirement
     kind: type[BaseException]
@@ -146,7 +146,7 @@ class Bug(NamedTuple):
 
 
 def bug_of(slice_: Slice) -> Bug | None:
-    """Return the bug in a validator that a slice errored by; None for any other slice."""
+    """Return the validator bug that made a draw errored; None for any other draw."""
     for requirement, verdict in slice_.validations:
         if (
             verdict.status is ValidationStatus.ERRORED
@@ -160,10 +160,7 @@ def bug_of(slice_: Slice) -> Bug | None:
 
 
 def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
-    """Count the slices that errored by a bug; 0 if its requirement ever came to a verdict.
-
-    A reply that a selection could not judge had passed.
-    """
+    """Count the draws that errored because of a bug; 0 if its requirement was ever decided."""
     seen = 0
     for slice_ in slices:
         if slice_.passed:

@@ -1,4 +1,4 @@
-"""Learning from calls: how long iterations take, and how often a stage's draws pass."""
+"""Learn from calls: how long draws take, and how often those of a stage pass."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
 T = TypeVar("T")
 
 MOST_KEYS = 1000
-"""How many keys are remembered; beyond it, the one used longest ago is forgotten."""
+"""The number of keys to remember. Beyond it, the least recently used key is forgotten."""
 
 RateKey: TypeAlias = "Hashable | Callable[[CallFacts], Hashable]"
-"""The key of a call's pass rate, or a function that returns it."""
+"""The key under which a call's pass rate is kept, or a function that returns it."""
 
 
 def _now_used(known: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
-    """Return what is known under a key, which is now the latest one used."""
+    """Return the entry of a key, and mark the key as the most recently used."""
     if key not in known:
         known[key] = make()
         if len(known) > MOST_KEYS:
@@ -45,18 +45,19 @@ def _now_used(known: OrderedDict[Hashable, T], key: Hashable, make: Callable[[],
 
 
 class LatencyQuantiles:
-    """The running quantiles of durations, kept per key, and shared by all who are given it.
+    """Running quantiles of durations, kept per key. Several schedules can share one object.
 
-    An iteration that was cancelled after t seconds says only that it would have taken longer than
-    t. As the slow ones are those that get cancelled when a sibling wins, leaving them out would
-    make the quantiles too low. So quantiles are those of the product-limit estimate (Kaplan and
-    Meier, "Nonparametric Estimation from Incomplete Observations", JASA 53, 1958), over the latest
-    ``window`` durations of a key, so that they follow a drift. They are computed again when the
-    window has changed by 2 %. The key used longest ago is forgotten when there are 1,000 others.
+    A draw that was cancelled after t seconds shows only that it would have taken longer than t.
+    Slow draws are the ones that get cancelled when another one wins, so leaving them out would
+    make the quantiles too low. Therefore the quantiles come from the product-limit estimate
+    (Kaplan and Meier, "Nonparametric Estimation from Incomplete Observations", JASA 53, 1958).
+    They use only the latest ``window`` durations of a key, so that they follow changes. They are
+    computed again when the window has changed by 2 %. If there are more than 1,000 keys, the least
+    recently used one is forgotten.
 
     Args:
-        window: how many durations are kept per key, at least 1.
-        least: how many complete durations must be known before there are quantiles, at least 1.
+        window: the number of durations to keep per key, at least 1.
+        least: the number of complete durations that are needed for a quantile, at least 1.
 
     Raises:
         TypeError: an argument isn't an int.
@@ -74,15 +75,15 @@ class LatencyQuantiles:
         self._known: OrderedDict[Hashable, _Durations] = OrderedDict()
 
     def observe(self, seconds: float, key: Hashable = None, *, censored: bool = False) -> None:
-        """Take note of a duration.
+        """Record a duration.
 
         Args:
-            seconds: how long it took, at least 0 and finite.
-            key: what took so long.
-            censored: whether it would have taken longer, had it not been cancelled.
+            seconds: the duration, at least 0 and finite.
+            key: the kind of work that took this long.
+            censored: whether it would have been longer without a cancellation.
 
         Raises:
-            ValueError: it isn't a duration.
+            ValueError: the duration is negative or not finite.
         """
         if not 0 <= seconds < float("inf"):
             msg = f"LatencyQuantiles: a duration is at least 0 seconds and finite, not {seconds!r}"
@@ -91,16 +92,17 @@ class LatencyQuantiles:
         durations.add(float(seconds), censored=censored)
 
     def learn(self, slice_: Slice, key: Hashable = None, *, before: float = 0.0) -> None:
-        """Take note of how long an iteration took, by its record.
+        """Record how long a draw took, from its record.
 
-        One that errored or was cancelled is censored: a good reply would have taken longer. (So a
-        server that refuses at once does not look like a fast one.) One whose reply came from a
-        `CachedBackend`'s file tells nothing of the model.
+        The duration of an errored or cancelled draw is censored, because a good reply would have
+        taken longer. (So a server that refuses at once does not look fast.) A draw whose reply
+        came from a `CachedBackend`'s file is ignored.
 
         Args:
             slice_: its record.
-            key: what took so long.
-            before: the seconds of it that its earlier draws took, which are known already.
+            key: the kind of work that took this long.
+            before: the part of its seconds that requests before a restart took, which have been
+                recorded already.
         """
         if slice_.generation is not None and slice_.generation.usage.cache_hits:
             return
@@ -108,16 +110,16 @@ class LatencyQuantiles:
         self.observe(max(0.0, slice_.duration - before), key, censored=not judged)
 
     def quantile(self, q: float, key: Hashable = None) -> float | None:
-        """Return the duration within which a share ``q`` of the iterations ends.
+        """Return the duration within which a share ``q`` of the draws ends.
 
         Args:
             q: the share, between 0 and 1.
             key: of what.
 
         Returns:
-            Seconds; None while fewer than ``least`` complete durations are known, or too few to
-            tell such a quantile at all: ``1 / (1 - q)``. If the longest ones were all cancelled,
-            a lower bound: the longest known duration.
+            The seconds; None while fewer than ``least`` complete durations are known, or fewer
+            than the ``1 / (1 - q)`` that such a quantile needs. If the longest draws were all
+            cancelled, it is a lower bound: the longest known duration.
 
         Raises:
             TypeError: ``q`` isn't a number.
@@ -157,8 +159,8 @@ class _Durations:
         return self._cached[q]
 
     def _product_limit_quantile(self, q: float) -> float:
-        """Return the least duration by which a share ``q`` has ended."""
-        durations = sorted(self._latest)  # Of equal ones the complete come first.
+        """Return the shortest duration by which a share ``q`` of the draws has ended."""
+        durations = sorted(self._latest)  # If durations tie, complete ones come first.
         left, at_risk = 1.0, len(durations)
         for seconds, censored in durations:
             if not censored:
@@ -170,11 +172,11 @@ class _Durations:
 
 
 class Beta(NamedTuple):
-    """A Beta distribution: what is believed of a probability.
+    """A Beta distribution, which describes a belief about a probability.
 
     Attributes:
-        a: as if so many draws had passed, over 0.
-        b: as if so many had failed, over 0.
+        a: the number of passes that the belief amounts to, over 0.
+        b: the number of failures that the belief amounts to, over 0.
     """
 
     a: float
@@ -186,13 +188,13 @@ class Beta(NamedTuple):
         return self.a / (self.a + self.b)
 
     def at_most(self, draws: float) -> Beta:
-        """Return a belief of the same mean that counts as at most so many draws.
+        """Return a belief with the same mean that amounts to at most a number of draws.
 
         Args:
-            draws: how many, over 0.
+            draws: the number of draws, over 0.
 
         Returns:
-            The belief, weaker where it was stronger than that.
+            The belief, weakened if it was stronger than that.
         """
         share = min(1.0, draws / (self.a + self.b))
         return Beta(self.a * share, self.b * share)
@@ -201,7 +203,7 @@ class Beta(NamedTuple):
         """Return the belief after further draws that all failed.
 
         Args:
-            failures: how many.
+            failures: the number of draws.
 
         Returns:
             The posterior.
@@ -210,21 +212,20 @@ class Beta(NamedTuple):
 
 
 class PassRates:
-    """The pass rates of draws, each a Beta posterior, shared by all who are given it.
+    """Pass rates of draws, each with a Beta posterior. Several strategies can share one object.
 
-    Observations fade, so that a rate follows a change: with each further draw, all before it
-    count less, by a factor of ``1 - 1 / memory``; so all of them together never count as more than
-    ``memory`` draws. The key used longest ago is forgotten when there are 1,000 others.
+    Observations fade, so that a rate follows changes. With each new draw, all earlier draws count
+    less by a factor of ``1 - 1 / memory``, so together they never count as more than ``memory``
+    draws. If there are more than 1,000 keys, the least recently used one is forgotten.
 
-    The rate is that of draws, not of calls: a hard call makes many. So 1 / mean is how many draws a
-    call makes on average, hard and easy ones together. Of draws that race only the quick ones are
-    seen, so the rate is right only for those made one after another.
+    The rate is that of draws, not of calls, because a hard call makes many draws. So 1 / mean is
+    the average number of draws of a call, over hard and easy ones. If draws race, only the quick
+    ones are seen. So the rate is right only for draws that are made one after another.
 
     Args:
-        prior: what is believed before anything is known, as (a, b) of a Beta distribution, each
-            over 0. The default, (0.5, 1), believes in a pass rate of a third, as weakly as one and
-            a half draws would.
-        memory: how many draws are remembered, at least 1.
+        prior: the initial belief, as (a, b) of a Beta distribution, each over 0. The default,
+            (0.5, 1), is a pass rate of a third, with the weight of one and a half draws.
+        memory: the number of draws to remember, at least 1.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -251,7 +252,7 @@ class PassRates:
         """Take note of a draw.
 
         Args:
-            key: what was drawn.
+            key: the kind of draw.
             passed: whether it met its requirements.
         """
         counts = _now_used(self._known, key, _Counts)
@@ -259,23 +260,23 @@ class PassRates:
         counts.failures = counts.failures * self._fading + (not passed)
 
     def learn(self, key: Hashable, slice_: Slice) -> None:
-        """Take note of an iteration, by its record; only one that was judged says anything.
+        """Record a draw, from its record. Only a draw that was judged counts.
 
         Args:
-            key: what was drawn.
+            key: the kind of draw.
             slice_: its record.
         """
         if slice_.outcome is Outcome.PASSED or slice_.outcome is Outcome.FAILED:
             self.observe(key, slice_.outcome is Outcome.PASSED)
 
     def parameters(self, key: Hashable) -> Beta:
-        """Return what is believed of a pass rate.
+        """Return the belief about a pass rate.
 
         Args:
             key: of what.
 
         Returns:
-            The posterior; the prior if nothing is known.
+            The posterior, or the prior if nothing is known.
         """
         counts = self._known.get(key)
         if counts is None:
@@ -295,7 +296,7 @@ class PassRates:
 
 
 class _Counts:
-    """Draws observed under one key, faded."""
+    """The faded counts of draws under one key."""
 
     __slots__ = ("failures", "passes")
 
@@ -304,7 +305,7 @@ class _Counts:
 
 
 class MeanTokens:
-    """How many tokens a draw takes on average, kept per key as pass rates are."""
+    """The mean tokens of a draw, kept per key as pass rates are."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, list[int]] = OrderedDict()
@@ -313,7 +314,7 @@ class MeanTokens:
         """Take note of a draw.
 
         Args:
-            key: what was drawn.
+            key: the kind of draw.
             usage: its tokens.
         """
         sums = _now_used(self._known, key, lambda: [0, 0, 0])
@@ -321,20 +322,20 @@ class MeanTokens:
             sums[place] += number
 
     def mean(self, key: Hashable) -> tuple[float, float] | None:
-        """Return how many tokens a draw takes.
+        """Return the mean tokens of a draw.
 
         Args:
             key: of what.
 
         Returns:
-            Those of the prompt and those of the reply; None if there are none.
+            The tokens of the prompt and of the reply; None if nothing is known.
         """
         draws, sent, received = self._known.get(key, (0, 0, 0))
         return (sent / draws, received / draws) if sent or received else None
 
 
 def key_of(key: RateKey, facts: CallFacts) -> Hashable:
-    """Return what a call's pass rate is kept under."""
+    """Return the key under which a call's pass rate is kept."""
     if key is None:
         return tuple(requirement.name for requirement in facts.requirements)
     return key(facts) if callable(key) else key

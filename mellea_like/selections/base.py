@@ -1,4 +1,4 @@
-"""Selections: the draws that they hear of, and their answers."""
+"""The base of all selections: what they are told, and how they answer."""
 
 from __future__ import annotations
 
@@ -50,18 +50,21 @@ Key: TypeAlias = "Callable[[Candidate], Any]"
 
 
 class First:
-    """The first slice to pass: the default, as ``selection="first"``."""
+    """The first draw to pass wins. This is the default, also written ``selection="first"``."""
 
 
 class Ordered:
-    """The slice of the lowest (depth, subsample), as ``selection="ordered"``."""
+    """The passing draw of the lowest rank wins, whatever the timing.
+
+    Ranks order draws by attempt, then by lane. Also written ``selection="ordered"``.
+    """
 
 
 class SelectionFacts(NamedTuple):
-    """The facts of a call that a selection knows when it begins.
+    """The facts about a call that a selection gets at its start.
 
     Attributes:
-        turns: how many iterations the call may start at most.
+        turns: the most draws that the call may start.
     """
 
     turns: int
@@ -70,18 +73,19 @@ class SelectionFacts(NamedTuple):
 class SelectionState(ABC):
     """A selection at work in one call: pure and synchronous.
 
-    It is told of each draw that starts, and hears each slice in the step that records it.
-    ``passed`` and ``marks`` hold those that passed, in the order recorded, and what
-    `BaseSelection.mark` made of each. If it wants
-    comparisons, it names the ``judge`` (None for the call's) and the ``criterion``; a scorer that
-    is a `judge_score` names its judge, too, so that budgets are checked beforehand. The engine adds
-    to ``usage`` what they cost, to ``errors`` what went wrong, and notes the judge's ``model``.
+    It is told of each draw that starts, and gets each record in the step in which it is recorded.
+    ``passed`` has the records that passed, in the order recorded, and ``marks`` the marks that
+    `BaseSelection.mark` gave them. If it needs comparisons, it names the ``judge`` (None for the
+    call's) and the ``criterion``. A `judge_score` also names its judge, so that budgets can be
+    checked in advance. The engine adds the cost of comparisons to ``usage`` and their errors to
+    ``errors``, and notes the judge's ``model``.
 
     Args:
         kind: the selection's name, for the decision.
         facts: the known facts of the call.
-        n: how many slices are to pass; None for as many as there are turns.
-        at_most: whether fewer do, too. Otherwise a call with fewer turns than ``n`` is refused.
+        n: how many draws should pass; None for as many as the call may start.
+        at_most: whether fewer are also enough. If not, a call that can't make ``n`` draws is
+            refused.
     """
 
     def __init__(
@@ -104,21 +108,21 @@ class SelectionState(ABC):
         self.model: str | None = None
 
     def start(self, iteration: int) -> None:  # noqa: B027 (most need not know)
-        """Take note of a draw that starts. Draws that end first are no random sample of these.
+        """Note that a draw starts. Draws that end first are not a random sample of these.
 
         Args:
-            iteration: its id, as in the slice that will be heard of it.
+            iteration: its id, as in its later record.
         """
 
     def hear(self, slice_: Slice, mark: Any) -> bool:
-        """Take note of a slice, and say whether the call is decided.
+        """Take the record of a draw, and tell whether the call is decided.
 
         Args:
-            slice_: the record of an iteration, whatever its outcome.
-            mark: its mark, made by `BaseSelection.mark`; None unless it passed.
+            slice_: the record of a draw with any outcome.
+            mark: the mark that `BaseSelection.mark` gave it; None unless it passed.
 
         Returns:
-            Whether no further draw is needed; `reason` says why.
+            Whether no further draw is needed. `reason` then has the reason.
         """
         self.turns_left -= 1
         if slice_.outcome is not Outcome.PASSED:
@@ -130,80 +134,82 @@ class SelectionState(ABC):
         return bool(self.reason)
 
     def wanted(self) -> int:
-        """Return how many more passing slices could matter: no more draws than that are started."""
+        """Return how many more passing draws could matter. No more draws than that are started."""
         return max(0, self.most - len(self.passed))
 
     def enough(self) -> str:
-        """Say why no further draw is needed, once a slice has passed; empty while some are."""
+        """Return why no further draw is needed, once one has passed; empty if more are needed."""
         return "" if self.wanted() else f"{len(self.passed)} passed"
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return which passed slices a judge must compare before the winner is known.
+        """Return the passed draws that a judge must compare before the winner is known.
 
         Returns:
-            Pairs of positions in ``passed``, asked for again until there are none: the engine asks
-            the judge of each in both orders, and hands the answers to ``compared``.
+            Pairs of indices in ``passed``. For each pair, the engine asks the judge in both
+            orders, and passes the result to ``compared``. Then it calls this again, until there
+            are no more pairs.
         """
         return []
 
     def compared(self, pair: tuple[int, int], points: float) -> None:
-        """Take note of a comparison.
+        """Take the result of a comparison.
 
         Args:
-            pair: the positions of the two in ``passed``.
-            points: what the first one won: 1.0, 0.5 (no preference) or 0.0.
+            pair: the two indices in ``passed``.
+            points: the points of the first one: 1.0, 0.5 (no preference) or 0.0.
         """
         self.answers[pair] = points
 
     def steps(self) -> Iterator[None]:
-        """Do what takes long before `decide`, a piece for each step.
+        """Do slow work before `decide`, one piece per step.
 
-        The engine takes the steps once no draw is under way: in a worker thread, unless they are
-        `quick`. It takes no further one if the call is cancelled, and isn't asked in a call that
-        ends otherwise.
+        The engine takes the steps once no draw is under way, in a worker thread unless they are
+        `quick`. It takes no further step if the call is cancelled, and none at all if the call
+        ends with an error.
 
         Returns:
-            The steps; none by default.
+            The steps. By default, there are none.
         """
         return iter(())
 
     @property
     def quick(self) -> bool:
-        """Whether all steps together take under a millisecond: then they run on the event loop."""
+        """Whether all steps together take less than a millisecond, and may block the event loop."""
         return False
 
     @abstractmethod
     def decide(self) -> Decision:
-        """Decide among the slices that passed; it is asked only if one has.
+        """Decide among the draws that passed. This is called only if one has.
 
         Returns:
-            The decision. Without a winner, it is not complete.
+            The decision. Without a winner, it isn't complete.
         """
 
     def by_rank(self, i: int) -> tuple[int, int]:
-        """Return what breaks ties between passed slices: the lowest rank wins."""
+        """Return the key that breaks ties between passed draws: the lowest rank wins."""
         return self.passed[i].rank
 
 
 class BaseSelection(ABC):
-    """Says when there are enough draws, and which of them wins: for selections of your own.
+    """Decides when there are enough draws, and which of them wins. Derive your own from it.
 
-    Configuration only: `begin` makes the state of one call.
+    It is only configuration; `begin` makes the state of one call.
     """
 
     __slots__ = ()
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:
-        """The mark of each candidate that passes, asked for as validators are: a score, a key.
+        """The function that marks each candidate that passes, for example with a score or a key.
 
-        None for nothing. An exception makes the slice an errored one.
+        It is called as validators are, and its exception makes the draw an errored one. None if
+        candidates need no mark.
         """
         return None
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Its features, for the table of options that exclude each other."""
+        """Its features, as the table of options that exclude each other names them."""
         return ("several", "scored")
 
     @abstractmethod
@@ -211,10 +217,10 @@ class BaseSelection(ABC):
         """Begin a call.
 
         Args:
-            facts: the known facts of it.
+            facts: the known facts about the call.
 
         Returns:
-            The state of this call's selection.
+            The state of the selection in this call.
         """
 
 
@@ -223,14 +229,14 @@ class BaseSelection(ABC):
 
 @lru_cache
 def unjudged(name: str) -> Requirement:
-    """Return how a record names what a selection could not judge."""
+    """Return the stand-in requirement that a record has for a selection that failed to mark."""
     return Requirement(f"{name} can judge it", lambda _: True, name=name, inline=True)
 
 
 def scoring(
     score: Scorer, *, inline: bool = False
 ) -> Callable[[Candidate], Any | Awaitable[tuple[float, str]]]:
-    """Return what marks a candidate with its score and the reason for it."""
+    """Return the function that marks a candidate with its score and the reason for it."""
     if inline:
         return lambda candidate: read_score(score(candidate))
     threaded = not is_async(score)
@@ -243,8 +249,8 @@ def scoring(
 
 
 def read_score(answer: object) -> tuple[float, str]:
-    """Read what a scorer returned; a `TypeError` or `ValueError` says what is wrong with it."""
-    # What most return, and no NaN.
+    """Read a scorer's answer; raise ``TypeError`` or ``ValueError`` if it is wrong."""
+    # This is what most scorers return; it is not a NaN.
     if type(answer) is int or (type(answer) is float and answer == answer):  # noqa: PLR0124
         return float(answer), ""
     number: Any = answer
@@ -263,37 +269,37 @@ def read_score(answer: object) -> tuple[float, str]:
 
 
 def check_key(key: Key | None, what: str) -> None:
-    """Make sure that a function gives a key when it is called."""
+    """Make sure that a key function is synchronous and can be called."""
     if key is not None and (not callable(key) or is_async(key)):
         msg = f"{what} is a synchronous function of a Candidate, not {key!r}"
         raise TypeError(msg)
 
 
 def keying(key: Key | None) -> Callable[[Candidate], Any]:
-    """Return what marks a candidate with the key that it votes for, or differs by."""
+    """Return the function that marks a candidate with its key."""
     if key is None:
         return lambda candidate: _comparable(key_of(candidate))
     return lambda candidate: _comparable(key(candidate))
 
 
 def tool_key(candidate: Candidate) -> Any:
-    """Return what a reply that calls tools votes for: their names and arguments.
+    """Return the key of a reply that calls tools: their names and arguments.
 
-    The arguments count as they were read, in any order, with those that the model left to their
-    default; and so do several calls. ``Vote(key=tool_key)`` says what `Vote` does by itself.
+    Arguments are compared after parsing, with defaults filled in. Neither their order nor the
+    order of several calls matters. ``Vote(key=tool_key)`` is what `Vote` does by default.
 
     Args:
         candidate: the reply.
 
     Returns:
-        The calls, which compare by ``==``; for a reply that calls none, its parsed value, else its
-        text.
+        A key for the calls that can be compared with ``==``. For a reply without calls, it is the
+        parsed value, or else the text.
     """
     return key_of(candidate)
 
 
 def key_of(candidate: Candidate) -> Any:
-    """Return the key of a candidate: the tools it calls, else its parsed value, else its text."""
+    """Return a candidate's key: the tools it calls, or its parsed value, or its text."""
     if candidate.tool_calls:
         return _Calls(candidate.tool_calls)
     value = candidate.value
@@ -324,7 +330,7 @@ class _Calls:
 
 
 def _comparable(key: Any) -> Any:
-    """Make sure that a key equals itself, as a NaN does not, and an array does not say."""
+    """Make sure that a key equals itself. A NaN doesn't, and an array has no single answer."""
     try:
         same = bool(key == key)  # noqa: PLR0124
     except Exception as exc:
@@ -340,7 +346,7 @@ def _comparable(key: Any) -> Any:
 
 
 class Answers:
-    """The different answers of a call. Equal ones (``==``) are one, whatever they look like."""
+    """The different answers of a call. Keys that are equal (``==``) are one answer."""
 
     def __init__(self) -> None:
         self.keys: list[Any] = []
@@ -348,11 +354,11 @@ class Answers:
         self._unhashable: list[int] = []
 
     def place(self, key: Any) -> int:
-        """Return the place of an answer among ``keys``, which gets it if it is a new one."""
+        """Return the index of an answer in ``keys``; a new answer is added."""
         keys = self.keys
         try:
             known = self._places.get(key)
-            # A set has no hash, and equals a frozenset, which has one.
+            # A set is unhashable, but equals a frozenset, which isn't.
             others: Iterable[int] = () if known is not None else self._unhashable
             hashable = True
         except TypeError:
@@ -380,12 +386,12 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def label_of(key: object) -> str:
-    """Return a key as the decision shows it."""
+    """Return a key in the form that the decision shows."""
     return bounded(key if isinstance(key, str) else safe_repr(key))
 
 
 def check_n(n: object, what: str) -> None:
-    """Make sure that a number of draws can be."""
+    """Make sure that a number of draws is valid."""
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
         msg = f"{what}(n=...) is an int of at least 1, not {n!r}"
         raise ValueError(msg)

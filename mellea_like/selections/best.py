@@ -1,4 +1,4 @@
-"""The best of several: by a score, by likeness to the others, by a judge's comparisons."""
+"""The best of several draws: by score, by similarity to the others, or by comparisons."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 __all__ = ["BestOf", "Consensus", "Tournament", "word_overlap"]
 
 QUICK = 2000
-"""The number of texts times all their characters: at most 0.7 ms of comparisons, as measured."""
+"""The number of texts times their total length up to which comparing takes at most 0.7 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class BestOf(BaseSelection):
-    """The highest score among those that pass; of equal ones the lowest rank.
+    """The passing draw with the highest score wins; among equal scores, the lowest rank.
 
     Args:
-        score: takes a `Candidate` and returns a float, or ``(float, reason)``; sync or async, or
-            a scorer such as `judge_score(...)`. An exception of it makes the slice an errored one.
-        n: how many are to pass; None for as many as there are turns. A call that makes fewer draws
-            raises `ValueError` before the first.
-        threshold: a score that is good enough: the first to reach it ends the call.
-        inline: whether ``score`` is so quick that it may run in the event loop; otherwise one that
-            is no coroutine function runs in a worker thread.
+        score: a plain or async function of a `Candidate` that returns a float or ``(float,
+            reason)``, such as `judge_score(...)`. Its exception makes the draw an errored one.
+        n: how many draws must pass; None for as many as the call may start. A call that can't make
+            that many draws raises `ValueError` before the first one.
+        threshold: a score that is good enough. The first draw that reaches it ends the call.
+        inline: whether a plain ``score`` is so quick that it may run on the event loop. If not, it
+            runs in a worker thread.
 
     Raises:
         TypeError: ``score`` is not callable, or async and ``inline``.
@@ -67,7 +67,7 @@ class BestOf(BaseSelection):
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
-        """The score, with its reason."""
+        """The function that returns the score with its reason."""
         return scoring(self.score, inline=self.inline)
 
     def begin(self, facts: SelectionFacts) -> _BestOfState:
@@ -101,35 +101,37 @@ class _BestOfState(SelectionState):
 
 
 def word_overlap(one: Candidate, other: Candidate) -> float:
-    """Return how alike two texts are: 2 M / T, of T words of both M in matching blocks.
+    """Return the similarity of two texts by words.
 
-    That is `difflib.SequenceMatcher.ratio` over words (Ratcliff and Obershelp 1988).
+    This is `difflib.SequenceMatcher.ratio` over words (Ratcliff and Obershelp 1988): 2 M / T,
+    where T is the number of words in both texts and M the number of words in matching blocks.
 
     Args:
         one: a candidate.
         other: another.
 
     Returns:
-        From 0.0, no word in common, to 1.0, the same words in the same order.
+        The similarity, from 0.0 for no common word to 1.0 for the same words in the same order.
     """
     return SequenceMatcher(None, one.text.split(), other.text.split(), autojunk=False).ratio()
 
 
 @dataclass(frozen=True, slots=True)
 class Consensus(BaseSelection):
-    """The candidate most like all the others: minimum Bayes risk; peers call it MBRD.
+    """The candidate that is most similar to all others wins (minimum Bayes risk decoding, MBRD).
 
-    For free text, where hardly two draws are equal and a vote has no majority. When they have
-    passed, each two are compared once, in a worker thread: n (n - 1) / 2 calls of ``similarity``.
-    A cancellation ends that; the call's timeout does not. Few short texts are compared at once.
+    This is for free text, in which hardly any two draws are equal, so that a vote has no majority.
+    When all have passed, each pair is compared once in a worker thread, in n (n - 1) / 2 calls of
+    ``similarity``. A cancellation stops that, but the call's timeout does not. A few short texts
+    are compared on the event loop.
 
     Args:
-        similarity: takes two of `Candidate` and returns a float, more for more alike; synchronous
-            and symmetric.
-        n: how many are to pass; a call with fewer turns compares those that do.
+        similarity: a synchronous, symmetric function of two `Candidate` objects that returns a
+            float, which is higher for more similar ones.
+        n: how many draws must pass; a call with fewer attempts compares those that do.
 
     Raises:
-        TypeError: ``similarity`` is not callable, or async.
+        TypeError: ``similarity`` is not callable, or is async.
         ValueError: ``n`` is below 1.
     """
 
@@ -145,7 +147,7 @@ class Consensus(BaseSelection):
 
     @property
     def mark(self) -> Callable[[Candidate], Any]:
-        """The candidate itself."""
+        """The function that returns the candidate itself."""
         return lambda candidate: candidate
 
     def begin(self, facts: SelectionFacts) -> _ConsensusState:
@@ -179,7 +181,7 @@ class _ConsensusState(SelectionState):
                 yield i, j, read_score(self._similarity(one, other))[0]
 
     def _overlaps(self) -> Iterator[tuple[int, int, float]]:
-        """Compare as `word_overlap` does; each text is split, and its words are indexed, once."""
+        """Compare as `word_overlap` does, but split each text and index its words only once."""
         texts = [candidate.text.split() for candidate in self.marks]
         matcher = SequenceMatcher[str](autojunk=False)
         for j, other in enumerate(texts):
@@ -202,21 +204,23 @@ class _ConsensusState(SelectionState):
 
 @dataclass(frozen=True, slots=True)
 class Tournament(BaseSelection):
-    """The candidate that wins when a judge model compares them two at a time.
+    """The candidate wins that a judge model prefers when it compares two at a time.
 
-    When n have passed, each pair is shown to the judge in both orders, for a judge prefers what it
-    reads first, or last; if the orders disagree, each has half a win.
+    When n have passed, the judge compares pairs. It sees each pair in both orders, because judges
+    tend to prefer the reply that they read first, or last. If it disagrees with itself, each reply
+    gets half a win.
 
     Args:
         judge: the backend that compares; None for the strategy's judge.
-        n: how many are to pass; a call with fewer turns compares those that do.
-        criterion: what the better one is better in, in words.
-        rounds: ``"knockout"`` compares n - 1 pairs: who loses is out. ``"pivots"`` compares each
-            with ``pivots`` of them, the first to pass, and counts wins: dearer and steadier.
-        pivots: how many to compare with; for ``"pivots"``.
+        n: how many draws must pass; a call with fewer attempts compares those that do.
+        criterion: what makes a reply better, in words.
+        rounds: ``"knockout"`` compares n - 1 pairs, and the loser of a pair is out. ``"pivots"``
+            compares each candidate with the first ``pivots`` candidates to pass, and counts wins.
+            It costs more, and is more reliable.
+        pivots: the number of candidates to compare with, for ``"pivots"``.
 
     Raises:
-        TypeError: ``judge`` is no backend, or ``pivots`` not an int.
+        TypeError: ``judge`` isn't a backend, or ``pivots`` isn't an int.
         ValueError: ``n`` or ``pivots`` is below 1, or ``rounds`` is unknown.
     """
 
@@ -238,7 +242,7 @@ class Tournament(BaseSelection):
 
     @property
     def mark(self) -> Callable[[Candidate], Any]:
-        """The candidate itself."""
+        """The function that returns the candidate itself."""
         return lambda candidate: candidate
 
     def begin(self, facts: SelectionFacts) -> _TournamentState:
@@ -260,13 +264,13 @@ class _TournamentState(SelectionState):
         return [pair for pair in wanted if pair not in self.answers]
 
     def _knockout(self) -> list[tuple[int, int]]:
-        """Return the pairs of this round; those whose pair is decided move to the next."""
+        """Return the pairs of this round; winners of decided pairs move to the next one."""
         standing = self._in or []
         while len(standing) > 1:
             pairs = list(zip(standing[::2], standing[1::2], strict=False))
             if any(pair not in self.answers for pair in pairs):
                 return pairs
-            # Of an odd number, the last moves on without a comparison.
+            # If the number is odd, the last one moves on without a comparison.
             left_over = standing[len(standing) - len(standing) % 2 :]
             won = [a if self.answers[a, b] >= 0.5 else b for a, b in pairs]  # noqa: PLR2004
             self._in = standing = won + left_over

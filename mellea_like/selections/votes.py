@@ -1,4 +1,4 @@
-"""Draws that are counted: the answer that most give, and several instead of one."""
+"""Selections that count draws: the most frequent answer, or several answers instead of one."""
 
 from __future__ import annotations
 
@@ -34,35 +34,37 @@ __all__ = ["Collect", "Vote", "majority_confidence"]
 
 @dataclass(frozen=True, slots=True)
 class Vote(BaseSelection):
-    """The most frequent answer (self-consistency); of equally frequent ones the lowest rank.
+    """The most frequent answer wins (self-consistency); in a tie, the lowest rank decides.
 
     Each draw that passes has one vote, and answers are the same if they are equal (``==``). The
-    call ends as soon as the answer in front can't be overtaken by the votes that are left, or is
-    certain enough to be the more frequent one.
+    call ends as soon as the remaining votes can't change the winner, or as soon as it is certain
+    enough that the leading answer is more frequent than the next one.
 
     Args:
-        key: takes a `Candidate` and returns what it votes for; None for the tools that it calls
-            (see `tool_key`), else its parsed value, or its text without surrounding blanks. A draw
-            whose key is None abstains. The winner is the first draw with the winning key.
-        n: how many votes to count at most. A call with fewer turns counts as many as it has.
-        confidence: how certain it must be that the first of the two leading answers is the more
-            frequent one, from 0.5 to 1: see `majority_confidence`. A vote that stops for it counts
-            only the draws up to the first one, in the order they started, that has not ended. If
-            all n start at once, there is nothing to save, and it does not stop for it. None for
-            certainty.
-        weight: a scorer, whose score (finite, not negative) is the weight of a draw's vote; then
-            all n votes are counted. ``"logprob"`` weighs each by the geometric mean of its tokens'
-            probabilities, from 0 to 1 (Wang et al. 2022, arXiv 2203.11171, section 3.1), for which
-            the draws have to be asked for: ``options={"extra": {"logprobs": True}}``. None for one
-            each.
-        at_least: the share of all votes, above 0 and up to 1, that the winner needs. If no answer
-            has it, there is no winner, and the call is no success. None for any share.
+        key: a function of a `Candidate` that returns its answer. By default, the answer is the
+            tools that the reply calls (see `tool_key`), or its parsed value, or its text without
+            surrounding blanks. A draw whose key is None abstains. The winner is the first draw
+            with the winning key.
+        n: the most votes to count. A call that can't make so many draws counts those that it
+            makes.
+        confidence: how certain it must be that the leading answer is more frequent than the next
+            one, from 0.5 to 1; see `majority_confidence`. For this, draws count in the order in
+            which they started, up to the first one that hasn't ended. If all n start at once,
+            stopping early would save nothing, so the vote doesn't. None stops only when the winner
+            can't change.
+        weight: a scorer whose score, finite and not negative, is the weight of a draw's vote. All
+            n votes are then counted. ``"logprob"`` weighs a vote by the geometric mean of its
+            tokens' probabilities, from 0 to 1 (Wang et al. 2022, arXiv 2203.11171, section 3.1);
+            this needs ``options={"extra": {"logprobs": True}}``. None gives each vote the weight
+            1.
+        at_least: the share of all votes that the winner needs, above 0 and up to 1. If no answer
+            has it, there is no winner, and the call isn't a success. None accepts any share.
 
     Raises:
-        TypeError: ``key`` or ``weight`` is not callable, ``key`` is async, or ``at_least`` is no
+        TypeError: ``key`` or ``weight`` is not callable, ``key`` is async, or ``at_least`` isn't a
             number.
-        ValueError: ``n`` is below 1, ``confidence`` not between 0.5 and 1, or ``at_least`` not
-            above 0 and up to 1.
+        ValueError: ``n`` is below 1, ``confidence`` is not between 0.5 and 1, or ``at_least`` is
+            not above 0 and up to 1.
     """
 
     key: Key | None = None
@@ -90,12 +92,12 @@ class Vote(BaseSelection):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Its features: votes that aren't weighted keep no scores."""
+        """Its features. Votes without weights keep no scores."""
         return ("several",) if self.weight is None else ("several", "scored")
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
-        """The key, and the weight of the vote."""
+        """The function that returns the key and the weight of the vote."""
         keyed = keying(self.key)
         if self.weight is None:
             return lambda candidate: (keyed(candidate), 1.0)
@@ -118,7 +120,7 @@ class Vote(BaseSelection):
 
 
 class _Tally:
-    """Votes that were counted, by the places of their answers."""
+    """Counted votes, by the indices of their answers."""
 
     def __init__(self) -> None:
         self.votes: dict[int, float] = {}
@@ -139,7 +141,7 @@ class _Tally:
 
 
 class _Ballot(NamedTuple):
-    """A draw that has ended; its answer is None if it has no vote."""
+    """A draw that has ended. Its answer is None if it has no vote."""
 
     slice: Slice
     answer: int | None
@@ -153,10 +155,10 @@ class _VoteState(SelectionState):
         self._answers = Answers()
         self._cast = 0
         self._counted = self._all = _Tally()
-        # Replies that are wrong may be quicker than right ones, so the draws that have ended are
-        # not a random sample. The draws in the order they started are one, however long each takes,
-        # if we look at them one by one and only as far as all before have ended: then a stop
-        # depends on nothing but the votes up to it. So confidence hears of them in this line.
+        # Wrong replies may be quicker than right ones, so the draws that have ended are not a
+        # random sample. The draws in the order they started are one, however long each takes, if
+        # we look at each only when all before it have ended. Then the decision to stop depends
+        # only on the votes up to that point. So the confidence is computed over this line.
         self._in_order = config.confidence is not None and config.weight is None
         self._line: OrderedDict[int, _Ballot | None] = OrderedDict()
         self._in_line = _Tally()
@@ -184,7 +186,7 @@ class _VoteState(SelectionState):
             self._count_in_line()
         decided = super().hear(slice_, mark)
         if not passed:
-            # One vote less is left, and others may have waited for this draw.
+            # There is one vote less to come, and others may have waited for this draw.
             self.reason = self.enough()
             decided = bool(self.reason)
         return decided
@@ -208,8 +210,8 @@ class _VoteState(SelectionState):
         if self._confident and not self._all_at_once:
             self._counted = self._in_line
             return self._confident
-        # If all draws began together, confidence would save none, only the slow ones' time; and as
-        # a certain end comes first where right replies are slow, it would be left with wrong ones.
+        # If all draws began together, stopping for confidence would save only the time of slow
+        # draws. And if right replies are slow, it would stop with the wrong ones.
         return ""
 
     def _count_in_line(self) -> None:
@@ -225,7 +227,7 @@ class _VoteState(SelectionState):
             if ballot.answer is None:
                 continue
             votes.add(ballot.answer, 1.0, ballot.slice)
-            # A vote for another makes the one in front no more certain.
+            # A vote for another answer doesn't make the leading one more certain.
             if ballot.answer != votes.ahead:
                 continue
             if at_least is not None and votes.first / votes.total < at_least:
@@ -275,23 +277,23 @@ def _likelihood(candidate: Candidate) -> float:
 
 
 def majority_confidence(first: int, second: int) -> float:
-    """Return how certain it is that the leading answer is the more frequent of two.
+    """Return how certain it is that the leading answer is more frequent than the next one.
 
-    That may be asked after each vote, and the vote be stopped at any: if the answer in front is not
-    the more frequent of the two, the chance that this ever reaches ``c`` is at most ``1 - c``. Let
-    M = 2^n B(first + 1/2, second + 1/2) / pi, for n votes for either: the ratio of their likelihood
-    to that of a fair coin, averaged over Beta(1/2, 1/2) (Krichevsky and Trofimov 1981). The half
-    below 1/2 adds at most 1/2, so that over the other half it is 2 M - 1 on average or more. That
-    is a supermartingale that begins with 1, which exceeds 1 / (1 - c) with a chance of 1 - c at
-    most (Ville's inequality). Answers are compared two at a time, as by Jain et al. 2022
-    (arXiv 2109.05047).
+    It may be computed after each vote, and the vote may be stopped at any time: if the leading
+    answer is not the more frequent of the two, the chance that the result ever reaches ``c`` is at
+    most ``1 - c``. The proof: let n be the votes for either answer, and M = 2^n B(first + 1/2,
+    second + 1/2) / pi. This is the ratio of their likelihood to that of a fair coin, averaged over
+    Beta(1/2, 1/2) (Krichevsky and Trofimov 1981). Rates below 1/2 contribute at most 1/2, so over
+    the rates above 1/2 the average is at least 2 M - 1. It is a supermartingale that starts at 1,
+    so the chance that it ever exceeds 1 / (1 - c) is at most 1 - c (Ville's inequality). Answers
+    are compared two at a time, as in Jain et al. 2022 (arXiv 2109.05047).
 
     Args:
         first: the votes of the leading answer.
-        second: the votes of the next one; not more.
+        second: the votes of the next answer, at most ``first``.
 
     Returns:
-        1 - 1 / (2 M - 1), from 0 to 1; 0.95 takes 6 votes to 0, 10 to 1 or 12 to 2.
+        1 - 1 / (2 M - 1), from 0 to 1. For example, 0.95 takes 6 votes to 0, 10 to 1 or 12 to 2.
     """
     n = first + second
     log_m = n * log(2) + lgamma(first + 0.5) + lgamma(second + 0.5) - lgamma(n + 1) - log(pi)
@@ -301,21 +303,22 @@ def majority_confidence(first: int, second: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Collect(BaseSelection):
-    """The first k draws that pass: ``result.values`` has them, in the order they came.
+    """The first k draws that pass win. ``result.values`` has them, in the order they came.
 
-    The call is a success when there are k. With fewer, ``result.candidates`` has what there is.
+    The call is a success when there are k. With fewer, ``result.candidates`` has those that
+    passed.
 
     Args:
-        k: how many.
-        distinct: takes a `Candidate` and returns a key: of the draws with equal keys (``==``) only
-            the first counts. None if equal ones count, too.
-        ahead: how many draws may be under way for each that is still wanted; more than 1 is
-            quicker where draws fail, and costs more: those left at the end are cancelled.
+        k: the number of draws to collect.
+        distinct: a function of a `Candidate` that returns a key. Among draws with equal keys
+            (``==``), only the first one counts. With None, equal ones count too.
+        ahead: how many draws may be under way for each one that is still needed. More than 1 is
+            quicker if draws fail, but costs more, because the surplus is cancelled at the end.
 
     A call that makes fewer than k draws raises `ValueError` before the first.
 
     Raises:
-        TypeError: ``distinct`` is not callable, or async.
+        TypeError: ``distinct`` is not callable, or is async.
         ValueError: ``k`` or ``ahead`` is below 1.
     """
 
@@ -337,7 +340,7 @@ class Collect(BaseSelection):
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:
-        """The key that draws differ by."""
+        """The function that returns the key by which draws differ; None if equal ones count."""
         return None if self.distinct is None else keying(self.distinct)
 
     def begin(self, facts: SelectionFacts) -> _CollectState:

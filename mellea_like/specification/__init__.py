@@ -1,5 +1,5 @@
-"""Strategies and upstreams that are described by configuration.
+"""Strategies and upstreams described by configuration.
 
-The command line's options and the gateway's YAML are both read into these models, which check them
-once and build the real objects.
+The command line's options and the gateway's YAML are both read into these models. They are checked
+here once, and then made into real objects.
 """

@@ -1,4 +1,4 @@
-"""The base of all sections of a specification, and the wording of mistakes in one."""
+"""The base class of all sections of a specification, and the wording of their errors."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["Name", "Positive", "Seconds", "Section", "Text", "Whole", "message_of"]
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""An amount of something."""
+"""A number over 0."""
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-"""A length of time, in seconds: a day at most."""
+"""A length of time in seconds, at most a day."""
 
 Whole = Annotated[int, Field(ge=1, strict=True)]
 """A number of things, at least 1."""
@@ -41,10 +41,7 @@ Name = Annotated[str, StringConstraints(min_length=1, strict=True, strip_whitesp
 
 
 class Section(BaseModel):
-    """A frozen section: an unknown name in it is a mistake.
-
-    No error shows a value, since it may be a key.
-    """
+    """A frozen section, in which unknown names are errors that show no value, perhaps a key."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True
@@ -59,7 +56,7 @@ class Section(BaseModel):
         wrong = cls._wrong_names([str(name) for name in fields])
         if not wrong:
             return read(data)
-        # Report other errors too, but none that may only follow from a wrong name.
+        # Report other errors too, except those that may only follow from a wrong name.
         found = [_again("misnamed", what) for what in wrong]
         try:
             read({name: value for name, value in fields.items() if str(name) in cls.model_fields})
@@ -96,7 +93,7 @@ def _again(
     place: tuple[int | str, ...] = (),
     context: dict[str, Any] | None = None,
 ) -> InitErrorDetails:
-    """Make an error of pydantic's once more."""
+    """Make one of pydantic's errors again."""
     error = PydanticCustomError(cast("Any", kind), cast("Any", message), context or {})
     return {"type": error, "loc": place, "input": None}
 
@@ -126,7 +123,7 @@ _MESSAGES = {
 
 
 def message_of(error: ErrorDetails) -> str:
-    """Word one of pydantic's errors as what its place takes."""
+    """Word one of pydantic's errors in terms of the values that its field takes."""
     if error["type"] == "value_error":
         return error["msg"].removeprefix("Value error, ")
     kinds = [kind for kind in _MESSAGES if error["type"].startswith(kind)]

@@ -1,4 +1,4 @@
-"""A grammar of selections for configuration: a name, and a criterion after a colon."""
+"""A grammar of selections for configuration: a name, then a criterion after a colon."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _FORMS = {
     "consensus": ("consensus", "consensus"),
     "tournament": ("tournament", "tournament"),
 }
-"""The form of each, and an example."""
+"""The form of each selection, and an example."""
 
 SELECTIONS = tuple(written for written, _ in _FORMS.values())
 """All forms, for help and error messages."""
 
 SCORES = ("length", "words", "json:PATH", "-length", "-words", "-json:PATH", "judge[:RUBRIC]")
-"""The criteria of ``best``; with a ``-`` the lowest wins."""
+"""The criteria of ``best``. With a ``-`` in front, the lowest wins."""
 
 KEYS = ("text", "lower", "json:PATH")
-"""The keys that a ``vote`` is for, and by which replies that ``collect`` keeps differ."""
+"""The keys that a ``vote`` counts, or by which the replies that ``collect`` keeps must differ."""
 
 RUBRIC = "How well does it answer the request?"
 
@@ -55,14 +55,7 @@ _GOES_BY = {
 
 @dataclass(frozen=True)
 class SelectionSpec:
-    """A selection that was read from an expression; `make` makes the real one.
-
-    Args:
-        kind: the word before the colon.
-        by: the part after it, with ``collect`` the part after its number; empty if there is none.
-        n: the number of replies that must pass, with ``collect`` of those that are kept; None if it
-            isn't given.
-    """
+    """A selection read from an expression such as ``best:length``; `make` makes the real one."""
 
     kind: str
     by: str = ""
@@ -76,14 +69,14 @@ class SelectionSpec:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What it is, for the table of options that exclude each other."""
+        """Its features, as the table of options that exclude each other names them."""
         if self.kind in {"first", "ordered"}:
             return (self.kind,)
         kept = {"collect": "collect", "vote": "counted"}
         return ("several", kept.get(self.kind, "scored"))
 
     def make(self, judge: Backend, turns: int) -> Selection:
-        """Make the selection of calls of so many turns, which limit ``n`` or are its default."""
+        """Make the selection for calls of ``turns`` draws, the maximum of ``n`` and its default."""
         n = None if self.n is None else min(self.n, turns)
         match self.kind:
             case "best" if self.judged:
@@ -141,7 +134,7 @@ def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
 
 @dataclass(frozen=True)
 class _Score:
-    """A number computed from a text; its field identifies it in a batch's journal."""
+    """A number computed from a text. Its field identifies it in a batch's journal."""
 
     by: str
 
@@ -173,7 +166,7 @@ class _Key:
 
 
 def _field(text: str, path: str) -> Any:
-    """Return the value in a JSON text at a path of names and positions."""
+    """Return the value at a path of names and indices in a JSON text."""
     try:
         found: Any = json.loads(strip_fence(text))
         for step in path.split("."):

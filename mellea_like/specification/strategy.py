@@ -1,4 +1,4 @@
-"""Strategies: how replies are drawn, what they must meet, and what a call may spend."""
+"""Strategies: how replies are drawn, what they must meet, and what a call may cost."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ __all__ = [
 ]
 
 MAX_ITERATIONS = 1000
-"""``loop * concurrency`` at most, as in a strategy."""
+"""The most that ``loop * concurrency`` may be, as in a strategy."""
 
 VERDICT_TOKENS = 512
-"""The tokens that a budget assumes for a judge's reply; nothing cuts it off."""
+"""The tokens that a budget assumes for a judge's reply, which has no length limit."""
 
 StrategyName: TypeAlias = Literal["rejection", "repair", "multi-turn"]
 
@@ -65,7 +65,7 @@ CARRIES: Mapping[StrategyName, Carry] = {
     "repair": "best",
     "multi-turn": "chat",
 }
-"""The failures that the first model of an escalation sees."""
+"""Which failures the first model of an escalation sees."""
 
 
 def _readable(expression: str) -> str:
@@ -74,19 +74,19 @@ def _readable(expression: str) -> str:
 
 
 Check: TypeAlias = Annotated[Text, AfterValidator(_readable)]
-"""A check, as on the command line."""
+"""A check in the grammar of the command line."""
 
 
 class OptionsSpec(Section):
-    """How a model generates where a request does not say.
+    """Options for generating, unless a request sets them.
 
     Args:
         temperature: 0 for the most likely text, higher for more variety.
         top_p: nucleus sampling.
         max_tokens: the longest reply, in tokens.
         stop: texts that end a reply.
-        seed: makes draws repeatable where the upstream can.
-        extra: further fields for the upstream, sent as they are.
+        seed: makes draws repeatable, if the upstream supports it.
+        extra: further fields, which are sent to the upstream unchanged.
     """
 
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
@@ -98,7 +98,7 @@ class OptionsSpec(Section):
 
 
 class BudgetSpec(Section):
-    """A budget; at least one of its limits must be given.
+    """A budget. At least one limit is required.
 
     Args:
         requests: the most requests to the upstream.
@@ -151,7 +151,7 @@ class BudgetSpec(Section):
 
 
 class CallBudgetSpec(BudgetSpec):
-    """The budget of one call, judges and losers included; at least one limit must be given.
+    """The budget of one call, including judges and losing draws. At least one limit is required.
 
     Args:
         requests: the most requests to the upstream.
@@ -169,12 +169,12 @@ class StageSpec(Section):
     """A further stage of an escalation: the draws of a bigger model if the one before fails.
 
     Args:
-        turns: draws in a row, at most.
-        carry: the part of the failures that the model sees: ``nothing``, ``best`` (the best
-            failure, with what was wrong with it) or ``chat`` (the whole conversation).
+        turns: the most draws in a row.
+        carry: which failures the model sees: ``nothing``, ``best`` (the best failure and its
+            problems) or ``chat`` (the whole conversation).
         checks: further checks, as in a strategy.
         requirements: further requirements, in words.
-        options: how it generates if a request doesn't say, before the strategy's options.
+        options: options for generating, unless a request sets them. They override the strategy's.
     """
 
     turns: Whole = 1
@@ -186,7 +186,7 @@ class StageSpec(Section):
     def make(
         self, backend: Backend, *, judge: Backend | None, options: Options, early: bool
     ) -> Stage:
-        """Make the stage; the options are complete."""
+        """Make the stage, given its complete options."""
         checks = [parse_check(expression, early=early) for expression in self.checks]
         return Stage(
             backend,
@@ -202,41 +202,41 @@ class StrategySpec(Section):
     """How replies are drawn, their requirements, and the budget of a call.
 
     Args:
-        strategy: the reaction to a failure: ``rejection`` asks the same again, ``repair`` writes
+        strategy: what to do after a failure: ``rejection`` asks the same again, ``repair`` writes
             the failed requirements into the prompt, and ``multi-turn`` continues the conversation.
-        loop: draws in a row, at most.
-        concurrency: draws at a time.
+        loop: the most draws in a row.
+        concurrency: the number of draws at a time.
         schedule: when draws start, as on the command line: ``eager``, ``staggered:0.5``, ...
-        select: which reply wins of those that pass, as on the command line: ``first``,
-            ``ordered``, ``best:SCORE``, ``vote``, ``vote:KEY``, ``collect:K``, ``collect:K:KEY``,
-            ``consensus`` or ``tournament``. A score is ``length``, ``words`` or ``json:PATH`` (a
-            number in the reply's JSON, as in ``json:offer.price``), each with a ``-`` before it for
-            the lowest; or ``judge`` or ``judge:RUBRIC``, the judge's from 1 to 10. A key is
-            ``text``, ``lower`` or ``json:PATH``; without one a vote is for the reply's value, and
-            collect keeps equal ones, too.
+        select: which of the passing replies wins, as on the command line: ``first``, ``ordered``,
+            ``best:SCORE``, ``vote``, ``vote:KEY``, ``collect:K``, ``collect:K:KEY``, ``consensus``
+            or ``tournament``. A score is ``length``, ``words`` or ``json:PATH`` (a number in the
+            reply's JSON, as in ``json:offer.price``); with a ``-`` in front, the lowest wins. The
+            scores ``judge`` and ``judge:RUBRIC`` are the judge's, from 1 to 10. A key is ``text``,
+            ``lower`` or ``json:PATH``. Without a key, a vote counts the reply's value, and collect
+            also keeps equal replies.
         n: the number of replies that must pass before ``best``, ``vote``, ``consensus`` or
-            ``tournament`` decides; None for as many as there are draws, and with a vote 16 at most,
-            with the last two 8.
+            ``tournament`` decides. None for as many as there are draws, but at most 16 for a vote,
+            and 8 for the last two.
         checks: the checks, as on the command line: ``words<=20``, ``contains:TEXT``, ...
         requirements: requirements in words, which a model judges.
         json_schema: the JSON Schema of replies, or the path of its file.
-        early: reject a reply while it arrives, if its checks can.
-        give_up: stop when a requirement fails so often that more draws won't help.
-        accept_incomplete: accept a reply that the model cut off or refused, that a content filter
-            withheld, or that is empty; else such a draw fails. By default it is accepted if there
-            are no requirements.
+        early: whether to reject replies while they arrive, if their checks can.
+        give_up: whether to stop when a requirement fails so often that more draws won't help.
+        accept_incomplete: whether to accept a reply that was cut off, refused, withheld by a
+            content filter, or is empty. If not, such a draw fails. By default it is accepted if
+            there are no requirements.
         retries: how often a request is retried after a transient error.
-        timeout: the longest a call may take, in seconds.
-        iteration_timeout: the longest that one draw may take, in seconds; None for no limit.
+        timeout: how long a call may take, in seconds.
+        iteration_timeout: how long one draw may take, in seconds; None for no limit.
         budget: the limits of one call; None for no limit.
-        options: how it generates if a request doesn't say.
-        judge_options: how judges generate; by default at temperature 0, unless the judge's model
-            refuses that. ``temperature: null`` takes the server's default.
+        options: options for generating, unless a request sets them.
+        judge_options: options for judges. The default is temperature 0, unless the judge's model
+            refuses that. ``temperature: null`` uses the server's default.
         escalate: bigger models, each of which takes over if the draws of the one before have
-            failed. Then ``loop`` counts the draws of the first; ``repair`` shows it the best
-            failure.
+            failed. ``loop`` is then the number of draws of the first model, and ``repair`` shows
+            it the best failure.
         escalate_when: when the next model takes over: ``spent``, when the draws of the one before
-            are spent, or ``cheaper``, when a pass is expected to cost less there, which needs
+            are used up, or ``cheaper``, when a pass is expected to cost less there, which needs
             prices.
     """
 
@@ -337,7 +337,7 @@ class StrategySpec(Section):
         return self
 
     def _features(self) -> dict[str, str]:
-        """Return the features in use, by the names of the fields."""
+        """Return the features in use, by field."""
         schedule = self.make_schedule()
         found = dict.fromkeys(self.selection.features, f"select: {self.select}")
         if schedule.timing_dependent:
@@ -354,7 +354,7 @@ class StrategySpec(Section):
 
     @property
     def turns(self) -> int:
-        """The draws in a row of all models, at most."""
+        """The most draws in a row, over all models."""
         return self.loop + sum(stage.turns for stage in self.escalate)
 
     @property
@@ -366,13 +366,13 @@ class StrategySpec(Section):
         return self.loop, self.concurrency
 
     def make_schedule(self) -> BaseSchedule:
-        """Make what says when draws start; what learns does so for all calls that share it."""
+        """Make the schedule. All calls that use it share its knowledge."""
         return parse_schedule(self.schedule)
 
     def make_requirements(
         self, *, check_only: bool = False, schema_name: str = "json_schema"
     ) -> tuple[Requirement | str, ...]:
-        """Make what must hold: the checks, the schema, and what a judge decides."""
+        """Make the requirements: the checks, the schema, and those for a judge."""
         schema = [] if self.json_schema is None else [self.json_schema]
         return (
             *(parse_check(expression, early=self.early) for expression in self.checks),
@@ -391,7 +391,7 @@ class StrategySpec(Section):
         within: Budget | None = None,
         store: Store | None = None,
     ) -> Budget | None:
-        """Make what a call may spend, inside of what others may; None for no limit."""
+        """Make the budget of a call, within other budgets; None for no limit."""
         if self.budget is None:
             return within
         return self.budget.make(name=name, prices=prices, within=within, store=store)
@@ -404,11 +404,12 @@ class StrategySpec(Section):
         first: Options | None = None,
         **settings: Any,
     ) -> BaseSamplingStrategy:
-        """Make the strategy; the settings are those of its class that aren't said here.
+        """Make the strategy; ``settings`` are further arguments of its class.
 
-        The stages are those of ``escalate``, made; then ``first`` are the options of the first one.
+        ``stages`` are those of ``escalate``, already made; ``first`` are the options of the first
+        stage.
         """
-        # Refusals with a 429 are counted by themselves.
+        # Refusals with a 429 are counted separately.
         refusals = max(self.retries + 1, Retry().rate_limit_attempts)
         retry = Retry(self.retries + 1, rate_limit_attempts=refusals) if self.retries else None
         given: dict[str, Any] = {

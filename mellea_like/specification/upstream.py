@@ -1,4 +1,4 @@
-"""Upstreams: what generates, what it costs, and how much it may be asked for."""
+"""Upstreams: the servers and models that generate, their prices and their limits."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ __all__ = [
 
 
 MOST_MONEY = 1e12
-"""More than anyone has, and little enough to count with."""
+"""An amount that nobody has, but that is small enough to calculate with."""
 
 
 def beside(info: ValidationInfo, path: str | Path) -> Path:
-    """Find a file: relative paths start in the directory of the file that names them."""
+    """Find a file. Relative paths start in the folder of the file that names them."""
     context: dict[str, Any] = info.context or {}
     found = Path(context.get("directory", ".")) / path
     if not (found.is_file() or found.is_fifo()):
@@ -62,7 +62,7 @@ def beside(info: ValidationInfo, path: str | Path) -> Path:
 
 
 def read_price(given: object, info: ValidationInfo | None = None) -> object:
-    """Read two or three amounts and perhaps a currency: a list, or a text with commas."""
+    """Read two or three amounts and perhaps a currency, from a list or from a text with commas."""
     in_a_file = info is not None and info.context is not None
     as_texts = isinstance(given, str) and not in_a_file
     if given is None or isinstance(given, Price):
@@ -94,11 +94,11 @@ class Upstream(Section):
     """The fields of all upstreams.
 
     Args:
-        concurrency: requests in flight at most, those of judges included; None for no limit.
-        requests_per_minute: requests a minute at most; None for no limit.
-        tokens_per_minute: tokens a minute at most, prompts and replies; None for no limit.
-        price: money for a million tokens of prompts, and of replies, for budgets of money; that of
-            cached prompts and a currency's code may follow.
+        concurrency: the most requests in flight, including judges'; None for no limit.
+        requests_per_minute: the most requests per minute; None for no limit.
+        tokens_per_minute: the most tokens per minute, of prompts and replies; None for no limit.
+        price: the price of a million tokens of prompts, and of replies, for budgets of money. The
+            price of cached prompts and a currency's code may follow.
     """
 
     concurrency: Whole | None = None
@@ -112,10 +112,7 @@ class Upstream(Section):
         return bool(getattr(self, "can_judge", False))
 
     def make_limits(self, store: Store | None = None, name: str | None = None) -> list[Limit]:
-        """Make what its requests have to pass; all backends that share it share its limits.
-
-        With a store, those that are made of the same name in other processes share the rates, too.
-        """
+        """Make the limits of its requests, which processes share through a store."""
         limits: list[Limit] = []
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:
             limits.append(
@@ -137,14 +134,14 @@ class OpenAIUpstream(Upstream):
     Args:
         kind: ``openai``.
         model: the model's name; None for the server's first.
-        base_url: the server's address; by default OpenAI's.
-        api_key: the key, as ``${NAME}`` of an environment variable.
-        api_key_env: the environment variable that holds the key, instead.
+        base_url: the server's URL; the default is OpenAI's server.
+        api_key: the key, written as ``${NAME}`` for an environment variable.
+        api_key_env: the name of the environment variable with the key, in place of ``api_key``.
         timeout: the longest silence, in seconds.
         can_judge: whether its verdicts are wanted.
-        trust_env: whether the environment's proxy settings count.
-        keep_alive: whether connections stay open between requests; by default but for servers on
-            this machine.
+        trust_env: whether to use the environment's proxy settings.
+        keep_alive: whether connections stay open between requests. By default they do, except to
+            servers on this machine.
     """
 
     kind: Literal["openai"]
@@ -166,7 +163,7 @@ class OpenAIUpstream(Upstream):
 
     @property
     def official(self) -> bool:
-        """Whether it is OpenAI's own server, which wants a key and the name of a model."""
+        """Whether it is OpenAI's own server, which needs a key and a model's name."""
         here = split_url(self.base_url or OFFICIAL_URL, "base_url").hostname
         return here == split_url(OFFICIAL_URL, "base_url").hostname
 
@@ -193,10 +190,10 @@ class LlamaUpstream(Upstream):
 
     Args:
         kind: ``llama``.
-        gguf: the model's file, from where the configuration's file is.
-        context_size: tokens of one request, prompt and reply together.
-        parallel: requests that it works on at a time.
-        threads: processor threads; None leaves it to llama.cpp.
+        gguf: the model's file, relative to the configuration file.
+        context_size: the most tokens of one request, prompt and reply together.
+        parallel: the number of requests that it works on at a time.
+        threads: the number of processor threads; None leaves it to llama.cpp.
         timeout: the longest silence, in seconds.
         can_judge: whether its verdicts are wanted.
     """
@@ -220,7 +217,7 @@ class MarkovUpstream(Upstream):
 
     Args:
         kind: ``markov``.
-        corpus: files to learn from, from where the configuration's file is.
+        corpus: the files to learn from, relative to the configuration file.
     """
 
     kind: Literal["markov"]
@@ -237,7 +234,7 @@ class ProviderUpstream(Upstream):
 
     Args:
         kind: ``pydantic-ai``.
-        model: the provider and the model, as ``anthropic:claude-sonnet-5-5``. The key is in the
+        model: the provider and the model, as in ``anthropic:claude-sonnet-5-5``. The key is in the
             environment variable that the provider's own client reads (``ANTHROPIC_API_KEY``).
         timeout: the longest silence, in seconds.
         can_judge: whether its verdicts are wanted.
@@ -249,7 +246,7 @@ class ProviderUpstream(Upstream):
     can_judge: bool = True
 
     def make(self, place: str) -> Backend:
-        """Make the backend; errors name the place of this section."""
+        """Make the backend. Errors name the place of this section."""
         try:
             from mellea_like.backends.pydantic_ai import PydanticAIBackend  # noqa: PLC0415 (extra)
 
@@ -264,8 +261,8 @@ class PythonUpstream(Upstream):
 
     Args:
         kind: ``python``.
-        backend: its place, as ``package.module:name``: a backend, or a function without arguments
-            that makes one. None if the program that embeds the gateway passes it.
+        backend: where to find it, as ``package.module:name``: a backend, or a function without
+            arguments that makes one. None if the program that embeds the gateway passes it.
         can_judge: whether its verdicts are wanted.
     """
 
@@ -274,7 +271,7 @@ class PythonUpstream(Upstream):
     can_judge: bool = True
 
     def find(self, place: str) -> Any:
-        """Import the backend, or what makes it; errors name the place of this section."""
+        """Import the backend, or a function that makes it; errors name the place of the section."""
         if self.backend is None:
             msg = f"{place}backend is missing: write backend: package.module:name"
             raise ValueError(msg)
@@ -292,7 +289,7 @@ class PythonUpstream(Upstream):
         return found
 
     def make(self, place: str) -> Backend:
-        """Import the backend; make it, where a function does."""
+        """Import the backend. If it is a function, call it to make the backend."""
         found = self.find(place)
         made = found if is_backend(found) else found()
         if not is_backend(made):
@@ -322,14 +319,14 @@ UpstreamSpec: TypeAlias = Annotated[
     Field(discriminator="kind"),
     BeforeValidator(_check_kind),
 ]
-"""A backend."""
+"""The specification of a backend."""
 
 
 @asynccontextmanager
 async def open_upstream(
     spec: UpstreamSpec, place: str = "", *, follow_redirects: bool = False
 ) -> AsyncGenerator[Backend]:
-    """Open what generates, without its limits, and close it at the end."""
+    """Open the backend without its limits, and close it at the end."""
     made: Any = await run_in_thread(_make, spec, place, follow_redirects)
     match spec:
         case OpenAIUpstream() | ProviderUpstream():
@@ -349,7 +346,7 @@ def _make(spec: UpstreamSpec, place: str, follow_redirects: bool) -> Any:  # noq
         case OpenAIUpstream():
             from mellea_like.backends.openai import OpenAIBackend  # noqa: PLC0415 (an extra)
 
-            # All is said here, so that no variable of the environment says anything else.
+            # Everything is passed explicitly, so that no environment variable overrides it.
             return OpenAIBackend(
                 spec.model,
                 base_url=spec.base_url or OFFICIAL_URL,

@@ -1,11 +1,11 @@
-"""Spans and metrics through the OpenTelemetry API; the application brings the SDK, if any.
+"""Spans and metrics through the OpenTelemetry API. The application may add the SDK.
 
-A call has a span ``sampling <strategy>``; below it one span for each iteration; below that
-``chat <model>`` for each request to a backend, ``execute_tool <name>`` for each run of a tool, and
-``validation``.
+A call has a span ``sampling <strategy>``. Below it is a span for each draw. Below each of these
+are a span ``chat <model>`` for each request to a backend, ``execute_tool <name>`` for each run of
+a tool, and ``validation``.
 
-Texts of prompts and replies, and messages of exceptions, are recorded only if the user asks for
-them: exceptions are recorded by type. A span processor that raises is logged and ignored.
+Prompts, replies and messages of exceptions are recorded only if the user asks for it. Otherwise,
+exceptions are recorded by type. If a span processor raises, that is logged and ignored.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ if TYPE_CHECKING:
 __all__ = ["Telemetry", "session"]
 
 BY_NAME = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER")
-"""Environment variables that name a provider, which OpenTelemetry loads."""
+"""Environment variables that name a provider for OpenTelemetry to load."""
 
 
 class Telemetry:
     """The destination of the spans and metrics of a strategy's calls.
 
-    Without the SDK's providers, neither passed in nor set for the process, nothing is recorded and
-    each call pays for one check.
+    If no provider of the SDK is passed in or set for the process, nothing is recorded, and each
+    call costs one check.
 
     Args:
-        tracer_provider: makes the tracer; by default the process's, looked up at each call.
-        meter_provider: makes the instruments; by default the process's, looked up at each call.
-        capture_content: record prompts, replies and messages of exceptions. They may hold personal
-            data, so the default is False.
+        tracer_provider: makes the tracer. The default is the process's provider, looked up at each
+            call.
+        meter_provider: makes the instruments. The default is the process's provider, looked up at
+            each call.
+        capture_content: whether to record prompts, replies and messages of exceptions. They may
+            contain personal data, so the default is False.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Telemetry:
 
         Args:
             name: the span's name, such as "POST /v1/chat/completions".
-            headers: the request's headers, in small letters; they may have a ``traceparent``.
+            headers: the request's headers in lower case, which may include a ``traceparent``.
 
         Returns:
             The span, which has ``set(attributes)`` and ``close()``; None if nobody listens.
@@ -135,5 +137,5 @@ class Telemetry:
 
 
 def _in_use() -> bool:
-    """Tell whether the process may have a provider: importing OpenTelemetry takes some 30 ms."""
+    """Tell whether the process may have a provider, because importing OpenTelemetry takes 30 ms."""
     return "opentelemetry" in sys.modules or any(name in os.environ for name in BY_NAME)

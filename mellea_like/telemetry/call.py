@@ -54,7 +54,7 @@ class CallTelemetry:
             else {names.SESSION_ID: session_id, names.CONVERSATION_ID: session_id}
         )
         self._passed: list[tuple[int, SpanScope, int]] = []
-        """The spans of draws that passed, and when they ended: one of them will be the winner's."""
+        """The spans of draws that passed, and when they ended. One of them will be the winner's."""
 
     def call(self) -> SpanScope:
         """Return the span around the whole call."""
@@ -67,7 +67,7 @@ class CallTelemetry:
         return SpanScope(self._tracer, f"sampling {self._strategy}", attributes, self._capture)
 
     def iteration(self, iteration: int, subsample: int, depth: int) -> SpanScope:
-        """Return the span around one iteration."""
+        """Return the span around one draw."""
         attributes: dict[str, AttributeValue] = {
             names.SAMPLING_ID: self._sampling_id,
             names.ITERATION: iteration,
@@ -111,7 +111,7 @@ class CallTelemetry:
         duration: float,
         error: BaseException | None,
     ) -> None:
-        """Record what a request cost, whether or not it was answered."""
+        """Record the cost of a request, whether or not it was answered."""
         spent: dict[str, AttributeValue] = {
             names.INPUT_TOKENS: usage.input_tokens,
             names.OUTPUT_TOKENS: usage.output_tokens,
@@ -134,7 +134,7 @@ class CallTelemetry:
         self._instruments.duration.record(duration, attributes)
 
     def ended(self, span: SpanScope | None, slice_: Slice) -> None:
-        """Record the outcome of an iteration, and close its span."""
+        """Record the outcome of a draw, and close its span."""
         if self._instruments is not None:
             counted = {names.STRATEGY: self._strategy, names.OUTCOME: slice_.outcome.value}
             if slice_.error is not None:
@@ -168,16 +168,7 @@ class CallTelemetry:
         asked: Sequence[Message],
         money: tuple[float, str] | None,
     ) -> None:
-        """Record what came of the call on its span, and mark the winners'.
-
-        Args:
-            span: the call's span.
-            ending: how the call ended; None if its caller left.
-            slices: its draws.
-            usage: its cost in tokens.
-            asked: the messages that were asked first.
-            money: its cost in money, and the currency; None without prices.
-        """
+        """Record the outcome of the call on its span, and mark the winners' spans."""
         best = None if ending is None or not ending.success else ending.best_index
         winners: set[int] = set() if best is None else {slices[best].iteration}
         if best is not None and ending is not None and ending.decision is not None:
@@ -190,7 +181,8 @@ class CallTelemetry:
             names.STOP_REASON: "cancelled" if ending is None else ending.stop_reason.value,
             names.SUCCESS: best is not None,
             names.REQUESTS: usage.requests,
-            # Viewers add up the conventions' own names, which the requests have.
+            # These aren't the conventions' names, because viewers would add them to the requests'
+            # own.
             names.ALL_INPUT_TOKENS: usage.input_tokens,
             names.ALL_OUTPUT_TOKENS: usage.output_tokens,
         }
@@ -241,13 +233,13 @@ def _request_attributes(backend: Backend, request: Request) -> dict[str, Attribu
 
 
 def _as_json(messages: Sequence[Message]) -> str:
-    """Write messages as the GenAI conventions have them."""
+    """Write messages in the form of the GenAI conventions."""
     written = [{"role": message.role, "parts": _parts(message)} for message in messages]
     return json.dumps(written, ensure_ascii=False)
 
 
 def _output(reply: Generation) -> str:
-    """Write a reply as the conventions have it, which ask for why it ended."""
+    """Write a reply in the form of the conventions, which includes the finish reason."""
     message = reply_message(reply)
     ended = reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
     ended = "tool_call" if ended == "tool_calls" else ended
@@ -273,7 +265,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
 
 
 def _arguments(call: ToolCall) -> Any:
-    """Return a call's arguments as they were written: their values may not fit into JSON."""
+    """Return a call's arguments as JSON has them, because parsed values may not fit into JSON."""
     try:
         return json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
@@ -312,9 +304,9 @@ def instruments_of(provider: MeterProvider) -> Instruments:
 
 
 def meters_of(provider: MeterProvider | None) -> MeterProvider | None:
-    """Return a meter provider, by default the process's; None if nobody listens."""
+    """Return a meter provider, or else the process's; None if nobody listens."""
     meters = provider or metrics.get_meter_provider()
-    # The proxy that serves until a provider is set has no public name.
+    # The proxy that is in place until a provider is set has no public name.
     silent = isinstance(meters, metrics.NoOpMeterProvider) or (
         type(meters).__name__ == "_ProxyMeterProvider"
     )

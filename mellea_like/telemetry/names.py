@@ -1,8 +1,8 @@
-"""The names of spans' attributes and of metrics.
+"""The names of span attributes and metrics.
 
 Names that begin with ``gen_ai`` follow the GenAI semantic conventions
-(https://opentelemetry.io/docs/specs/semconv/gen-ai/, status: development). They are kept here and
-not imported, since they have moved between packages.
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/, status: development). They are copied here
+instead of imported, because they have moved between packages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOOL_RESULT: Final = "gen_ai.tool.call.result"
 TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105 (no password)
 ERROR_TYPE: Final = "error.type"
 
-# OpenInference's (https://github.com/Arize-ai/openinference/tree/main/spec), for lists of calls.
+# OpenInference (https://github.com/Arize-ai/openinference/tree/main/spec), for lists of calls.
 SPAN_KIND: Final = "openinference.span.kind"
 INPUT_VALUE: Final = "input.value"
 OUTPUT_VALUE: Final = "output.value"
@@ -75,7 +75,7 @@ MESSAGES: Final = "mellea_like.messages"
 BATCH_ID: Final = "mellea_like.batch_id"
 BATCH_SIZE: Final = "mellea_like.batch_size"
 
-# Bucket boundaries that the conventions advise, in seconds and in tokens.
+# The bucket boundaries that the conventions recommend, in seconds and in tokens.
 DURATION_BUCKETS: Final = [
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sessions: calls that belong to one conversation, as viewers of traces show them."""
+"""Sessions: calls that belong to one conversation, so that trace viewers group them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ SESSION_ID: ContextVar[str | None] = ContextVar("mellea_like_session", default=N
 
 @contextmanager
 def session(session_id: str) -> Generator[None]:
-    """Record the calls of a block as parts of one session, such as the turns of a conversation.
+    """Record the calls in a block as parts of one session, such as a conversation.
 
-    Their spans and those of their requests get the attributes ``session.id`` (OpenTelemetry's
-    conventions for sessions, which Phoenix and Langfuse group by) and ``gen_ai.conversation.id``.
+    Their spans and those of their requests get two attributes: ``session.id`` from OpenTelemetry's
+    conventions for sessions, by which Phoenix and Langfuse group calls, and
+    ``gen_ai.conversation.id``.
 
     Args:
-        session_id: tells the session from others, such as a conversation's number. It isn't
-            secret: viewers show it.
+        session_id: identifies the session, such as a conversation's number. Viewers show it, so it
+            must not be secret.
 
     Yields:
         Nothing.

@@ -37,7 +37,7 @@ __all__ = [
 
 
 class SpanScope:
-    """A span that is current until it is closed; no failure of a span processor gets out of it."""
+    """A span that is current until it is closed. Failures of span processors stay inside."""
 
     __slots__ = (
         "_attributes",
@@ -69,7 +69,7 @@ class SpanScope:
         self._token: Token[Any] | None = None
 
     def open(self, parent: Context | None = None) -> Self:
-        """Start the span and make it the current one, within a parent's or else the current one."""
+        """Start the span and make it current, within a given parent or else the current span."""
         try:
             self._span = self._tracer.start_span(
                 self._name,
@@ -89,7 +89,7 @@ class SpanScope:
             self._span.set_attributes(attributes)
 
     def leave(self) -> None:
-        """Make the span around it current again. This one stays open."""
+        """Make the span around it current again, but keep this one open."""
         if self._token is not None:
             otel_context.detach(self._token)
             self._token = None
@@ -129,14 +129,14 @@ def _complain(verb: str, name: str, exc: Exception) -> None:
 
 
 def type_name(error: BaseException) -> str:
-    """Return how an exception is recorded: by its type."""
+    """Return the name of an exception's type, under which it is recorded."""
     kind = type(error)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return module + kind.__qualname__
 
 
 def tracer_of(provider: TracerProvider | None) -> Tracer | None:
-    """Return the tracer of a provider, by default the process's; None if nobody listens."""
+    """Return the tracer of a provider, or else the process's; None if nobody listens."""
     tracers = provider or trace.get_tracer_provider()
     silent = isinstance(tracers, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     return None if silent else tracers.get_tracer(SCOPE)
@@ -162,14 +162,14 @@ def tool_span(
 
 
 def server_span(tracer: Tracer, name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope:
-    """Begin the span of a request to a server of ours, within its caller's trace."""
+    """Begin the span of a request to one of our servers, within its caller's trace."""
     carrier = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers}
     span = SpanScope(tracer, name, {}, False, SpanKind.SERVER)
     return span.open(propagate.extract(carrier))
 
 
 def caller_span() -> SpanContext | None:
-    """Return the span that the running code is in, to link to later."""
+    """Return the current span, to link to later."""
     context = trace.get_current_span().get_span_context()
     return context if context.is_valid else None
 
@@ -179,8 +179,8 @@ def shared_span(
     attributes: Mapping[str, AttributeValue],
     members: Iterable[SpanContext | None],
 ) -> SpanScope:
-    """Return the span of work that several callers share."""
-    # A span's context can't be hashed in every version of OpenTelemetry.
+    """Return the span of work that several callers share, with links to theirs."""
+    # Not every version of OpenTelemetry has hashable span contexts.
     unique = {(each.trace_id, each.span_id): each for each in members if each is not None}
     links = [Link(context) for context in unique.values()]
     return SpanScope(trace.get_tracer(SCOPE), name, attributes, False, SpanKind.INTERNAL, links)

@@ -1,6 +1,6 @@
-"""For tests of code that uses this library: virtual time, recordings, a check of backends.
+"""Tools for testing code that uses this library: virtual time, recordings, backend checks.
 
-Needs the extra ``testing``: ``pip install 'mellea-like[testing]'``. The fixtures are in
+They need the extra ``testing``: ``pip install 'mellea-like[testing]'``. The fixtures are in
 `mellea_like.testing.pytest_plugin`.
 """
 

@@ -1,4 +1,4 @@
-"""Does a backend keep the promises that the library relies on?"""
+"""Check that a backend keeps the promises that the library relies on."""
 
 from __future__ import annotations
 
@@ -45,17 +45,16 @@ Factory: TypeAlias = "Callable[[], Backend | Awaitable[Backend]]"
 Send: TypeAlias = "Callable[[Backend, Request], Awaitable[Generation]]"
 
 STEPS = (1, 2, 3, 5, 8, 13, 21, 34)
-"""After how many turns of the event loop a request is cancelled, each in its own run."""
+"""The numbers of event loop steps after which a request is cancelled, each in its own run."""
 
 SHARES = (0.25, 0.5, 0.75)
-"""After which share of the time that a reply takes a request is cancelled."""
+"""The shares of a reply's duration after which a request is cancelled."""
 
 NOTICEABLE = 0.01
-"""Seconds after which a request must have been sent, and so counted; before, a reply may be on its
-way that no cancellation stops."""
+"""The seconds after which a request must have been sent and counted."""
 
 RACES = 1
-"""How many requests cancelled on their way may be answered all the same: the clock is not exact."""
+"""How many cancelled requests may be answered anyway, because the clock isn't exact."""
 
 
 _PNG = base64.b64decode(
@@ -75,7 +74,7 @@ CONVERSATIONS: dict[str, tuple[Message, ...]] = {
         Message("tool", "A tall plant.", tool_call_id="call_1"),
     ),
 }
-"""Parts that a backend need not take; an image of one pixel, a sound of no length."""
+"""Conversations that a backend may refuse, with an image of one pixel or a sound of no length."""
 
 TOOL = Tool(
     "look_up",
@@ -94,7 +93,7 @@ class ConformanceError(AssertionError):
 
     Args:
         rule: the rule's name.
-        message: the backend's behaviour, and the expected one.
+        message: the backend's behaviour, and the expected behaviour.
     """
 
     def __init__(self, rule: Rule, message: str) -> None:
@@ -112,40 +111,44 @@ async def check_backend(
     timeout: float = 30.0,  # noqa: ASYNC109 (the longest that a single reply may take)
     grace: float = 1.0,
 ) -> tuple[Rule, ...]:
-    """Check that a backend keeps its promises; call it from a test, once on each event loop.
+    """Check that a backend keeps its promises. Call this in a test on each event loop.
 
     | rule | what must hold |
     |---|---|
     | shape | it has an async ``generate``; ``can_judge`` is a bool, ``model`` a str or None |
-    | reply | ``generate`` answers the request with a `Generation` whose text is a str |
-    | meter | the request is counted on its meter, which says what the generation's usage says; \
-cancelled at any moment, it is counted if it was sent, or else said not to have been |
-    | again | it answers a second time, two requests at once, and again after ``aclose`` |
+    | reply | ``generate`` returns a `Generation` whose text is a str |
+    | meter | the request is on its meter, which agrees with the generation's usage; a cancelled \
+request is counted if it was sent, or else reported as not sent |
+    | again | it can answer a second time, two requests at once, and again after ``aclose`` |
     | usage | two requests on one meter cost the sum of both |
     | cancellation | cancelled at any moment, it stops in time, leaves nothing behind, and lets \
 the cancellation through |
-    | stream | the pieces are the text, the last item is the whole; it can be left early |
-    | parts | texts in parts, images, sounds, files and tool calls in a conversation are answered, \
-or refused with a `BackendError` that isn't retryable |
-    | tools | so are requests with tools; a reply calls none but those |
-    | errors | what fails raises a `BackendError` |
+    | stream | the pieces add up to the text, and the last item is the generation; it can be left \
+early |
+    | parts | texts in parts, images, sounds, files and tool calls in a conversation are \
+answered, or refused with a `BackendError` that isn't retryable |
+    | tools | the same for requests with tools; a reply calls only these |
+    | errors | a failing request raises a `BackendError` |
 
     Args:
-        factory: makes a backend, sync or async; called for each rule. A backend that a block owns
-            may be made once: ``check_backend(lambda: backend)``.
-        request: the request; by default one short user message. It should succeed every time.
-        failing_request: a request that the backend can't serve, or None to leave that out.
-        calls_tools: whether the backend can call tools. Then a request that requires a call must
-            have one, also where it is streamed.
-        sent: returns how many requests have been sent so far, as a server or the backend inside a
-            wrapper counts them: ``lambda: len(inner.requests)`` with a `ScriptedBackend` inside.
-            With it, a cancelled request that was not sent must not be counted. A backend that waits
-            before it sends should be checked so.
-        timeout: the longest a reply may take, in seconds.
-        grace: the longest a cancelled request may take to stop, in seconds.
+        factory: a plain or async function that makes a backend. It is called for each rule. If a
+            block owns the backend, pass the same one each time: ``check_backend(lambda:
+            backend)``.
+        request: the request, which should succeed every time. The default is one short user
+            message.
+        failing_request: a request that the backend can't serve, or None to skip that rule.
+        calls_tools: whether the backend can call tools. If so, a request that requires a call must
+            get one, also in a stream.
+        sent: a function that returns the number of requests sent so far, as counted by a server or
+            by the backend inside a wrapper, such as ``lambda: len(inner.requests)`` with a
+            `ScriptedBackend` inside. With it, a cancelled request that was never sent must not be
+            counted. Use it for backends that wait before they send.
+        timeout: how long a reply may take, in seconds.
+        grace: how long a cancelled request may take to stop, in seconds.
 
     Returns:
-        The names of the rules that were checked; ``"stream"`` and ``"errors"`` only if they apply.
+        The names of the checked rules. ``"stream"`` and ``"errors"`` are among them only if they
+        apply.
 
     Raises:
         ConformanceError: the first rule that is broken.
@@ -172,7 +175,7 @@ or refused with a `BackendError` that isn't retryable |
 
 @dataclass
 class _Run:
-    """One request to cancel; ``too_late`` if it was answered in spite of that."""
+    """One request to cancel. ``too_late`` is true if it was answered anyway."""
 
     request: Request
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -306,7 +309,7 @@ class _Check:
             for seconds in (duration * share for share in SHARES):
                 run = await self.cancelled(send, backend, partial(anyio.sleep, seconds))
                 if seconds > NOTICEABLE:
-                    # If the moment itself came too late, the reply was there already.
+                    # If the moment itself came too late, the reply was already there.
                     races += run.too_late and run.waited < duration
             if races > RACES:
                 msg = "cancelled requests are answered all the same: let the cancellation through"
@@ -321,7 +324,7 @@ class _Check:
     async def cancelled(
         self, send: Send, backend: Backend, moment: Callable[[], Awaitable[None]] | None
     ) -> _Run:
-        """Cancel a request at a moment; None cancels it before it begins."""
+        """Cancel a request at a moment, or before it begins if the moment is None."""
         run = _Run(self.request())
         in_time = True
         before = 0 if self.sent is None else self.sent()
@@ -350,7 +353,7 @@ class _Check:
         return run
 
     async def counts_what_was_sent(self, meter: Meter, before: int) -> None:
-        """See that a cancelled request is counted only if it was sent."""
+        """Make sure that a cancelled request is counted only if it was sent."""
         if not meter.started:
             msg = (
                 "a cancelled request is not counted, nor said not to have been sent: call"
@@ -437,10 +440,7 @@ class _Check:
         *,
         again: bool = True,
     ) -> Generation | None:
-        """Send parts that a backend need not take; None if it refuses them.
-
-        A retryable failure is tried ``again``, once: a connection may break for other reasons.
-        """
+        """Send parts that a backend may refuse, and return None if it does."""
         reply: Generation | None = None
         try:
             with anyio.move_on_after(self.timeout):
@@ -505,13 +505,13 @@ async def _turns(count: int) -> None:
 
 
 async def _whole(backend: Backend, request: Request) -> Generation:
-    """Send a request and take the reply whole."""
+    """Send a request and return the whole reply."""
     reply: object = await backend.generate(request)
     return _checked(reply)
 
 
 async def _streamed(backend: Backend, request: Request) -> Generation:
-    """Send a request, take the reply in pieces, and see that they fit together."""
+    """Send a request, receive the reply in pieces, and make sure that they fit together."""
     items: list[object] = []
     if _streams(backend):
         async with backend.stream(request) as pieces:
@@ -538,7 +538,7 @@ def _streams(backend: Backend) -> TypeGuard[StreamingBackend]:
 
 
 async def _close(backend: Any) -> None:
-    """Close a backend that can be closed."""
+    """Close a backend, if it can be closed."""
     aclose = getattr(backend, "aclose", None)
     if aclose is not None:
         await aclose()
@@ -552,7 +552,7 @@ def _checked(reply: object) -> Generation:
 
 
 def _check_shape(backend: Any) -> None:
-    """See that an object looks like a backend."""
+    """Make sure that an object looks like a backend."""
     problem = None
     if not isinstance(backend, Backend) or not inspect.iscoroutinefunction(backend.generate):
         problem = f"{backend!r} has no async generate(request)"
@@ -565,7 +565,7 @@ def _check_shape(backend: Any) -> None:
 
 
 def _check_meter(reply: Generation, request: Request) -> None:
-    """See that a reply's cost is what the meter says."""
+    """Make sure that a reply's cost agrees with the meter."""
     if not request.meter.started:
         msg = "the request is not counted: call request.meter.start() when it is sent"
         raise ConformanceError("meter", msg)

@@ -1,4 +1,4 @@
-"""A pytest plugin for tests that know chance: ``@pytest.mark.pass_rate(at_least=0.9)``.
+"""A pytest plugin for tests of random behaviour: ``@pytest.mark.pass_rate(at_least=0.9)``.
 
 ```python
 @pytest.mark.pass_rate(at_least=0.9, confidence=0.95, most=100)
@@ -52,9 +52,9 @@ class Draw:
     """One run of a test's body.
 
     Attributes:
-        number: which run it is, from 0.
-        reply: the model's reply, if the body sets it: the first failing one is shown.
-        cost: the run's cost in any currency, if the body sets it; for ``--draws-budget``.
+        number: the number of the run, from 0.
+        reply: the model's reply, if the body sets it. The first failing one is shown.
+        cost: the run's cost in any currency, if the body sets it, for ``--draws-budget``.
     """
 
     number: int = 0
@@ -63,9 +63,9 @@ class Draw:
     _cache: Callable[[Any], Any] | None = None
 
     def cached(self, backend: T) -> T:
-        """Return the backend; with ``--cached FILE``, one that replays its replies from the file.
+        """Return the backend or, with ``--cached FILE``, one that replays replies from the file.
 
-        Each run has its own replies: the same ones again the next time.
+        Each run of the body has its own replies, which are the same the next time.
 
         Args:
             backend: a backend of this library.
@@ -78,7 +78,7 @@ class Draw:
 
 @pytest.fixture
 def draw(request: pytest.FixtureRequest) -> Draw:
-    """The run of the body that is under way; another one in each run."""
+    """The current run of the body."""
     if request.node.get_closest_marker(PROPERTY) is None:
         pytest.fail("the fixture draw is for tests marked pass_rate", pytrace=False)
     return Draw()

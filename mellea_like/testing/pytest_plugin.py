@@ -47,9 +47,9 @@ def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, dict[str, 
 
 @pytest.fixture
 def virtual_clock(anyio_backend: object, request: pytest.FixtureRequest) -> VirtualClock:  # noqa: ARG001
-    """Virtual time for the test that takes it: every sleep returns at once, its time spent.
+    """Run the test in virtual time, in which every sleep returns at once and its time has passed.
 
-    ``virtual_clock.now`` is the time, from 0. A test in which everything waits for good fails with
+    ``virtual_clock.now`` is the time, from 0. A test in which everything waits forever fails with
     a `DeadlockError`. Hypothesis tests use `run_virtual` inside a plain function instead.
     """
     clock: VirtualClock = request.node.stash[_CLOCK]
@@ -58,7 +58,7 @@ def virtual_clock(anyio_backend: object, request: pytest.FixtureRequest) -> Virt
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Turn a standstill of a test in virtual time into an error."""
+    """Raise an error if a test in virtual time stands still."""
     clock = pyfuncitem.stash.get(_CLOCK, None)
     if clock is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return (yield)

@@ -1,4 +1,4 @@
-"""A plugin that writes down all it is told."""
+"""A plugin that records everything it is told."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _every_hook(function: R) -> R:
 
 
 class RecordingPlugin(Plugin):
-    """Records the payload of every hook, in the order they come. It changes nothing.
+    """Records the payloads of all hooks, in the order in which they come. It changes nothing.
 
     ```python
     recording = RecordingPlugin()
@@ -42,10 +42,10 @@ class RecordingPlugin(Plugin):
 
     @_every_hook
     async def record(self, payload: Payload) -> None:
-        """Write a payload down.
+        """Record a payload.
 
         Args:
-            payload: any hook's.
+            payload: the payload of any hook.
         """
         self.payloads.append(payload)
 
@@ -57,7 +57,8 @@ class RecordingPlugin(Plugin):
         """Return the payloads of one hook.
 
         Args:
-            kind: the hook type, or the class of its payloads, which static type checkers prefer.
+            kind: the hook type, or the class of its payloads, which works better with type
+                checkers.
 
         Returns:
             Its payloads, the oldest first.

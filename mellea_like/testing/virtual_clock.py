@@ -1,4 +1,4 @@
-"""Time that jumps: what sleeps an hour returns at once, on asyncio and on trio."""
+"""Virtual time: sleeping for an hour returns at once, on asyncio and on trio."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 PATIENCE = 5.0
-"""Real seconds to wait for threads and sockets before a standstill counts as a deadlock."""
+"""The real seconds to wait for threads and sockets before a standstill counts as a deadlock."""
 
 
 class DeadlockError(AssertionError):
-    """Every task waits for another one, and no timer is set that could wake any of them."""
+    """Every task waits for another one, and no timer could wake any of them."""
 
 
 class VirtualClock:
-    """One run's virtual time. It starts at 0 and jumps whenever every task waits.
+    """The virtual time of one run. It starts at 0, and jumps whenever every task waits.
 
-    Only timers wake virtual time. Keep worker threads and sockets out of the code under test: while
-    they work, nothing on the loop does, so the clock jumps and timeouts strike at once.
+    Virtual time knows only timers. Keep worker threads and sockets out of the code under test:
+    while they work, every task waits, so the clock jumps, and timeouts expire at once.
 
-    A run in which every task waits and no timer is set ends with a `DeadlockError` instead of
-    hanging (a task that waits inside a shielded scope can't be freed on trio, and hangs).
+    If every task waits and no timer is set, the run ends with a `DeadlockError` instead of
+    hanging. (On trio, a task that waits inside a shielded scope can't be freed, and does hang.)
 
-    The random waits of retries are the same in each run, too.
+    The random waits of retries are also the same in each run.
     """
 
     def __init__(self) -> None:
@@ -52,17 +52,17 @@ class VirtualClock:
 
     @property
     def now(self) -> float:
-        """The virtual time in seconds, as `anyio.current_time` gives it inside the run."""
+        """The virtual time in seconds, as `anyio.current_time` returns it inside the run."""
         return anyio.current_time()
 
     def backend(self, name: Literal["asyncio", "trio"]) -> tuple[str, dict[str, Any]]:
-        """Return what `anyio.run` and anyio's pytest plugin need to run in this virtual time.
+        """Return the arguments for `anyio.run` or anyio's pytest plugin to use this virtual time.
 
         Args:
             name: the event loop's library.
 
         Returns:
-            The name and the options; good for one run.
+            The name and the options, valid for one run.
 
         Raises:
             ValueError: the name is neither ``"asyncio"`` nor ``"trio"``.
@@ -77,7 +77,7 @@ class VirtualClock:
     async def run(
         self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Await a function, and turn a standstill into an error.
+        """Await a function, and raise an error if it stands still.
 
         Args:
             function: the async function to call.
@@ -100,7 +100,7 @@ class VirtualClock:
         raise DeadlockError(msg)
 
     def _at_standstill(self) -> bool:
-        """Free what waits; tell whether there was something left to do about it."""
+        """Cancel what waits; tell whether there was anything to cancel."""
         if self._scope is None or self._stuck:
             return False
         self._stuck = [str(task.name) for task in anyio.get_running_tasks()]
@@ -113,12 +113,12 @@ def run_virtual(
 ) -> T:
     """Run an async function in virtual time on its own event loop.
 
-    For property tests, scripts and notebooks; a test that is a coroutine takes the
-    ``virtual_clock`` fixture. If an event loop runs already, this one runs in another thread,
-    and the other stands still.
+    This is for property tests, scripts and notebooks; an async test uses the ``virtual_clock``
+    fixture. If an event loop is already running, this one runs in another thread, and the other is
+    blocked.
 
     Args:
-        function: takes no argument.
+        function: an async function without arguments.
         backend: the event loop's library.
 
     Returns:
@@ -160,14 +160,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Schedule a callback; one at infinity is never scheduled, or time would walk there."""
+        """Schedule a callback. One at infinity is never scheduled, or time would jump there."""
         if when == math.inf:
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Looks at the files without waiting, and moves the time forward by what it did not wait."""
+    """Checks files without waiting, and moves the time forward by the wait that it skipped."""
 
     def __init__(self, at_standstill: Callable[[], bool]) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         if timeout is not None:
             self.now += timeout
             return ready
-        # The loop's own wake-up socket is always among the files.
+        # One of the files is always the loop's own wake-up socket.
         if _others_may_wake_it() or len(self.get_map()) > 1:
             ready = super().select(PATIENCE)
         if not ready and not self._at_standstill():
@@ -194,7 +194,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 def _trio_options(at_standstill: Callable[[], bool]) -> dict[str, Any]:
-    """Return what makes ``trio.run`` run in virtual time: its own clock, and a watch."""
+    """Return the arguments that make ``trio.run`` use virtual time: a clock and an instrument."""
     try:
         import trio  # noqa: PLC0415 (an extra)
         from trio.testing import MockClock  # noqa: PLC0415
@@ -203,7 +203,7 @@ def _trio_options(at_standstill: Callable[[], bool]) -> dict[str, Any]:
         raise ImportError(msg) from exc
 
     class Watch(trio.abc.Instrument):
-        """Notices that nothing has happened, and that no timer will make anything happen."""
+        """Notices when nothing happens, and no timer will make anything happen."""
 
         since: float | None = None
 
@@ -218,7 +218,7 @@ def _trio_options(at_standstill: Callable[[], bool]) -> dict[str, Any]:
             if self.since is None:
                 self.since = time.monotonic()
                 return
-            # Without a thread that might wake the loop, the second look in a row is proof enough.
+            # Without a thread that might wake the loop, two looks in a row are proof enough.
             if _others_may_wake_it() and time.monotonic() - self.since < PATIENCE:
                 time.sleep(0.001)
                 return

@@ -1,1 +1,1 @@
-"""The journal: a file from which a run is resumed after a crash."""
+"""The journal: a file from which a run can be resumed after a crash."""

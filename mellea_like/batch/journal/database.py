@@ -1,6 +1,6 @@
-"""The file of a journal: its tables, making it, opening it, and refusing what isn't one.
+"""The file of a journal: its tables, and creating, opening and checking it.
 
-Nothing here waits for an event loop; callers do so in a thread.
+All functions block; callers on an event loop run them in a thread.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ __all__ = [
 ]
 
 APPLICATION_ID = 0x4D4C6A6C
-"""The file's application id: ``MLjl``, at byte 68 (https://sqlite.org/fileformat2.html)."""
+"""The application id in the file, ``MLjl`` at byte 68 (https://sqlite.org/fileformat2.html)."""
 
 FORMAT_VERSION = 5
-"""The version of these tables, in the file's ``user_version``."""
+"""The version of these tables, stored in the file's ``user_version``."""
 
 WITH_PARTS = 4
-"""The first version with a table of parts."""
+"""The first version that has a table of parts."""
 
 READ_VERSIONS = (2, 3, WITH_PARTS, FORMAT_VERSION)
-"""Those that are read. Version 2 had slices without a rowid, and left nothing out of its JSON;
-before version 5 each conversation was written whole."""
+"""The versions that can be read; before 5, each conversation was written in full."""
 
 TABLES = {
     "run": """CREATE TABLE run (
@@ -85,10 +84,10 @@ TABLES = {
   data BLOB NOT NULL
 )""",
 }
-"""Each table by its name, as SQLite's own schema table has it.
+"""The tables by name, as in SQLite's own schema table.
 
-Rows are only added; only results of failed items are replaced, when a run is resumed with
-more turns.
+Rows are only added. The exception is the results of failed items, which are replaced when a run is
+resumed with more attempts.
 """
 
 SET_RUN = "INSERT OR REPLACE INTO run VALUES (?, ?)"
@@ -112,7 +111,7 @@ _WHY = {
 
 @contextmanager
 def journal_errors(path: Path) -> Generator[None]:
-    """Turn errors of SQLite and of the system into those of a journal."""
+    """Turn errors of SQLite and of the system into journal errors."""
     try:
         yield
     except sqlite3.Error as exc:
@@ -129,7 +128,7 @@ def journal_errors(path: Path) -> Generator[None]:
 
 
 def damaged(path: Path, what: str) -> JournalError:
-    """Return the error that says that a journal is damaged."""
+    """Return the error for a damaged journal."""
     return JournalError(f"journal {path} is damaged: {what}: {_ADVICE}")
 
 
@@ -138,7 +137,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether there is a file where a journal is or should be; refuse what can't be one."""
+    """Tell whether a journal's path has a file; refuse a path that can't be a journal."""
     if not path.parent.is_dir():
         msg = f"journal {path}: there is no folder {path.parent}: make it first"
         raise JournalError(msg)
@@ -157,21 +156,18 @@ def is_there(path: Path) -> bool:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open the database, without checking what it is.
-
-    The mode is ``"ro"`` or ``"rw"``; ``"ro&immutable=1"`` reads the main file and nothing else.
-    """
+    """Open the database without checking it; ``"ro&immutable=1"`` reads only the main file."""
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
-        isolation_level=None,  # Transactions are begun by hand.
+        isolation_level=None,  # Transactions are explicit.
         check_same_thread=False,
         timeout=BUSY_SECONDS,
     )
 
 
 def raise_version(connection: sqlite3.Connection) -> None:
-    """Have a journal say that rows of this version are in it."""
+    """Mark a journal as having rows of this version."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != FORMAT_VERSION:
         connection.execute("BEGIN IMMEDIATE")
@@ -182,7 +178,7 @@ def raise_version(connection: sqlite3.Connection) -> None:
 
 
 def _has_log(path: Path) -> bool:
-    """Tell whether there is something in the write-ahead log beside a database."""
+    """Tell whether a database has a write-ahead log with content."""
     try:
         return path.with_name(f"{path.name}-wal").stat().st_size > 0
     except FileNotFoundError:
@@ -190,18 +186,18 @@ def _has_log(path: Path) -> bool:
 
 
 def make_durable(connection: sqlite3.Connection, path: Path) -> None:
-    """Have commits survive a crash, of this process and of the machine."""
+    """Make commits survive a crash of this process or of the machine."""
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":  # pragma: no cover (a file system without shared memory)
         msg = f"journal {path}: its file system can't hold one (no write-ahead log): use another"
         raise JournalError(msg)
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA fullfsync = ON")  # On macOS, where a plain one does not wait.
+    connection.execute("PRAGMA fullfsync = ON")  # On macOS, a plain fsync does not wait.
 
 
 def create(path: Path, facts: Mapping[str, str]) -> None:
-    """Make a new journal, complete from the moment that it has its name."""
-    if _has_log(path):  # SQLite would take it for an old one's, and remove it.
+    """Create a journal that is complete as soon as its name exists."""
+    if _has_log(path):  # SQLite would take this log for an old one and remove it.
         msg = (
             f"journal {path} is not there, but {path.name}-wal is, and holds what was last written"
             f" to it: put {path.name} back beside it, or remove {path.name}-wal"
@@ -228,15 +224,15 @@ def create(path: Path, facts: Mapping[str, str]) -> None:
             draft.rename(path)
     place = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(place)  # The name is on the disk, too.
+        os.fsync(place)  # Now the name is on the disk too.
     finally:
         os.close(place)
 
 
 @contextmanager
 def opened(path: Path, *, whole: bool = True) -> Generator[sqlite3.Connection]:
-    """Open a journal to read it, and make sure that it is one; all of it with ``whole``."""
-    # The full check takes seconds per gigabyte; without it, damage shows when it is read.
+    """Open a journal for reading and make sure that it is one, with ``whole`` all of it."""
+    # The full check takes seconds per gigabyte. Without it, damage is found only by reading.
     with journal_errors(path):
         if not is_there(path):
             msg = f"journal {path}: there is no such file"
@@ -249,10 +245,10 @@ def opened(path: Path, *, whole: bool = True) -> Generator[sqlite3.Connection]:
 
 
 def _readable(path: Path) -> sqlite3.Connection:
-    """Open a journal for reading, so that nothing changes and nothing is left.
+    """Open a journal for reading without changing anything or leaving anything behind.
 
-    With a write-ahead log, open read-only. Without one, SQLite creates an empty log, and only a
-    read-write connection removes it.
+    A journal with a write-ahead log is opened read-only. Without a log, SQLite would create an
+    empty one, and only a read-write connection removes it again.
     """
     if _has_log(path):
         return connect(path, "ro")
@@ -264,14 +260,14 @@ def _readable(path: Path) -> sqlite3.Connection:
         connection.close()
         unwritable = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
         if isinstance(exc, sqlite3.Error) and _code(exc) in unwritable:
-            # Nothing can be made beside it; so no one writes it either.
+            # No file can be created beside it, so nobody is writing it either.
             return connect(path, "ro&immutable=1")
         raise
     return connection
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Make sure that a database is a journal that this version reads."""
+    """Make sure that a database is a journal of a version that can be read."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
@@ -295,7 +291,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def read_whole(connection: sqlite3.Connection, path: Path) -> None:
-    """Make sure that all of the database holds together."""
+    """Check the integrity of the whole database."""
     [(answer,)] = connection.execute("PRAGMA quick_check(1)").fetchall()
     if answer != "ok":
         raise damaged(path, answer)

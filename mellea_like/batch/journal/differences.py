@@ -1,4 +1,4 @@
-"""How two runs of a batch differ, in a few words. Pure."""
+"""Describe briefly how two runs of a batch differ. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Difference", "differences", "has_more_turns"]
 Object: TypeAlias = "dict[str, Any]"
 
 LONGEST = 60
-"""The number of characters of a value that are shown."""
+"""The most characters of a value to show."""
 
 BEFORE_IT = 15
-"""The number of those before the place at which two long values begin to differ."""
+"""The number of characters to show before the first difference of two long values."""
 
 _OF_THE_RUN = frozenset({"strategy", "model"})
-"""Parts of an identity whose own parts are known by their names alone."""
+"""Parts of an identity whose own parts can be named without a prefix."""
 
 
 class Difference(NamedTuple):
@@ -40,10 +40,7 @@ class Difference(NamedTuple):
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """Name each part in which two identities differ, as small as it can be named.
-
-    They are as JSON gives them back; what is null is taken not to be there.
-    """
+    """Return the parts in which two identities differ; a null counts as missing."""
     found: list[Difference] = []
     for name in dict.fromkeys((*before, *now)):
         found += _of_part(name, before.get(name), now.get(name))
@@ -53,10 +50,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Diff
 
 
 def has_more_turns(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Tell whether a run differs only in more turns for an item, whose earlier draws then count.
-
-    With one draw at a time they do: a turn's number does not depend on how many there are.
-    """
+    """Tell whether two runs differ only in the number of attempts: earlier draws still count."""
     old, new = _object(before.get("strategy")), _object(now.get("strategy"))
     was, is_ = old.get("loop_budget"), new.get("loop_budget")
     return (
@@ -79,7 +73,8 @@ def _of_part(name: str, was: Any, now: Any) -> list[Difference]:
         return [_difference(name, was, now)]
     old, new = _object(was), _object(now)
     if name != "strategy" and old.get("class") != new.get("class"):
-        return [_difference(name, was, now)]  # Different kinds: comparing parts would say little.
+        # They are of different kinds, so comparing parts would not help.
+        return [_difference(name, was, now)]
     found: list[Difference] = []
     for part in dict.fromkeys((*old, *new)):
         inner = part if name in _OF_THE_RUN else f"{name}.{part}"
@@ -116,7 +111,7 @@ def _of_alike(was: Any, now: Any) -> list[Difference]:
     for one, other in zip(_leaves(was), _leaves(now), strict=True):
         old, new = _object(one), _object(other)
         alike = old.get("validator") == new.get("validator")
-        # Digests of code that begin otherwise are of another version of Python.
+        # Digests of code with different prefixes are from different versions of Python.
         made_by = {str(leaf.get("code")).partition(" ")[0] for leaf in (old, new)}
         decides = {"code"} if alike and len(made_by) == 1 else {"validator"}
         found += [
@@ -128,7 +123,7 @@ def _of_alike(was: Any, now: Any) -> list[Difference]:
 
 
 def _leaves(requirement: Any) -> list[Any]:
-    """Return the requirements that one is put together of, or itself."""
+    """Return the requirements that a combined one consists of, or the requirement itself."""
     if not isinstance(requirement, dict) or "description" in requirement:
         return [requirement]
     combined = cast("dict[str, list[Any]]", requirement)
@@ -170,7 +165,7 @@ def _written_object(thing: Object) -> str:
         return f"{_short(str(thing['class']))}({', '.join(fields)})"
     if "description" in thing:
         return _written(thing["description"])
-    if thing.keys() <= {"and", "or", "not"}:  # Requirements that are combined.
+    if thing.keys() <= {"and", "or", "not"}:  # A combination.
         return ", ".join(f"{operator}({_listed(parts)})" for operator, parts in thing.items())
     if thing.keys() == {OPAQUE}:
         return _short(str(thing[OPAQUE]))

@@ -1,7 +1,7 @@
-"""The identity of a run of a batch, and that of an item. Pure.
+"""The identity of a batch run, and that of an item. Pure.
 
 Nothing here depends on a process, such as addresses or the order of sets, so that one process can
-compare the identities that another one wrote into a journal.
+compare its identity with one that another process wrote into a journal.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ __all__ = ["differing_part", "digest_of", "identity_of", "label_of", "row_of"]
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 LABEL = 80
-"""The longest label, in characters."""
+"""The most characters of a label."""
 
 HEX = 24
-"""Hexadecimal digits of a digest: 96 bits are enough if nobody tries to forge one."""
+"""The number of hexadecimal digits of a digest: 96 bits are enough if nobody tries to forge one."""
 
 OPAQUE = "<class>"
-"""The only key in the description of an object that isn't data: its class."""
+"""The only key in the description of an object that isn't data; its value is the class."""
 
 OWN = ("strategy", "requirements", "model", "options", "format")
-"""Parts that users can't replace; they can replace ``prompt`` and ``input``."""
+"""The parts that users can't set; they can set ``prompt`` and ``input``."""
 
 REBINDING = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
-"""Operations of a function that make names around it variables."""
+"""Bytecode operations of a function that rebind outer names."""
 
 CALLED: tuple[type, ...] = (FunctionType, partial)
 
@@ -80,11 +80,11 @@ def identity_of(
     *,
     backend: Backend | None = None,
 ) -> dict[str, Json]:
-    """Describe what a run does, to compare it with another run.
+    """Describe what a run does, so that it can be compared with another run.
 
-    Settings of how it is done are left out: limits, budgets, retries, plugins, telemetry and
-    timeouts. ``extra`` has the user's parts: a digest of the ``input``, the template of the
-    ``prompt``, or anything under another name.
+    Settings that don't change what it does are left out: limits, budgets, retries, plugins,
+    telemetry and timeouts. ``extra`` has the user's parts: a digest of the ``input``, the template
+    of the ``prompt``, or anything under another name.
     """
     settings = strategy.settings
     asked = Options.of(options, settings.options)
@@ -107,10 +107,7 @@ def identity_of(
 
 
 def digest_of(item: object, action: Action[Any] | None) -> str:
-    """Identify an item, whatever its position, by a digest of it and one of its prompt.
-
-    A reply that exists already is part of what it answers.
-    """
+    """Identify an item by digests of it and of its prompt, regardless of its position."""
     own: Json
     asked: Json
     try:
@@ -125,7 +122,7 @@ def digest_of(item: object, action: Action[Any] | None) -> str:
 
 
 def _asked(action: Action[Any]) -> list[Json]:
-    """Describe the messages of an action, with its reply if that exists already."""
+    """Describe the messages of an action and, if it already exists, its reply."""
     asked: list[Json] = [_message(message) for message in action.render(_EMPTY)]
     if isinstance(action, GivenReply):
         asked.append(reply_message(action.reply).as_dict())
@@ -134,7 +131,7 @@ def _asked(action: Action[Any]) -> list[Json]:
 
 
 def _message(message: object) -> Json:
-    """Describe a message as `_plain` does, in a tenth of the time."""
+    """Describe a message as `_plain` would, in a tenth of the time."""
     if type(message) is Message:
         if message.tool_calls or message.tool_call_id or not isinstance(message.content, str):
             return message.as_dict()
@@ -148,7 +145,7 @@ def differing_part(before: str, now: str) -> str:
 
 
 def row_of(item: object) -> Json:
-    """Return an item's data as JSON values; None for an object that isn't data."""
+    """Return an item's data as JSON values; None if the item isn't data."""
     if is_action(item):
         return None
     try:
@@ -159,7 +156,7 @@ def row_of(item: object) -> Json:
 
 
 def label_of(item: object) -> str:
-    """Return what people call an item: a line with the beginning of its text, or of its data."""
+    """Return a label for people: one line with the beginning of an item's text or data."""
     for name in ("description", "content", "text"):
         text = getattr(item, name, None)
         if is_action(item) and isinstance(text, str):
@@ -168,7 +165,7 @@ def label_of(item: object) -> str:
         return _line(item)
     several: Any = item
     if isinstance(several, Mapping | list | tuple):
-        with suppress(TypeError, ValueError):  # It isn't a message, nor several.
+        with suppress(TypeError, ValueError):  # The item is neither a message nor a list of them.
             *_, last = as_action(cast("Any", several)).render(_EMPTY)
             return _line(last.text)
     row = row_of(item)
@@ -191,7 +188,7 @@ def _strategy(strategy: BaseSamplingStrategy) -> Json:
         "give_up": _shown(settings.give_up),
         "accept_incomplete": settings.accept_incomplete or None,
     }
-    # Other attributes of a user's strategy, such as its template.
+    # These are attributes of a user's strategy, such as its template.
     own = {name: value for name, value in vars(strategy).items() if value is not settings}
     described |= {name: _shown(value) for name, value in sorted(own.items())}
     return {
@@ -201,7 +198,7 @@ def _strategy(strategy: BaseSamplingStrategy) -> Json:
 
 
 def _selection(selection: object) -> Json:
-    """Describe a selection by its numbers, and by what its functions and judges are."""
+    """Describe a selection by its numbers, functions and judges."""
     if isinstance(selection, str) or not is_dataclass(selection):
         return _shown(selection)
     settings = {f.name: getattr(selection, f.name) for f in fields(selection) if f.repr}
@@ -217,20 +214,20 @@ def _setting(value: object) -> Json:
     if not callable(value):
         return _plain(value)
     decided = _function(value)
-    if is_dataclass(value) and not isinstance(value, type):  # A scorer that has settings.
+    if is_dataclass(value) and not isinstance(value, type):  # A scorer with settings.
         decided["is"] = {f.name: _setting(getattr(value, f.name)) for f in fields(value) if f.repr}
     return decided
 
 
 def _function(function: Any, version: str | None = None) -> dict[str, Json]:
-    """Identify a function by its name, and by its code if that may change under the same name."""
+    """Identify a function by its name and, if its code may change under that name, by its code."""
     name = _name(function)
     if version is not None:
         return {"function": name, "version": version}
     code = None if name.startswith("mellea_like.") else _code_of(function)
-    if code is None:  # Those of this library say all in words.
+    if code is None:  # This library's descriptions are complete.
         return {"function": name}
-    # Each version of Python compiles it in its own way.
+    # Bytecode differs between versions of Python.
     return {"function": name, "code": f"{sys.implementation.cache_tag} {_digest(code)[:8]}"}
 
 
@@ -284,11 +281,11 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def _code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
-    """Return what tells a validator from one of the same name that does something else.
+    """Return what distinguishes a validator from another one with the same name.
 
-    That is its bytecode (so comments, docstrings, annotations, layout and decorators don't count)
-    with the values that it takes from around it: numbers and texts, and the functions of its module
-    that it calls. None if there is none, as for functions written in C.
+    That is its bytecode together with the values from outside that it uses: numbers, texts, and
+    functions of its module that it calls. Comments, docstrings, annotations, layout and decorators
+    don't count. None if there is no bytecode, as for functions written in C.
     """
     if isinstance(validator, partial):
         given = {str(n): value for n, value in enumerate(validator.args)} | validator.keywords
@@ -341,7 +338,7 @@ def _values(around: Mapping[str, Any], seen: frozenset[Any]) -> Json:
 
 
 def _is_constant(value: object) -> bool:
-    """Tell what stays as it is while the process runs, and reads the same in the next one."""
+    """Tell whether a value never changes, and has the same repr in another process."""
     if isinstance(value, tuple):
         return all(map(_is_constant, cast("tuple[object, ...]", value)))
     return value is None or type(value) in {str, bytes, bool, int, float, complex}
@@ -351,7 +348,7 @@ def _is_constant(value: object) -> bool:
 
 
 def _plain(value: Any) -> Json:
-    """Return data that is equal for equal values, in any process."""
+    """Return plain data that is equal for equal values, in any process."""
     if type(value) is str:
         return value
     if isinstance(value, Enum | PurePath):
@@ -377,7 +374,7 @@ def _plain_parts(value: Any) -> Json:
         return _requirement(value)
     if isinstance(value, type):
         return _name(cast("Any", value))
-    if is_backend(value):  # A stage's.
+    if is_backend(value):  # A stage's backend.
         return _model(value)
     if hasattr(value, "model_dump"):  # A pydantic model.
         return _plain(value.model_dump(mode="json"))
@@ -389,7 +386,7 @@ def _fields(value: Any) -> dict[str, Json]:
 
 
 def _shown(value: object) -> Json:
-    """Return what tells one object with settings from another; None stays None."""
+    """Return what distinguishes an object with settings from others; None stays None."""
     plain = _plain(value)
     if _is_opaque(plain):
         plain = _ADDRESS.sub("", repr(value))
@@ -403,7 +400,7 @@ def _is_opaque(plain: Json) -> bool:
 
 
 def _name(thing: Any) -> str:
-    """Return where something is defined: a class, a function, or an object that is called."""
+    """Return the qualified name of a class, a function or a callable object."""
     while isinstance(thing, partial):
         thing = cast("Any", thing).func
     if not hasattr(thing, "__qualname__"):
@@ -416,7 +413,7 @@ def _digest(plain: Json) -> str:
 
 
 def _line(text: str) -> str:
-    """Return the beginning of a text in one line, without control characters."""
+    """Return the beginning of a text on one line, without control characters."""
     words = " ".join(text[: 8 * LABEL].split())
     line = words
     if not words.isprintable():

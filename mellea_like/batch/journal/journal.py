@@ -1,4 +1,4 @@
-"""A file that remembers what a batch run has done, so that a run that was killed can resume."""
+"""The file that records a batch run, so that a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _INSERT_PART = "INSERT OR IGNORE INTO parts VALUES (?, ?)"
 _INSERT_RESULT = "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)"
 
 LINGER = 0.05
-"""How long rows are gathered before they are written if no one waits for them, in seconds."""
+"""The seconds for which rows are gathered before they are written, if nobody waits for them."""
 
 MANY = 1000
 """The number of queued rows that are written at once."""
@@ -51,11 +51,11 @@ MANY = 1000
 class Journal:
     """The file in which a batch run stores its results, and from which it is resumed.
 
-    It is an SQLite file that only its owner may read. A result is handed on only after it is on
-    the disk, so that a run that was killed at any moment loses none and repeats none: only the
-    items that were being sampled are sampled again. One process at a time can write to it;
+    It is an SQLite file that only its owner may read. A result is handed out only after it is on
+    the disk. So a run that is killed at any moment loses no result and repeats none; only the
+    items that were being sampled are sampled again. One process at a time can write to it, and
     `read_run` and `read_items` can read it at any time. The data of large images, sounds and files
-    is written once, however many conversations have it.
+    is written only once, no matter how many conversations contain it.
 
     ::
 
@@ -65,19 +65,19 @@ class Journal:
 
     Args:
         path: its path. A symbolic link is not followed, and a file that isn't a journal is not
-            changed. SQLite keeps files beside it while it is in use (``-wal``, ``-shm``), and after
-            a kill; they belong to it, and must be moved or copied with it.
-        resume: whether to continue with an existing journal; False refuses it.
-        text: the texts to keep: of ``"all"`` draws, with their conversations; of the ``"best"``
-            draw of each item, which is the winner or else the best failure; or of ``"none"``.
-            The journal always keeps the winner's text and value, which are the result, and of all
-            draws the outcome, verdicts with reasons, cost, error and times, and each item's label
-            and input row.
-        prices: the prices of tokens, for `read_run` and for reports; None keeps those of a run that
-            is resumed.
+            changed. While it is in use, and after a kill, SQLite keeps files beside it (``-wal``,
+            ``-shm``). They must be moved or copied together with it.
+        resume: whether to continue an existing journal; False refuses it.
+        text: which texts to keep: those of ``"all"`` draws with their conversations, only those of
+            the ``"best"`` draw of each item (the winner, or else the best failure), or ``"none"``.
+            The journal always keeps the winner's text and value, because they are the result. It
+            also keeps every draw's outcome, verdicts with reasons, cost, error and times, and each
+            item's label and input row.
+        prices: the prices of tokens, for `read_run` and for reports; None keeps those of the
+            resumed run.
 
     Raises:
-        TypeError: the path isn't a path, or a price not a `Price`.
+        TypeError: the path isn't a path, or a price isn't a `Price`.
         ValueError: the path is empty, or ``text`` isn't one of the three.
     """
 
@@ -117,12 +117,12 @@ class Journal:
         """Open it for a run, as `sample_many` does.
 
         Args:
-            identity: the parts of the run as plain data, by name. An existing journal must belong
-                to the same run.
+            identity: the parts of the run's identity as plain data, by name. An existing journal
+                must have the same identity.
 
         Returns:
-            The open journal, to enter with ``async with``. That raises `JournalError` if the
-            journal can't be made or used, is in use, is damaged or not a journal, or belongs to
+            The open journal. Enter it with ``async with``, which raises `JournalError` if the
+            journal can't be created or used, is in use, is damaged or not a journal, or belongs to
             another run.
         """
         notes: dict[str, Any] = {"text": self._text}
@@ -136,7 +136,7 @@ class Journal:
 
 
 class _Queued:
-    """Rows that are committed together, by the statements that insert them."""
+    """Rows to commit together, by the statements that insert them."""
 
     __slots__ = ("done", "due", "error", "rows", "size", "told")
 
@@ -150,11 +150,11 @@ class _Queued:
 
 
 class OpenJournal:
-    """A journal in use, as `Journal.open` returns it, which a run writes and looks up in.
+    """A journal in use, in which a run writes and looks up items.
 
-    A commit waits for the disk, a millisecond or more. Rows that are queued meanwhile form the next
-    commit: the more there is to write, the less each row costs (group commit). When the block is
-    left, even by an error or a cancellation, queued rows are written first.
+    A commit waits for the disk, for a millisecond or more. Rows queued in the meantime form the
+    next commit, so the more there is to write, the less each row costs (group commit). When the
+    block is left, even by an error or a cancellation, queued rows are written first.
     """
 
     def __init__(self, path: Path, text: KeptText, open_file: Callable[[], JournalFile]) -> None:
@@ -166,7 +166,7 @@ class OpenJournal:
         self._problem: Exception | None = None
         self._failed: JournalError | None = None
         self._closing = False
-        # Attempts being sampled: their start, the iterations written, and the item's own text.
+        # The attempts being sampled: their start, the iterations written, and the item's text.
         self._running: dict[tuple[int, int], tuple[float, set[int], str | None]] = {}
         self._parts: set[str] = set()
 
@@ -206,13 +206,13 @@ class OpenJournal:
         self._closing = True
         self._work.set()
         self._queued.due.set()
-        # The only task raises nothing and is shielded, so the block's exception stays as it is.
+        # The only task raises nothing and is shielded, so the block's exception isn't changed.
         await self._tasks.__aexit__(None, None, None)
 
     # --- what a run does -------------------------------------------------------------------------
 
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> Sequence[StoredItem]:
-        """Return the items from an id on, in order, as of the opening or of now."""
+        """Return the items from an id on, in order, as of the opening or, with ``now``, of now."""
         file = self._usable()
         if item_id > file.last and not now:
             return ()
@@ -232,11 +232,7 @@ class OpenJournal:
         data: Any,
         known: Iterable[int] = (),
     ) -> None:
-        """Note that an item is being sampled, with its row of the input; never waits.
-
-        The label of a row can be left out. An attempt is one more than were stored, or a stored one
-        that is resumed: then the iterations ``known`` are in the journal already.
-        """
+        """Record that an item is being sampled, in a new attempt or a resumed one. Never waits."""
         self._usable()
         row, parts = input_row(data)
         label = label.encode("utf-8", "backslashreplace").decode()
@@ -246,7 +242,7 @@ class OpenJournal:
         self._running[item_id, attempt] = anyio.current_time(), set(known), own_text(data)
 
     def slice(self, item_id: int, attempt: int, slice_: Slice) -> None:
-        """Note how an iteration of an attempt ended; never waits."""
+        """Record a draw of an attempt. Never waits."""
         self._usable()
         _, known, own = self._running[item_id, attempt]
         if slice_.iteration not in known:
@@ -260,10 +256,7 @@ class OpenJournal:
         outcome: SamplingResult[Any] | Exception,
         then: Callable[[JournalError | None], object],
     ) -> None:
-        """Keep what came of an attempt; never waits.
-
-        ``then`` is called when it is on the disk, or with the error for which it isn't.
-        """
+        """Record a result; ``then`` is called when it is on the disk or failed. Never waits."""
         self._usable()
         began, known, own = self._running.pop((item_id, attempt))
         took = anyio.current_time() - began
@@ -284,7 +277,7 @@ class OpenJournal:
         slices: Sequence[Slice],
         then: Callable[[JournalError | None], object],
     ) -> None:
-        """Leave an attempt for now; ``then`` is called when its slices are on the disk."""
+        """Leave an attempt for now. ``then`` is called when its draws are on the disk."""
         for slice_ in slices:
             self.slice(item_id, attempt, slice_)
         del self._running[item_id, attempt]
@@ -296,7 +289,7 @@ class OpenJournal:
             queued.due.set()
 
     async def flush(self) -> None:
-        """Return when all that is queued is on the disk; a cancellation ends the wait only."""
+        """Return when all queued rows are on the disk. A cancellation ends only the wait."""
         queued = self._queued if self._queued.size else self._writing
         if queued is not None:
             queued.due.set()
@@ -325,13 +318,13 @@ class OpenJournal:
             queued.due.set()
 
     def _put_parts(self, parts: Mapping[str, bytes]) -> None:
-        """Queue the data of large parts, unless it was before."""
+        """Queue the data of large parts that have not been queued before."""
         if new := parts.keys() - self._parts:
             self._put(_INSERT_PART, [(sha256, parts[sha256]) for sha256 in new])
             self._parts |= new
 
     async def _live(self) -> None:
-        """Open the file, write to it, and close it: nothing interrupts that halfway."""
+        """Open the file, write to it, and close it, without interruption."""
         with anyio.CancelScope(shield=True):
             try:
                 file = await to_thread.run_sync(self._open_file, limiter=self._thread)
@@ -348,7 +341,7 @@ class OpenJournal:
                 await to_thread.run_sync(close, limiter=self._thread)
 
     async def _write(self, file: JournalFile) -> None:
-        """Commit what is queued until it is closed and all is written, or a commit fails."""
+        """Commit queued rows until the journal is closed and all is written, or a commit fails."""
         while True:
             if not self._queued.size and not self._closing:
                 self._work = anyio.Event()
@@ -375,7 +368,7 @@ class OpenJournal:
 
 
 def _tell(queued: _Queued) -> None:
-    """Tell those who wait for a commit how it went."""
+    """Report a commit's outcome to those who wait for it."""
     queued.done.set()
     for then in queued.told:
         then(queued.error)

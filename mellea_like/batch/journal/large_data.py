@@ -1,7 +1,7 @@
-"""The data of large parts of messages: a journal keeps it once, by its hash, and refers to it.
+"""Store the data of messages' large parts once in a journal, by its hash, and refer to it.
 
-A reference is a dict in place of the text that holds the data in OpenAI's chat protocol:
-``sha256``, ``bytes`` (their number), and the text ``before`` the base64 of the data.
+In OpenAI's chat protocol, data is in a text; a reference is a dict in place of that text. It has
+the data's ``sha256``, its number of ``bytes``, and the text ``before`` the base64.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 __all__ = ["LARGE", "LargeParts", "restored"]
 
 LARGE = 1024
-"""Bytes of data from which a part is kept by its hash."""
+"""The number of bytes from which data is stored by its hash."""
 
 _PLACES = {"image_url": "url", "input_audio": "data", "file": "file_data"}
-"""The key of a part's data, inside the value under its type's name, by the type."""
+"""For each type of part, the key of its data inside the value under the type's name."""
 
 _REFERENCE = {"sha256", "bytes", "before"}
 
 
 class LargeParts:
-    """Writes messages and rows without the data of large parts, and notes that by its hash."""
+    """Writes messages and rows without the data of large parts, and keeps that data by its hash."""
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}
         self._hashes: dict[int, tuple[bytes, str]] = {}
 
     def message(self, message: Message) -> dict[str, Any]:
-        """Write a message as its `as_dict` does, but for the data of large parts."""
+        """Write a message as its `as_dict` does, but with references to large data."""
         content = message.content
         if isinstance(content, str):
             return message.as_dict()
@@ -58,14 +58,14 @@ class LargeParts:
         return written
 
     def _reference(self, data: bytes, before: str) -> dict[str, Any]:
-        # Its conversations have the same object: so it is hashed once.
+        # All conversations have the same object, so it is hashed only once.
         _, sha256 = self._hashes.get(id(data)) or (data, hashlib.sha256(data).hexdigest())
         self._hashes[id(data)] = data, sha256
         self.data[sha256] = data
         return {"sha256": sha256, "bytes": len(data), "before": before}
 
     def row(self, data: Any) -> Any:
-        """Write a row of the input without the data of large parts in messages that it has."""
+        """Write an input row with references to the large data in its messages."""
         if isinstance(data, list):
             return list(map(self.row, cast("list[object]", data)))
         if not isinstance(data, dict):
@@ -82,7 +82,7 @@ class LargeParts:
         return row
 
     def used(self, prompts: Iterable[Any]) -> dict[str, bytes]:
-        """Return the data that some written conversations refer to, by its hash."""
+        """Return the data that written conversations refer to, by its hash."""
         found: dict[str, bytes] = {}
         for part in _parts_of(prompts):
             if reference := _reference_in(part):
@@ -91,7 +91,7 @@ class LargeParts:
 
 
 def restored(plain: Any, data_of: Callable[[str], str]) -> Any:
-    """Put data back where what was written refers to it; ``data_of`` a hash is base64."""
+    """Replace references in plain data by the data; ``data_of`` returns the base64 for a hash."""
     if isinstance(plain, list):
         several = cast("list[object]", plain)
         return [restored(one, data_of) for one in several]
@@ -114,7 +114,7 @@ def _parts_of(prompts: Iterable[Any]) -> Iterable[dict[str, Any]]:
 
 
 def _inside(part: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return the dict with a part's data and the key; None for anything else."""
+    """Return the dict that has a part's data, and the key; None for anything else."""
     kind = part.get("type")
     name = _PLACES.get(kind) if isinstance(kind, str) else None
     inside = None if name is None else part.get(cast("str", kind))
@@ -130,7 +130,7 @@ def _reference_in(part: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Read base64; None for what would be written in another way."""
+    """Decode base64; return None if encoding it again would give a different text."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

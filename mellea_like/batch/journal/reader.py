@@ -1,6 +1,6 @@
-"""Reading a journal: one that is being written, one that is finished, one whose run was killed.
+"""Read a journal, whether its run is going on, has finished, or was killed.
 
-Reading needs no lock and changes neither the journal nor what was last written beside it.
+Reading needs no lock, and changes neither the journal nor its write-ahead log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 BLOCK = 100
-"""How many items are read at a time."""
+"""The number of items to read at a time."""
 
 _ITEMS = (
     "SELECT items.id, items.digest, items.label, items.data, results.item, results.attempt,"
@@ -58,15 +58,12 @@ _UNFINISHED = (
     " WHERE id >= ? AND id < ? AND NOT EXISTS (SELECT 1 FROM results WHERE item = id)"
     " ORDER BY id LIMIT ?"
 )
-"""The upper bound keeps a block of a finished run from looking at all later items."""
+"""Finds unfinished items. The upper bound keeps it from looking at all items of a finished run."""
 _SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iteration"
 
 
 class StoredItem(NamedTuple):
-    """An item in a journal; a finished one has its record, as `read_items` returns it.
-
-    Of an unfinished one it has the ``slices``: their attempts and their records, oldest first.
-    """
+    """An item in a journal: a finished one's record, or an unfinished one's ``slices``."""
 
     id: int
     digest: str
@@ -76,7 +73,7 @@ class StoredItem(NamedTuple):
 
 
 def journal_paths(*journals: object) -> tuple[Path, ...]:
-    """Find journals: named by their paths or themselves, or all in a directory; each one once."""
+    """Find journals by their paths, by `Journal` objects or in directories, each one once."""
     found: dict[Path, Path] = {}
     for given in journals:
         place: Any = getattr(given, "path", given)
@@ -98,16 +95,16 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
 
     Args:
         path: the journal's path. It may be in use.
-        check: whether to check all of the file, which takes seconds for each gigabyte. False is
-            for those who read all items too, for that checks it.
+        check: whether to check the whole file, which takes seconds per gigabyte. Use False if you
+            also read all items, because that checks the file as well.
 
     Returns:
-        ``format`` (``"mellea_like.run"``), ``version``, ``identity`` (what the run was begun with),
-        ``started`` and ``ended`` (ISO 8601, UTC; None while it runs and after it was killed),
-        ``counts`` (items by status), ``prices`` (of each model, or None), ``text`` (whose words are
-        kept, as `Journal` has it), ``versions`` (of mellea_like and Python, or None) and
-        ``sittings`` (when the journal was opened to be written and when it was closed, in pairs:
-        None for the latter while it is open and after a kill).
+        A dictionary with ``format`` (``"mellea_like.run"``), ``version``, ``identity`` (the
+        settings that the run was begun with), ``started`` and ``ended`` (ISO 8601, UTC; the latter
+        is None while the run goes on and after a kill), ``counts`` (items by status), ``prices``
+        (of each model, or None), ``text`` (see `Journal`), ``versions`` (of mellea_like and
+        Python, or None) and ``sittings`` (pairs of the times when the journal was opened for
+        writing and closed; the latter is None while it is open and after a kill).
 
     Raises:
         JournalError: it isn't a journal, is of another format version, or is damaged.
@@ -138,21 +135,21 @@ def read_items(
     """Read the record of each item, a block at a time.
 
     Args:
-        path: the journal's path. It may be in use: each block is as of when it is read.
-        only: the id of a single item to read; the rest of the file is neither read nor checked,
-            unless the item isn't there.
-        parts: whether to read the data of large images, sounds and files. False is for
-            programs that show placeholders: the data is then replaced by a dict with its ``sha256``
-            and its number of ``bytes``.
+        path: the journal's path. It may be in use; each block is as of the time when it is read.
+        only: the id of a single item to read. The rest of the file is then neither read nor
+            checked, unless the item is missing.
+        parts: whether to read the data of large images, sounds and files. False is for programs
+            that show placeholders: the data is then replaced by a dict with its ``sha256`` and its
+            number of ``bytes``.
 
     Yields:
-        For each item that was begun, in the order of the input: ``id`` (its position there, from
-        0), ``digest`` (equal items have equal ones), ``label``, ``data``, ``status`` (``"passed"``,
-        ``"failed"``, ``"errored"`` or ``"unfinished"``), ``attempts``, ``error`` (``type`` and
-        ``message``, or None), ``started`` and ``elapsed`` (of the last attempt), ``usage`` (of all
-        attempts, also those that were killed), ``trace`` (what ``SamplingResult.from_dict`` takes,
-        or None) and ``drawn`` (of an unfinished item the iterations so far, as a trace's ``slices``
-        have them, but for what each was sent; else empty).
+        For each item that was begun, in the order of the input: ``id`` (its position in the input,
+        from 0), ``digest`` (equal items have equal digests), ``label``, ``data``, ``status``
+        (``"passed"``, ``"failed"``, ``"errored"`` or ``"unfinished"``), ``attempts``, ``error``
+        (``type`` and ``message``, or None), ``started`` and ``elapsed`` (of the last attempt),
+        ``usage`` (of all attempts, including killed ones), ``trace`` (for
+        ``SamplingResult.from_dict``, or None) and ``drawn`` (for an unfinished item, its draws so
+        far in the form of a trace's ``slices``, but without the prompts; else empty).
 
     Raises:
         JournalError: it isn't a journal, is of another format version, or is damaged.
@@ -169,11 +166,7 @@ def read_items(
 
 
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
-    """Find the digests that several items of some journals have, in 8 bytes an item.
-
-    The returned function tells whether a digest is one of these; it is wrong only by chance
-    (2**-64 for each pair of items).
-    """
+    """Find the digests that several items of some journals share, with 8 bytes per item."""
     hashes = array("q")
     for path in paths:
         with opened(path, whole=False) as connection, journal_errors(path):
@@ -190,10 +183,7 @@ def read_block(
     *,
     parts: bool = True,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Read some items as of one moment: the digest and the record of each.
-
-    ``which`` is the first item's id, the id after the last one's, and how many at most.
-    """
+    """Read the digests and records of some items, as of one moment."""
     with journal_errors(path), _snapshot(connection):
         rows = connection.execute(_ITEMS, which).fetchall()
         if not rows:
@@ -251,7 +241,7 @@ def _unfinished_slices(
 
 
 def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """Read the facts about the run as a whole, by name."""
+    """Read the facts about the whole run, by name."""
     try:
         facts = {name: json.loads(value) for name, value in connection.execute("SELECT * FROM run")}
     except (TypeError, ValueError):
@@ -263,7 +253,7 @@ def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _snapshot(connection: sqlite3.Connection) -> Generator[None]:
-    """Read from one moment's state of the database."""
+    """Enter a block that reads one state of the database."""
     connection.execute("BEGIN")
     try:
         yield

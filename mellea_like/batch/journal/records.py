@@ -1,4 +1,4 @@
-"""The rows of a journal made from the events of a run, and records made from rows: pure."""
+"""Convert the events of a run to rows of a journal, and rows to records. Pure."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ KeptText: TypeAlias = Literal["all", "best", "none"]
 Row: TypeAlias = "tuple[Any, ...]"
 
 MOST_TOKENS = 2**48
-"""The most tokens that are counted for a slice: servers can report anything, and sums must fit."""
+"""The most tokens to count for a draw, because servers can report anything and sums must fit."""
 
 _SLICE_TEXTS = ("text", "value", "action", "tool_calls", "refusal", "reasoning")
-"""The parts of a slice with texts: those of the model, and those of its prompt."""
+"""The parts of a draw's record that have texts: the model's, and those of its prompt."""
 
-# Usual values, which are left out of the JSON and put back when it is read.
+# The usual values, which are left out of the JSON and put back when it is read.
 _USUAL_SLICE: dict[str, Any] = {
     "subsample": 0,
     "depth": 0,
@@ -78,10 +78,10 @@ _USUAL_TRACE: dict[str, Any] = {
 
 
 def to_json(plain: object) -> str:
-    """Write plain data as JSON; characters that UTF-8 lacks (lone surrogates) are escaped."""
+    """Write plain data as JSON, with lone surrogates escaped, because UTF-8 can't express them."""
     try:
         return pydantic_core.to_json(plain, inf_nan_mode="constants").decode()
-    except ValueError:  # Those, and what is nested very deeply.
+    except ValueError:  # It has lone surrogates, or is nested very deeply.
         return json.dumps(plain, separators=(",", ":"))
 
 
@@ -91,7 +91,7 @@ def _unusual(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, An
 
 
 def input_row(data: object) -> tuple[str | None, dict[str, bytes]]:
-    """Write an item's row of the input; then comes the data of large parts in it, by its hash."""
+    """Write an item's input row; return it and the data of its large parts, by hash."""
     if data is None:
         return None, {}
     written = to_json(data)
@@ -105,10 +105,7 @@ def input_row(data: object) -> tuple[str | None, dict[str, bytes]]:
 def slice_row(
     item: int, attempt: int, slice_: Slice, text: KeptText, own: str | None = None
 ) -> Row:
-    """Make the row of a slice; the words of the best slice are kept with the result.
-
-    An item's ``own`` text is in the item's row, and not written again.
-    """
+    """Make the row of a draw; the best draw's text is kept with the result."""
     body = slice_to_dict(slice_)
     iteration, usage = body.pop("iteration"), body["usage"]
     if text != "all":
@@ -128,7 +125,7 @@ def slice_row(
 
 
 def slice_record(row: Row, own: str | None) -> dict[str, Any]:
-    """Read the row of a slice, as `slice_to_dict` wrote it; one of format 2 is complete."""
+    """Read the row of a draw in the form of `slice_to_dict`. Rows of format 2 are complete."""
     _, _, iteration, *columns, written = row
     body: dict[str, Any] = {"iteration": iteration, **_USUAL_SLICE, **json.loads(written)}
     body.setdefault("usage", dict(zip(USAGE, columns, strict=True)))
@@ -144,7 +141,7 @@ def _words_of(body: dict[str, Any], own: str | None) -> dict[str, Any]:
 
 
 def _leave_out(body: dict[str, Any], own: str | None) -> None:
-    """Leave out the action's text if it is the item's own."""
+    """Leave out the action's text if it is the item's own text."""
     if body["action"]["text"] == own:
         body["action"] = body["action"]["type"]
 
@@ -155,7 +152,7 @@ def _put_back(body: dict[str, Any], own: str | None) -> None:
 
 
 def record_of(outcome: SamplingResult[Any] | Exception) -> SamplingResult[Any] | None:
-    """Return the record of a call, or None if it raised an error that carries none."""
+    """Return the record of a call; None if the call raised an error without a record."""
     if not isinstance(outcome, Exception):
         return outcome
     record: Any = getattr(outcome, "result", None)
@@ -172,10 +169,10 @@ def result_rows(
     *,
     own: str | None = None,
 ) -> tuple[list[Row], Row, dict[str, bytes]]:
-    """Make the rows of a finished item: of the slices not yet written, and of its result.
+    """Make the rows of a finished item: those of draws not yet written, and that of its result.
 
-    The result's row has the call's record without its slices, and each conversation only once. Last
-    comes the data of large parts in them, by its hash.
+    The result's row has the call's record without its draws, and each conversation only once. The
+    last part of the return value is the data of large parts, by hash.
     """
     error = outcome if isinstance(outcome, Exception) else None
     raised = None if error is None else to_json(error_to_dict(error))
@@ -186,7 +183,7 @@ def result_rows(
     trace, places = outline(result, parts.message)
     prompts: list[Any] = trace["prompts"]
     if text != "all":
-        # The winners' words are kept in any case: they are the result.
+        # The winners' texts are always kept, because they are the result.
         best = () if text == "none" or result.best_index is None else (result.best,)
         kept = {s.iteration for s in result.winners or best}
         trace["words"] = [
@@ -194,7 +191,7 @@ def result_rows(
             for at, s in enumerate(result.slices)
             if s.iteration in kept
         ]
-        # The first prompt of a chain, because the repaired conversations continue it.
+        # Keep the first prompt of a chain, because repaired conversations continue it.
         first = {s.chain: s.iteration for s in reversed(result.slices) if s.messages}
         told = kept | {first[s.chain] for s in result.slices if s.iteration in kept and s.messages}
         said = with_earlier(
@@ -222,10 +219,7 @@ def item_record(
     slices: Sequence[Row],
     data_of: Callable[[str], str] | None,
 ) -> dict[str, Any]:
-    """Put together the record of an item; ``data_of`` has the data of large parts.
-
-    A part that is missing is a `KeyError`, and one that isn't what it should be a `ValueError`.
-    """
+    """Assemble the record of an item; ``data_of`` returns the data of large parts."""
     position, digest, label, written = item
     data = None if written is None else _read(written, data_of)
     record: dict[str, Any] = {
@@ -252,12 +246,12 @@ def item_record(
         record["error"] = None if error is None else json.loads(error)
         if trace is not None:
             own = own_text(data)
-            # An attempt may continue an earlier one; the later row of an iteration counts.
+            # An attempt may continue an earlier one, so the last row of an iteration counts.
             bodies = {row[2]: slice_record(row, own) for row in slices if row[1] <= attempt}
             usual = {"success": status == "passed", "elapsed": elapsed}
             told = {**_USUAL_TRACE, **usual, **_read(trace, data_of)}
             record["trace"] = _trace(told, bodies, own)
-            if decision := record["trace"].get("decision"):  # No slice has what it cost.
+            if decision := record["trace"].get("decision"):  # Its cost is in no slice.
                 compared = usage_from_dict(decision["usage"])
                 record["usage"] = usage_to_dict(usage_from_dict(record["usage"]) + compared)
     return record
@@ -270,7 +264,7 @@ def _read(written: str, data_of: Callable[[str], str] | None) -> Any:
 
 
 def standing(rows: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
-    """Leave out rows that a later attempt, resumed or started again, has made void."""
+    """Drop rows that a later attempt has replaced."""
     kept: list[tuple[int, dict[str, Any]]] = []
     for attempt, body in rows:
         while kept and kept[-1][1]["iteration"] >= body["iteration"]:
@@ -280,18 +274,16 @@ def standing(rows: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict
 
 
 def own_text(data: object) -> str | None:
-    """Return the text that an item is, or None if it is something else."""
+    """Return the item if it is a text, else None."""
     return data if isinstance(data, str) else None
 
 
 def _usage(slices: Sequence[Row]) -> dict[str, int]:
-    """Sum up the usage of an item's slices; its details, if any, are only in their bodies."""
+    """Add up the usage of an item's draws. Details, if any, are only in their bodies."""
     usage = {name: sum(row[3 + at] for row in slices) for at, name in enumerate(USAGE)}
     for *_, body in slices:
         if any(f'"{name}":' in body for name in USAGE_DETAILS):
-            written = json.loads(body).get(
-                "usage", {}
-            )  # A reply's value may have such a name, too.
+            written = json.loads(body).get("usage", {})  # A reply's value may also have such a key.
             for name in USAGE_DETAILS:
                 if n := written.get(name):
                     usage[name] = usage.get(name, 0) + n
@@ -302,7 +294,7 @@ def _trace(
     trace: dict[str, Any], bodies: Mapping[int, dict[str, Any]], own: str | None
 ) -> dict[str, Any]:
     places: list[list[int]] = trace.pop("places")
-    words: Any = trace.pop("words", [])  # Until there was Collect, a single one.
+    words: Any = trace.pop("words", [])  # Before `Collect` existed, it was a single one.
     slices: list[dict[str, Any]] = [
         {**bodies[iteration], "context": context, "prompt": prompt}
         for iteration, context, prompt in places

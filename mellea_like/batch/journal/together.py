@@ -1,4 +1,4 @@
-"""Several journals read as one run, in which an item that was asked again is still one item."""
+"""Read several journals as one run, in which an item that was sampled again is still one item."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN", "JournalsTogether"]
 
 AGAIN = "again"
-"""The part of an identity that marks a run over rows of an earlier one that did not pass."""
+"""The part of an identity that marks a run over an earlier run's rows that did not pass."""
 
-_Place = tuple[int, int]  # A journal's position among the paths, and an item's id in it.
+_Place = tuple[int, int]  # The index of a journal and the id of an item in it.
 
 _STATUSES = (
     "SELECT items.id, items.digest, coalesce(results.status, 'unfinished')"
@@ -31,8 +31,9 @@ _STATUSES = (
 class JournalsTogether:
     """Journals that are read as one run.
 
-    The run of ``mellea-like batch --again`` asks about rows of an earlier run that did not pass. If
-    the journals of both are here, such an item has the draws of both, and the result of the later.
+    ``mellea-like batch --again`` samples those rows of an earlier run that did not pass. If the
+    journals of both runs are here, such an item has the draws of both, and the result of the later
+    run.
     """
 
     def __init__(self, paths: Sequence[Path], facts: Sequence[Mapping[str, Any]]) -> None:
@@ -45,7 +46,7 @@ class JournalsTogether:
                 self._follow(order[:position], place, status)
         self._followers = frozenset(self._next.values())
         self.counted_twice: Counter[str] = Counter()
-        """The statuses, as the journals have them, that no item has when all are one run."""
+        """The statuses in the journals that no item has if all of them are one run."""
         for before, after in self._next.items():
             if status[after] == "unfinished":
                 status[after] = status[before]
@@ -54,7 +55,7 @@ class JournalsTogether:
                 self.counted_twice[status[before]] += 1
 
     def _follow(self, earlier: Sequence[int], place: int, status: dict[_Place, str]) -> None:
-        """Find the items that a run asked again: by their own digests, as prompts may differ."""
+        """Find items that a run sampled again, by their own digests, because prompts may differ."""
         waiting: defaultdict[str, deque[int]] = defaultdict(deque)
         for number, digest, ended in self._read(place):
             waiting[digest.partition("-")[0]].append(number)
@@ -72,7 +73,7 @@ class JournalsTogether:
             yield from connection.execute(_STATUSES)
 
     def items(self, *, parts: bool = True) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Read all items, as `read_items` gives them, each with the journal it was first in."""
+        """Read all items as `read_items` yields them, each with the first journal that has it."""
         for place, path in enumerate(self._paths):
             for item in read_items(path, parts=parts):
                 if (place, item["id"]) in self._followers:
@@ -91,7 +92,7 @@ class JournalsTogether:
 
 
 def _followed(first: dict[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """Put together what two runs know of one item."""
+    """Merge what two runs know about one item."""
     usage = usage_from_dict(first["usage"]) + usage_from_dict(then["usage"])
     attempts = first["attempts"] + then["attempts"]
     both = {**first, "usage": usage_to_dict(usage), "attempts": attempts}
@@ -106,7 +107,7 @@ def _followed(first: dict[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
 def _joined(
     first: Mapping[str, Any] | None, then: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """Put the draws of two calls together, unless they were sent different prompts."""
+    """Merge the draws of two calls, unless their prompts differ."""
     if first is None or then is None:
         return then or first
     earlier, later = TraceView(first), TraceView(then)
@@ -115,7 +116,7 @@ def _joined(
     last = max((s.iteration for s in later.slices), default=0)
     chains = max((s.chain for s in later.slices), default=0) + 1
     prompts = len(earlier.prompts)
-    # The later call's iterations stay as they are, because its decision names them.
+    # The later call's iterations keep their numbers, because its decision refers to them.
     before: list[dict[str, Any]] = [
         {**s.plain, "iteration": s.iteration + last, "chain": s.chain + chains}
         for s in earlier.slices

@@ -1,4 +1,4 @@
-"""The file of a journal while a run writes it, with its lock. Waits for the disk: in threads."""
+"""The file of a journal while a run writes to it, and its lock. It blocks: use it in threads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _REOPEN_FAILED = (
     " WHERE status = 'failed'"
     " AND json_extract(trace, '$.stop_reason') IN ('exhausted', 'error')"
 )
-"""Deletes results of items that failed or ended in an error, so that these are resumed."""
+"""Deletes the results of items that failed or ended in an error, so that they are resumed."""
 
 _MARK = b"mellea_like journal, written by process "
 _SIGNED = re.compile(rb"%b(\d+)\n" % _MARK)
@@ -60,7 +60,7 @@ _held: set[int] = set()
 
 
 def _forget_locks() -> None:
-    # A forked child shares its parent's locks, and would keep them when the parent is dead.
+    # A forked child shares its parent's locks, and would keep them after the parent's death.
     for descriptor in _held:
         with suppress(OSError):
             os.close(descriptor)
@@ -72,11 +72,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class JournalLock:
-    """The right to write a journal, until `release`: one process at a time has it.
+    """The exclusive right to write a journal, until `release`.
 
-    The kernel frees it at any death. It is on a separate file, which is there as long as the lock
-    is held: by POSIX's rules, a lock on the database would be lost as soon as anything in this
-    process closed that file, and with it those that SQLite holds.
+    The kernel frees it whenever the process dies. The lock is on a separate file, which exists as
+    long as the lock is held. By POSIX's rules, a lock on the database itself would be lost as soon
+    as anything in this process closed that file, together with SQLite's own locks.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -86,7 +86,7 @@ class JournalLock:
             descriptor = self._locked()
             if self._is_at_path(descriptor):
                 break
-            os.close(descriptor)  # Its last holder has just removed it.
+            os.close(descriptor)  # The last holder has just removed the file.
         self._descriptor = descriptor
         _held.add(descriptor)
 
@@ -124,7 +124,7 @@ class JournalLock:
     @staticmethod
     def _holder(descriptor: int) -> str:
         found = _SIGNED.fullmatch(os.pread(descriptor, 200, 0))
-        if found is None:  # It is just about to sign.
+        if found is None:  # It is about to write its name.
             return "another process"
         process = int(found[1])
         return (
@@ -138,7 +138,7 @@ class JournalLock:
             return False
 
     def release(self) -> None:
-        """Let others write the journal, and remove the lock's file."""
+        """Let others write the journal, and remove the lock file."""
         if self._descriptor not in _held:
             return
         _held.remove(self._descriptor)
@@ -149,10 +149,7 @@ class JournalLock:
 
 
 class JournalFile:
-    """A journal that is open for writing, in threads: its lock and its connection.
-
-    ``last`` is the id of the last item that was begun before; -1 for none.
-    """
+    """A journal that is open for writing, in threads: its lock and its connection."""
 
     def __init__(
         self, path: Path, identity: Mapping[str, Any], *, resume: bool, notes: Mapping[str, Any]
@@ -161,7 +158,7 @@ class JournalFile:
         self._using = threading.Lock()
         self._seen: dict[Path, os.stat_result] = {}
         with ExitStack() as stack, journal_errors(path):
-            is_there(path)  # Before a lock is made beside something else.
+            is_there(path)  # Do this before creating a lock beside some other file.
             lock = JournalLock(path)
             stack.callback(lock.release)
             self._files = path, path.with_name(f"{path.name}-wal"), lock.path
@@ -192,7 +189,7 @@ class JournalFile:
             self._stack = stack.pop_all()
 
     def _compare(self, facts: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-        """Refuse another run; tell whether it is the same with more turns for what failed."""
+        """Refuse another run; tell whether it is the same with more attempts for failed items."""
         before, again = facts["identity"], json.loads(to_json(dict(now)))
         if has_more_turns(before, again) and facts.get("text") == "all":
             return True
@@ -206,7 +203,7 @@ class JournalFile:
         return False
 
     def commit(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        """Write rows by the statements that insert them, all or none; they are on the disk then."""
+        """Write rows by the statements that insert them, all or none. Then they are on the disk."""
         connection = self._connection
         with self._using, journal_errors(self._path):
             try:
@@ -221,7 +218,7 @@ class JournalFile:
         self._check_in_place()
 
     def _check_in_place(self) -> None:
-        """Make sure that what was written can be found again, and that others can't write."""
+        """Make sure that the file is still at its path, and that others can't write it."""
         for path in self._files:
             try:
                 found = path.lstat()
@@ -255,18 +252,18 @@ class JournalFile:
             return read_unfinished(self._connection, self._path, first, sys.maxsize, count)
 
     def close(self, *, ended: bool) -> None:
-        """Let go of the journal, and note whether the run has ended."""
+        """Close the journal, and note whether the run has ended."""
         try:
             now = timestamp()
             notes = {"sittings": [*self._earlier, [self._opened, now]]}
             with suppress(JournalError):
                 self._note({**notes, "ended": now} if ended else notes)
         finally:
-            # A read whose caller was cancelled may still be running.
+            # A read may still be running whose caller was cancelled.
             with self._using, suppress(sqlite3.Error):
                 self._stack.close()
 
 
 def timestamp() -> str:
-    """Return the time of day in UTC, as ISO 8601 writes it."""
+    """Return the current time in UTC, in ISO 8601."""
     return datetime.now(UTC).isoformat()

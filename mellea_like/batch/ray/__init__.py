@@ -1,4 +1,4 @@
-"""Batches on Ray, for those who outgrow one machine; needs the extra ``ray``.
+"""Batches on Ray, for work that outgrows one machine; needs the extra ``ray``.
 
 ```python
 from mellea_like.batch.ray import local_cluster, sample_dataset

@@ -1,4 +1,4 @@
-"""Functions that need Ray itself: room in a cluster, a small cluster, and the limit's actor."""
+"""Functions that need Ray itself: a cluster's capacity, local clusters, the limit's actor."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 ONE_TASK = 1.0
-"""CPUs that a task of Ray Data takes: one that reads or cuts blocks."""
+"""The CPUs that a Ray Data task needs to read or split blocks."""
 
 SLACK = 1e-6
-"""CPUs that count as none; Ray counts in ten-thousandths."""
+"""CPUs that count as zero, because Ray counts in ten-thousandths."""
 
 
 class NoRoom(RuntimeError):
-    """The cluster has too few CPUs; Ray Data would wait for them without a word."""
+    """The cluster has too few CPUs, and Ray Data would wait for them silently."""
 
 
 def ray_module() -> Any:
@@ -50,11 +50,8 @@ def ray_module() -> Any:
 def check_room(
     actors: int, cpus: float, others: Mapping[str, float] | None = None, patience: float = 10.0
 ) -> None:
-    """Raise `NoRoom` if the running cluster has none, even after a moment.
-
-    The ``others`` are further resources of an actor, such as GPUs.
-    """
-    # The actors of a dataset that has just been read need that moment to leave.
+    """Raise `NoRoom` if the running cluster lacks capacity, even after a moment."""
+    # Actors of a dataset that has just been read need a moment to leave.
     ray = ray_module()
     until = time.monotonic() + patience
     while True:
@@ -79,7 +76,7 @@ def check_room(
 
 
 def _shortage(total: float, free: float, actors: int, cpus: float) -> str | None:
-    """Explain why so many CPUs have no room for actors and one task; None if they have."""
+    """Explain why the CPUs are too few for the actors and one task; None if they are enough."""
     needed = actors * cpus + ONE_TASK
     wanted = f"{actors} actors of {cpus:g} CPU and the one CPU that Ray Data's own tasks need"
     if total + SLACK < needed:
@@ -101,22 +98,22 @@ def _shortage(total: float, free: float, actors: int, cpus: float) -> str | None
 def local_cluster(
     cpus: int, *, object_store_memory: int | None = None, temp_dir: str | Path | None = None
 ) -> Generator[None]:
-    """Run a Ray cluster on this machine, which listens on 127.0.0.1 only, for a ``with`` block.
+    """Run a Ray cluster on this machine during a ``with`` block. It listens on 127.0.0.1 only.
 
-    ``ray.init()`` by itself takes the host's address, and what it starts can be reached from
-    outside.
+    ``ray.init()`` by itself uses the host's address, so other machines can reach what it starts.
 
     Args:
-        cpus: the number of CPUs that it claims. It can exceed that of the machine, if calls wait.
-        object_store_memory: bytes of memory for blocks; by default Ray's choice.
-        temp_dir: the folder of Ray's logs and sockets: an absolute path, and a short one, since the
-            path of a socket has at most 107 bytes. By default Ray's.
+        cpus: the number of CPUs that it claims. It can be more than the machine has if calls
+            mostly wait.
+        object_store_memory: the bytes of memory for blocks; by default, Ray chooses.
+        temp_dir: the folder for Ray's logs and sockets; by default, Ray chooses. It is an absolute
+            path, and a short one, because a socket's path has at most 107 bytes.
 
     Yields:
         Nothing; ``ray`` is connected to the cluster.
 
     Raises:
-        RuntimeError: Ray is running in this process already.
+        RuntimeError: Ray is already running in this process.
     """
     ray = ray_module()
     if ray.is_initialized():
@@ -145,18 +142,18 @@ class KeeperGone(Exception):
 
 
 class RayKeeper:
-    """The limit's actor, as the `LimitKeeper` that runs in it."""
+    """The limit's actor, used like the `LimitKeeper` inside it."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     async def acquire(self, name: str, ask: Ask) -> Exception | None:
-        """Wait until a request may be sent: None, else why not."""
+        """Wait until a request may be sent; return None, or the error if it may not."""
         answer: Exception | None = await self._answer(self._actor.acquire.remote(name, ask))
         return answer
 
     async def alive(self, name: str) -> None:
-        """Show that the worker lives."""
+        """Report that the worker is alive."""
         await self._answer(self._actor.alive.remote(name))
 
     def settle(self, name: str, number: int, end: RequestEnd) -> None:
@@ -171,15 +168,12 @@ class RayKeeper:
 
 
 def open_limit_actor(keeper: type[LimitKeeper], limit: ClusterLimit) -> Any:
-    """Make the limit's actor, or find the one that another dataset has made.
-
-    It lives for as long as someone has its handle, on the driver's node: it dies with the driver.
-    """
+    """Find the limit's actor on the driver's node, or create it."""
     ray = ray_module()
     strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
     here = ray.get_runtime_context().get_node_id()
     return (
-        # By default Ray admits 1,000 concurrent calls; waiting ones would then block `settle`.
+        # By default, Ray admits 1,000 concurrent calls, so waiting calls would block `settle`.
         ray.remote(num_cpus=0, max_restarts=0, max_concurrency=100_000)(keeper)
         .options(
             name=f"mellea-like-limit-{limit.name}",

@@ -1,7 +1,8 @@
-"""The limit that all actors of a dataset share: another actor holds it and answers requests.
+"""The limit that all actors of a dataset share. It is in an actor that answers their requests.
 
-A request is a call of the actor, and another one when it has ended: two cores that were busy with
-other work passed 400 requests a second. Faster quotas would need batches.
+Each request takes one call of that actor before it is sent, and another one when it has ended. Two
+cores that were busy with other work managed 400 requests a second. Higher rates would need
+batches.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ if TYPE_CHECKING:
 __all__ = ["Ask", "ClusterLimit", "LimitKeeper", "RemoteLimit"]
 
 HEARTBEAT = 5.0
-"""Seconds between two signs of life of a worker."""
+"""The seconds between two signs of life of a worker."""
 
 SILENCE = 60.0
-"""Seconds after which a worker that says nothing is taken for dead."""
+"""The seconds of silence after which a worker is taken for dead."""
 
 NOT_SENT = RequestEnd(Usage(), None, None)
 
@@ -62,34 +63,33 @@ def _new_name() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterLimit:
-    """How much all actors of a dataset may spend together: rates, a budget, or both.
+    """A limit on what all actors of a dataset may spend together: rates, a budget, or both.
 
-    A Ray actor on the driver's node holds one `Budget` and one `RateLimiter`, and every worker asks
-    it before each request. So what they promise for one process holds for the whole cluster: in any
-    minute at most a minute's quota and one burst are sent, and at most the budget is spent, but for
-    what requests cost beyond their estimates.
+    A Ray actor on the driver's node holds one `Budget` and one `RateLimiter`, and every worker
+    asks it before each request. So their promises hold for the whole cluster: in any minute, at
+    most a minute's quota and one burst are sent, and at most the budget is spent, except for costs
+    beyond the estimates.
 
-    - A worker that dies leaves requests behind of which nobody knows what they cost. Once it hasn't
-      been heard of for 60 seconds, all that was reserved for them counts as spent.
-    - If the limit's actor dies, nothing more is sent: the rows that are left are ``unfinished``,
-      and their ``error`` says why.
+    - If a worker dies, the cost of its requests is unknown. After 60 seconds without a sign of
+      life, everything reserved for them counts as spent.
+    - If the limit's actor dies, nothing more is sent. The remaining rows are ``unfinished``, and
+      their ``error`` has the reason.
 
-    Datasets that run in one Ray job at the same time share a limit if they are given the same
-    object.
+    Datasets that run in one Ray job at the same time share a limit if they get the same object.
 
     Args:
-        requests_per_minute: requests in a minute, or None.
-        tokens_per_minute: tokens in a minute, of prompts and replies together, or None.
+        requests_per_minute: the most requests per minute, or None.
+        tokens_per_minute: the most tokens per minute, of prompts and replies together, or None.
         burst_seconds: how many seconds' quota may be used at one moment.
-        requests: requests in all, or None.
-        input_tokens: tokens of prompts in all, or None.
-        output_tokens: tokens of replies in all, or None.
-        money: money in all, in the currency of ``prices``, or None.
+        requests: the most requests in all, or None.
+        input_tokens: the most tokens of prompts in all, or None.
+        output_tokens: the most tokens of replies in all, or None.
+        money: the most money in all, in the currency of ``prices``, or None.
         prices: the price of each model by its name.
-        assume_output_tokens: the longest reply to reserve for, where options have no
+        assume_output_tokens: the length of a reply to reserve for, if the options have no
             ``max_tokens``.
-        cancelled: the cost of a cancelled request, as in `Budget`. Usages and ledgers of the
-            workers have the tokens that had arrived.
+        cancelled: how to charge a cancelled request, as in `Budget`. The workers' usages and
+            ledgers have the tokens that had arrived.
         name: the limit's name, unique in the cluster.
 
     Raises:
@@ -111,7 +111,7 @@ class ClusterLimit:
 
     def __post_init__(self) -> None:
         prices = checked_prices(self.prices)
-        if prices is not None:  # As a dict, which can be sent to an actor.
+        if prices is not None:  # A dict can be sent to an actor.
             object.__setattr__(self, "prices", dict(prices))
         if not limits_of(self):
             msg = (
@@ -122,7 +122,7 @@ class ClusterLimit:
 
 
 def limits_of(limit: ClusterLimit) -> list[Limit]:
-    """Make the limits themselves, in the order in which a request asks them."""
+    """Make the limits, in the order in which requests ask them."""
     made: list[Limit] = []
     most = (limit.requests, limit.input_tokens, limit.output_tokens, limit.money)
     if most != (None, None, None, None):
@@ -157,14 +157,15 @@ def limits_of(limit: ClusterLimit) -> list[Limit]:
 
 
 class Ask(NamedTuple):
-    """A request that wants to be sent, by its size: the prompt itself needn't be sent around."""
+    """A request for permission. It has the size of the prompt in place of the prompt."""
 
-    number: int  # Grows with each of a worker's requests.
+    number: int  # Increases with each request of a worker.
     input_tokens: int
     max_tokens: int | None
     model: str | None
     meta: RequestMeta
-    age: float  # Seconds since its call started: the clocks of two machines can't be compared.
+    # The seconds since its call started, because clocks of two machines can't be compared.
+    age: float
 
     def request(self) -> Request:
         """Return a request of this size."""
@@ -200,7 +201,7 @@ class _Worker:
 
 
 class LimitKeeper:
-    """Holds a cluster's limits, and reserves in them what each worker's requests may cost."""
+    """Holds a cluster's limits, and reserves in them for each worker's requests."""
 
     silence = SILENCE
 
@@ -210,11 +211,11 @@ class LimitKeeper:
         self._workers: defaultdict[str, _Worker] = defaultdict(_Worker)
 
     async def acquire(self, name: str, ask: Ask) -> Exception | None:
-        """Wait until a worker's request may be sent: None, else why not."""
+        """Wait until a worker's request may be sent; return None, or the error if it may not."""
         worker = self._heard(name)
         asked = worker.asked[ask.number] = _Asked(ask)
         request = ask.request()
-        nobody: Any = None  # The request names its model.
+        nobody: Any = None  # The model is in the request.
         try:
             with asked.waiting:
                 for limit in self._limits:
@@ -234,13 +235,13 @@ class LimitKeeper:
         return None
 
     async def settle(self, name: str, number: int, end: RequestEnd) -> None:
-        """Take note of how a request ended, whether it waited or was under way."""
+        """Note that a request has ended, whether it waited or was under way."""
         asked = self._heard(name).asked.pop(number, None)
         if asked is not None:
             asked.end(end)
 
     async def alive(self, name: str) -> None:
-        """Take note that a worker lives."""
+        """Note that a worker is alive."""
         self._heard(name)
 
     def _heard(self, name: str) -> _Worker:
@@ -253,7 +254,7 @@ class LimitKeeper:
         return worker
 
     def _count(self, asked: _Asked) -> None:
-        """Count all that is reserved for a request as spent, unless it hasn't been sent."""
+        """Count everything reserved for a request as spent, unless it was never sent."""
         ask = asked.ask
         output = self._assumed if ask.max_tokens is None else ask.max_tokens
         spent = RequestEnd(Usage(1, ask.input_tokens, output, 1), None, None)
@@ -264,7 +265,7 @@ class LimitKeeper:
 
 
 class RemoteLimit:
-    """The cluster's limit as a worker's backends see it; a `Limit`."""
+    """The cluster's limit as a worker's backends use it; a `Limit`."""
 
     def __init__(self, keeper: RayKeeper) -> None:
         self._keeper = keeper
@@ -306,7 +307,7 @@ class RemoteLimit:
 
     @asynccontextmanager
     async def in_use(self) -> AsyncGenerator[None]:
-        """Show the limit's actor for a block that this worker lives."""
+        """Enter a block during which the limit's actor knows that this worker is alive."""
         async with task_scope() as tasks:
             tasks.start_soon(self._show_life)
             yield
@@ -327,7 +328,7 @@ class _Permit(NamedTuple):
 
 
 def _sendable(end: RequestEnd) -> RequestEnd:
-    """Return what the limits need to know, without what might not pickle."""
+    """Return what the limits need to know, without anything that may not pickle."""
     error: BackendError | None = None
     if isinstance(end.error, RateLimited):
         error = RateLimited("refused", retry_after=end.error.retry_after)
@@ -336,9 +337,10 @@ def _sendable(end: RequestEnd) -> RequestEnd:
         kind = next(kind for kind in charged if isinstance(end.error, kind))
         error = kind("", status=end.error.status)
     elif end.error is not None:
-        error = BackendTimeout("")  # Cancelled, say: it may have been worked on.
+        # It was cancelled, for example, so the server may have worked on it.
+        error = BackendTimeout("")
     reply = end.generation
-    if reply is not None:  # Its length is charged where its cost is unknown.
+    if reply is not None:  # If the cost is unknown, the length is charged.
         text = reply.text if end.usage.unknown else ""
         reply = Generation(text, finish_reason=reply.finish_reason)
     return RequestEnd(end.usage, reply, error)

@@ -1,4 +1,4 @@
-"""`sample_dataset`: strategies on the rows of a Ray dataset."""
+"""`sample_dataset`: sample the rows of a Ray dataset."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["sample_dataset"]
 
 SHARDS_AT_A_TIME = 3
-"""Shards that an actor works on: the next ones fill the room that the last rows of one leave."""
+"""The number of shards that an actor works on, so that the next fills up the end of the last."""
 
 
 def sample_dataset(
@@ -50,15 +50,15 @@ def sample_dataset(
     limits: ClusterLimit | None = None,
     check_cluster: bool = True,
 ) -> Dataset:
-    """Sample each row of a Ray dataset, with many calls at a time on each of several actors.
+    """Sample each row of a Ray dataset, on several actors with many calls at a time each.
 
-    As Ray's datasets are, the result is lazy: it is sampled when it is read, and again each time it
-    is read, unless a journal has it, or you call ``materialize()``. A row that fails is one whose
-    ``status`` says so, never the end of the dataset.
+    Like all Ray datasets, the result is lazy. It is sampled each time it is read, unless a journal
+    has it or you call ``materialize()``. A row that fails never ends the dataset; its ``status``
+    shows it.
 
-    The rows are cut into shards. If an actor dies, Ray starts it again and gives it the same
-    shards; with ``journal_dir``, it skips the rows that it had finished, and repeats at most the
-    calls that were running. Without, it samples the whole shard again.
+    The rows are divided into shards. If an actor dies, Ray restarts it with the same shards. With
+    ``journal_dir``, it skips finished rows, and repeats at most the calls that were running.
+    Without it, the whole shard is sampled again.
 
     The output has the columns of the input and those of `RowOutcome`: ``output``, ``value``,
     ``success``, ``status``, ``reasons``, ``error``, ``iterations``, ``elapsed``, ``requests``,
@@ -66,48 +66,48 @@ def sample_dataset(
 
     Args:
         dataset: the rows.
-        make_strategy: makes the strategy; called once in each actor, so it opens there what it
-            needs. With ``limits`` it takes one argument: the limit, to be put around each backend
-            with `LimitedBackend`.
-        prompt: the prompt of a row: a Jinja template, as on the command line, in which
-            ``{{ question }}`` is the value of a column.
-        action: the prompt of a row as a function of the row, instead of ``prompt``. A row for which
-            it raises has failed with that error.
+        make_strategy: a function that makes the strategy. It is called once in each actor, so that
+            connections are opened there. With ``limits``, it takes the limit as its argument, and
+            must put it around each backend with `LimitedBackend`.
+        prompt: a Jinja template of a row's prompt, as on the command line. ``{{ question }}`` is
+            the value of a column.
+        action: a function that makes the prompt of a row, instead of ``prompt``. If it raises, the
+            row has failed with that error.
         requirements: the requirements of each reply, in addition to the strategy's.
-        format: the type that replies are parsed to; the column ``value`` has them as JSON.
-        options: how to generate; by default as the strategy says.
-        actors: the number of actors, each in its own process; or ``(min, max)``, between which Ray
-            Data has as many as there is work for.
-        calls_per_actor: the number of calls that each makes at a time, on one event loop.
-        cpus_per_actor: the CPUs that Ray counts for an actor. Calls wait more than they compute, so
-            a part of one is often right.
-        num_gpus: the GPUs that Ray counts for an actor, which may be a part of one; for models that
-            ``make_strategy`` loads.
-        resources: the custom resources that Ray counts for an actor, by their names.
-        runtime_env: the environment of the actors, as Ray has it: packages, variables, files.
-        rows_per_shard: the number of rows that are given to an actor at once and share a journal;
-            by default twice the number of calls at a time.
-        key: the column that names a row, different in each. By default rows are told apart by their
-            contents and positions.
-        journal_dir: a directory for the shards' journals, one file for each. On several machines it
-            must be one that all of them share and that has file locks; else an actor that is
-            started on another machine starts its shards again. Another dataset or another prompt
-            needs another directory, or is refused.
+        format: the type to parse replies to. The column ``value`` has the values as JSON.
+        options: options for generating; the default is the strategy's options.
+        actors: the number of actors, each in its own process. With ``(min, max)``, Ray Data adapts
+            it to the work.
+        calls_per_actor: the number of calls that each actor makes at a time, on one event loop.
+        cpus_per_actor: the CPUs that Ray counts for an actor. Calls mostly wait, so a fraction of
+            a CPU is often enough.
+        num_gpus: the GPUs that Ray counts for an actor, for models that ``make_strategy`` loads. A
+            fraction is allowed.
+        resources: the custom resources that Ray counts for an actor, by name.
+        runtime_env: Ray's runtime environment for the actors: packages, variables, files.
+        rows_per_shard: the number of rows that an actor gets at once and that share a journal. The
+            default is twice ``calls_per_actor``.
+        key: a column that identifies each row. By default, rows are identified by their contents
+            and positions.
+        journal_dir: a directory for the shards' journals, one file each. With several machines,
+            all of them must share it, and it must support file locks. Otherwise, an actor that is
+            restarted on another machine starts its shards from the beginning. A different dataset
+            or prompt needs a different directory.
         limits: the budget that all actors share.
-        check_cluster: make sure first that the cluster has room now. Pass False if it grows by
-            itself, or if other jobs will end.
+        check_cluster: whether to make sure first that the cluster has enough capacity now. Pass
+            False if it grows by itself, or if other jobs will end.
 
     Returns:
         The dataset of results.
 
     Raises:
-        NoRoom: the cluster lacks the GPUs or custom resources of the actors (of ``max`` of them),
-            or a free CPU beyond theirs: Ray Data would wait forever and say nothing.
-        TypeError: something is of the wrong type, can't be sent to an actor, or both or neither of
-            ``prompt`` and ``action`` are given.
+        NoRoom: the cluster lacks GPUs or custom resources for the actors (for ``max`` of them), or
+            a free CPU beyond theirs. Ray Data would wait forever without a message.
+        TypeError: an argument is of the wrong type or can't be sent to an actor, or not exactly
+            one of ``prompt`` and ``action`` is given.
         ValueError: a number is out of its range, the prompt isn't a template, or a column is
             missing.
-        RuntimeError: Ray does not run in this process.
+        RuntimeError: Ray isn't running in this process.
     """
     ray = ray_module()
     fewest, most = actors if isinstance(actors, tuple) else (actors, actors)
@@ -157,13 +157,13 @@ def sample_dataset(
         min_size=fewest,
         max_size=most,
         max_concurrent_calls_per_actor=SHARDS_AT_A_TIME,
-        # Ray Data adds an actor where those there are have more in flight than they work on.
+        # Ray Data adds an actor if the existing ones have more shards in flight than they work on.
         max_tasks_in_flight_per_actor=SHARDS_AT_A_TIME * (1 if fewest == most else 2),
     )
     sampled: Dataset = shards.map_batches(
         ShardSampler,
         fn_constructor_args=(work,),
-        # A block is a shard; with GPUs, Ray Data wants a number, and may join what is left of some.
+        # A block is a shard. With GPUs, Ray Data requires a number, and may merge remainders.
         batch_size=rows if num_gpus else None,
         batch_format="pyarrow",
         compute=pool,

@@ -1,6 +1,6 @@
-"""The work of an actor on a shard of rows: its journal, the calls, and the outcome of each row.
+"""An actor's work on a shard of rows: its journal, its calls, and the outcome of each row.
 
-Nothing here needs Ray. A block of rows, which is a shard, is a `pyarrow.Table`.
+Nothing here needs Ray. A shard is a block of rows, which is a `pyarrow.Table`.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ __all__ = [
 ]
 
 POSITION = "__mellea_like_position"
-"""The column that tells equal rows apart; it is not in the output."""
+"""The column that distinguishes equal rows. It isn't in the output."""
 
 JOURNAL_POLL = 0.25
-"""Seconds between two looks whether a journal is free."""
+"""The seconds between two checks whether a journal is free."""
 
 
 @dataclass(repr=False)
 class ShardWork:
-    """The work on each row, which is sent to the actors."""
+    """The work on each row, as it is sent to the actors."""
 
     make_strategy: Callable[..., BaseSamplingStrategy]
     action: Callable[[Mapping[str, Any]], Any]
     requirements: Sequence[Requirement | str] = ()
     format: Any = None
     options: Options | Mapping[str, Any] | None = None
-    calls: int = 16  # At a time, in an actor.
-    key: str | None = None  # The column that names a row; None for its position.
+    calls: int = 16  # Calls at a time per actor.
+    key: str | None = None  # The column that identifies a row, or None.
     journal_dir: str | None = None
     settings: Mapping[str, Any] | None = None  # Further parts of the run's identity.
-    limit_actor: Any = None  # A handle, which keeps the actor alive.
-    # Seconds that a shard waits for its journal where another process still has it: one that is
-    # dead or about to die, since Ray gave the shard to this one. A file server may take 90 seconds
-    # to notice that a machine is gone (NFS 4).
+    limit_actor: Any = None  # This handle keeps the actor alive.
+    # The seconds that a shard waits for its journal if another process still has it. That process
+    # is dead or about to die, because Ray gave the shard to this one. A file server may take 90
+    # seconds to notice that a machine is gone (NFS 4).
     journal_wait: float = 120.0
 
-    def __repr__(self) -> str:  # Ray tells one actor class from another by this.
+    def __repr__(self) -> str:  # Ray distinguishes actor classes by their repr.
         return f"<ShardWork of {self.calls} calls, {id(self):#x}>"
 
 
@@ -75,14 +75,14 @@ class ShardSampler:
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work
-        # All shards of the actor share its calls. They take rows one after another, the oldest
-        # first; the next one fills the room that the last rows of one leave.
+        # All shards of the actor share its calls, and the oldest shard comes first. So the next
+        # shard fills up the room that the last rows of one leave.
         self._free = anyio.Semaphore(work.calls)
         self._turn = anyio.Semaphore(1)
         self._limit: RemoteLimit | None = None
         self._failure: Exception | None = None
         self._strategy: BaseSamplingStrategy | None = None
-        # Ray would take an exception here for its own bug, and tell the user to report it.
+        # Ray would take an exception here for its own bug and tell the user to report it.
         try:
             self._strategy = self._make_strategy()
         except Exception as exc:  # noqa: BLE001 (raised with the first shard)
@@ -146,7 +146,7 @@ class ShardSampler:
                     for at in range(len(rows)):
                         outcomes.setdefault(at, unfinished)
         finally:
-            # The run has ended: nobody takes any more.
+            # The run has ended, so nobody takes more rows.
             for _ in range(under_way):
                 self._free.release()
 
@@ -199,7 +199,7 @@ class ShardSampler:
 
 
 def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
-    """Put results beside the rows of a `pyarrow.Table`, whose columns keep their names."""
+    """Add the columns of results to the rows of a `pyarrow.Table`, keeping its columns' names."""
     pa: Any = importlib.import_module("pyarrow")
     types = {"success": pa.bool_(), "replayed": pa.bool_(), "elapsed": pa.float64()}
     types |= dict.fromkeys(("output", "value", "status", "error"), pa.string())
@@ -215,7 +215,7 @@ def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
 
 
 def prompt_maker(template: str) -> Callable[[Mapping[str, Any]], str]:
-    """Make the function that fills a template in; it can be sent to another process."""
+    """Make a picklable function that fills a template in."""
     from mellea_like.batch.rows.template import RowTemplate  # noqa: PLC0415 (an extra)
 
     try:
@@ -236,7 +236,7 @@ def _filled(template: RowTemplate, row: Mapping[str, Any]) -> str:
 
 
 def shard_name(rows: Iterable[Mapping[str, Any]], keys: Iterable[object]) -> str:
-    """Name a shard's file: the same rows in the same order have the same name anywhere."""
+    """Name a shard's file. The same rows in the same order have the same name everywhere."""
     digest = hashlib.sha256()
     for row, key in zip(rows, keys, strict=True):
         digest.update(as_json([key, row_of(row)]).encode("utf-8", "surrogatepass"))

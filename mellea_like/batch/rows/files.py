@@ -1,6 +1,6 @@
-"""Reading rows from files, and writing results to them: JSONL, CSV and TSV; Parquet by its module.
+"""Read rows from files and write results to files: JSONL, CSV and TSV here, Parquet elsewhere.
 
-Rows are read one at a time, and bad ones come with their places.
+Rows are read one at a time. Bad rows come with their positions.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["LONGEST_LINE", "begins_results", "read_rows", "row_writer"]
 
 LONGEST_LINE = 16 * 2**20
-"""Bytes of a line; no model takes as much, and some files never end."""
+"""The most bytes of a line. No model takes as much, and some files never end."""
 
 LONGEST_NAME = 100
-"""Characters of a name that an error quotes."""
+"""The most characters of a name that an error quotes."""
 
 PIECE = 2**20
-"""How much of a line that is too long is read at a time."""
+"""The bytes to read at a time of a line that is too long."""
 
 _RESULT_AS_JSON = re.compile(rb'\{"id": \d+, "line": ')
 _PARQUET = b"PAR1"
@@ -50,9 +50,10 @@ def read_rows(
     on_bad: Callable[[BadRow], object] | None = None,
     on_names: Callable[[list[str]], object] | None = None,
 ) -> Generator[Row]:
-    """Read rows, one at a time; blank lines don't count."""
-    # `on_bad` is told of each row that can't be read, which is else an error, and may raise;
-    # `on_names` of the names in the first line of CSV or TSV, before any row.
+    """Read rows one at a time, skipping blank lines."""
+    # `on_bad` is called with each row that can't be read, and may raise; without it, such a row is
+    # an error. `on_names` is called with the names in the first line of CSV or TSV, before any
+    # row.
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import read_parquet  # noqa: PLC0415 (an extra)
 
@@ -71,7 +72,7 @@ def read_rows(
 
 
 class _Lines:
-    """The lines of a file as bytes; one that is too long is a `BadRow`."""
+    """The lines of a file as bytes. A line that is too long becomes a `BadRow`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -120,7 +121,7 @@ def _object(line: bytes, number: int) -> dict[str, Any]:
             object_pairs_hook=partial(_without_duplicates, number),
         )
         if b"\\u" in line:
-            json.dumps(found, ensure_ascii=False).encode("utf-8")  # Half a character can't be sent.
+            json.dumps(found, ensure_ascii=False).encode("utf-8")  # Lone surrogates can't be sent.
         if isinstance(found, dict):
             return cast("dict[str, Any]", found)
         wrong = 'isn\'t an object such as {"text": "..."}'
@@ -134,7 +135,7 @@ def _object(line: bytes, number: int) -> dict[str, Any]:
         wrong = "is nested too deeply"
     except BadRow:
         raise
-    except ValueError as exc:  # Digits without end, or a number such as NaN.
+    except ValueError as exc:  # The number has too many digits, or is one such as NaN.
         wrong = f"isn't JSON: {exc}"
     msg = f"line {number} {wrong}"
     raise BadRow(msg, number)
@@ -150,7 +151,7 @@ def _without_duplicates(line: int, pairs: list[tuple[str, Any]]) -> dict[str, An
 
 
 def _named_twice(names: Sequence[str]) -> str | None:
-    """Return a name that occurs more than once, in linear time: a line can have a million names."""
+    """Return a repeated name, in linear time, because a line can have a million names."""
     counts = Counter(names)
     return next((name for name in names if counts[name] > 1), None)
 
@@ -168,7 +169,7 @@ def _csv(
 ) -> Generator[Row | BadRow]:
     lines = _Lines(file)
     csv.field_size_limit(LONGEST_LINE)
-    # Bytes that aren't UTF-8 become halves of characters, which `_wrong` finds.
+    # Bytes that aren't UTF-8 become lone surrogates, which `_wrong` finds.
     texts = map(partial(bytes.decode, encoding="utf-8", errors="surrogateescape"), lines)
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
     names: list[str] | None = None
@@ -200,7 +201,7 @@ def _csv(
 
 
 def _wrong(fields: list[str], names: list[str] | None) -> str:
-    """Describe the fault of a row, or of the names in the first one; blank lines have none."""
+    """Describe the fault of a row, or of the names in the first line; empty for blank lines."""
     try:
         "".join(fields).encode("utf-8")
     except UnicodeEncodeError:
@@ -217,11 +218,7 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
 def row_writer(
     file: BinaryIO, format: RowFormat, columns: Mapping[str, str] | None = None
 ) -> RowWriter:
-    """Make a writer of results.
-
-    ``columns`` are the input's columns with their types (``string``, ``int64``, ``double`` or
-    ``bool``), which come before the result's; without them a column ``input`` has rows as JSON.
-    """
+    """Make a writer of results after the input's typed ``columns``, or else its rows as JSON."""
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)
 
@@ -232,7 +229,7 @@ def row_writer(
 
 
 def begins_results(start: bytes, format: RowFormat) -> bool:
-    """Tell by its first line whether a file may be one of results, or is empty."""
+    """Tell from its first line whether a file may contain results, or is empty."""
     if not start:
         return True
     if format is RowFormat.PARQUET:

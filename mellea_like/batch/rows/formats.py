@@ -1,4 +1,4 @@
-"""Rows of data, and results as the values of columns, whatever file they are in."""
+"""Rows of data, and results as columns, independent of the file format."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RESULT_FIELDS = (
     "output_tokens",
     "unknown",
 )
-"""The columns of a result in a file that has columns, after those of its input."""
+"""The columns of a result in a file with columns, after those of its input."""
 
 _NOT_ESCAPED_BY_JSON = re.compile(
     r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -56,11 +56,11 @@ class RowFormat(StrEnum):
     """How rows are stored in a file."""
 
     JSONL = "jsonl"
-    """A JSON object a line."""
+    """One JSON object per line."""
     CSV = "csv"
-    """Comma-separated values under a line with their names (RFC 4180)."""
+    """Comma-separated values below a line of names (RFC 4180)."""
     TSV = "tsv"
-    """The same with tabs."""
+    """Tab-separated values below a line of names."""
     PARQUET = "parquet"
     """Apache Parquet; needs the extra ``arrow``."""
 
@@ -75,11 +75,12 @@ _SUFFIXES = {
 
 
 class Row(dict[str, Any]):
-    """One row: its values by their names, all fit for JSON.
+    """One row: its values by name, all fit for JSON.
 
-    Its ``number`` is the line on which it begins, from 1; in Parquet, which has no lines, the row.
-    ``id`` is its place in the run that it is from, where it is out of a file of results; ``place``
-    is its place in the file, from 0, where several processes share the rows.
+    ``number`` is the line on which it begins, from 1, or in Parquet, which has no lines, the
+    number of the row. ``id`` is its position in the run that it belongs to, if it comes from a
+    file of results. ``place`` is its position in the file, from 0, if several processes share the
+    rows.
     """
 
     __slots__ = ("id", "number", "place")
@@ -92,7 +93,7 @@ class Row(dict[str, Any]):
 
 
 class BadRow(ValueError):
-    """A row that can't be read; its message begins with its place, its ``number``."""
+    """A row that can't be read. The message begins with its position, ``number``."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -100,7 +101,7 @@ class BadRow(ValueError):
 
 
 class RowWriter(ABC):
-    """Writes results, as plain records, to a file."""
+    """Writes results as plain records to a file."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None = None) -> None:
         self._file = file
@@ -108,14 +109,14 @@ class RowWriter(ABC):
 
     @abstractmethod
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write one."""
+        """Write one result."""
 
     def close(self) -> None:  # noqa: B027 (most files have no end to write)
-        """Write the end of the file, which stays open."""
+        """Write the end of the file, but leave the file open."""
 
 
 def format_of(path: str | Path) -> RowFormat:
-    """Tell from a file's name how its rows are stored."""
+    """Return the format of a file's rows, given the file's name."""
     suffix = Path(path).suffix.lower()
     try:
         return _SUFFIXES[suffix]
@@ -125,17 +126,17 @@ def format_of(path: str | Path) -> RowFormat:
 
 
 def as_json(value: Any) -> str:
-    """Write a value as JSON on one line for any reader of lines, and safe for a terminal."""
+    """Write a value as JSON on one line, safe for any reader of lines and for terminals."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 HALVES = "rows with halves of characters, replaced by U+FFFD"
-"""How a notice counts the rows that `whole` has changed."""
+"""The words for rows that `whole` has changed, in a notice that counts them."""
 
 
 def whole(value: Any) -> Any:
-    """Replace halves of characters, which UTF-8 lacks; two that belong together become one."""
+    """Replace lone surrogates, which UTF-8 lacks, and join pairs that belong together."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -150,16 +151,13 @@ def whole(value: Any) -> Any:
 
 
 def of_results(names: Sequence[str]) -> bool:
-    """Tell by its columns whether a file is one of results."""
+    """Tell from its columns whether a file contains results."""
     last = [name.removeprefix("result_") for name in names[-len(RESULT_FIELDS) :]]
     return last == list(RESULT_FIELDS)
 
 
 def input_of(row: Row, place: str) -> Row | None:
-    """Return the row of the input that a result is about; None if it passed.
-
-    A row that isn't a result raises `BadRow`.
-    """
+    """Return the input row of a result; None if the result passed."""
     told: Mapping[str, Any] = row
     names = list(row)
     given: Any = row.get("input")
@@ -178,13 +176,13 @@ def input_of(row: Row, place: str) -> Row | None:
 
 
 def flat_names(columns: Sequence[str] | None) -> list[str]:
-    """Name the columns of a file of results; the result's give way to those of the input."""
+    """Name the columns of a file of results. If names collide, the result's are changed."""
     names = ["input"] if columns is None else list(columns)
     return [*names, *free_names(names, RESULT_FIELDS)]
 
 
 def free_names(taken: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Name further columns so that no two have the same name."""
+    """Name further columns so that no two columns have the same name."""
     found: list[str] = []
     for field in wanted:
         name = field
@@ -195,7 +193,7 @@ def free_names(taken: Sequence[str], wanted: Sequence[str]) -> list[str]:
 
 
 def flat(record: Mapping[str, Any], columns: Sequence[str] | None) -> list[Any]:
-    """Return a result as the values of columns, in the order of `flat_names`."""
+    """Return a result as values of columns, in the order of `flat_names`."""
     given = record["input"]
     before = [as_json(given)] if columns is None else [given.get(name) for name in columns]
     output, error = record["output"], record["error"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from typing import BinaryIO
 
-try:  # Without types.
+try:  # It has no types.
     pa: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
 except ImportError as exc:
@@ -33,10 +33,10 @@ except ImportError as exc:
 __all__ = ["GroupWriter", "ParquetWriter", "pa", "parquet_columns", "read_parquet"]
 
 ROWS_READ = 256
-"""Rows that are taken out of a row group at a time."""
+"""The number of rows to take out of a row group at a time."""
 
 ROWS_WRITTEN = 1000
-"""Rows of a row group."""
+"""The number of rows in a row group."""
 
 _TYPES = {
     "id": "int64",
@@ -49,11 +49,11 @@ _TYPES = {
     "output_tokens": "int64",
     "unknown": "int64",
 }
-"""The columns of a result that aren't text."""
+"""The types of those columns of a result that aren't text."""
 
 
 def read_parquet(file: BinaryIO) -> Generator[Row | BadRow]:
-    """Read the rows of a file; what JSON lacks becomes text: dates, decimals, bytes in base64."""
+    """Read the rows of a file. Values that JSON lacks (dates, decimals, bytes) become texts."""
     number = 0
     try:
         for batch in _opened(file).iter_batches(batch_size=ROWS_READ):
@@ -71,14 +71,14 @@ def read_parquet(file: BinaryIO) -> Generator[Row | BadRow]:
 
 
 def parquet_columns(file: BinaryIO) -> dict[str, str]:
-    """Return a file's columns with the types that their values have in a `Row`, and rewind it."""
+    """Return a file's columns with the types of their values in a `Row`, and rewind the file."""
     schema = _opened(file).schema_arrow
     file.seek(0)
     return {field.name: _type_of(field.type) for field in schema}
 
 
 class GroupWriter:
-    """Writes rows in groups; the file can be read when it is closed, and not before."""
+    """Writes rows in groups. The file can be read only after it is closed."""
 
     def __init__(self, file: BinaryIO, schema: Any) -> None:
         self.schema = schema
@@ -86,7 +86,7 @@ class GroupWriter:
         self._rows: list[dict[str, Any]] = []
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write a row, whose values fit into their columns."""
+        """Write a row whose values fit their columns."""
         self._rows.append(row)
         if len(self._rows) == ROWS_WRITTEN:
             self._write_group()
@@ -152,7 +152,7 @@ def _type_of(type_: Any) -> str:
 
 
 def _without_nanoseconds(batch: Any) -> Any:
-    """Python's times have microseconds, and pyarrow refuses to round."""
+    """Round times to microseconds, which is all that Python's have; pyarrow refuses to round."""
     for place, field in enumerate(batch.schema):
         coarse = None
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
@@ -178,7 +178,7 @@ def _plain(value: Any) -> Any:
             return None if math.isnan(value) else value
         case bytes():
             return base64.b64encode(value).decode("ascii")
-        case dt.date() | dt.time():  # A datetime is a date.
+        case dt.date() | dt.time():  # This includes datetimes.
             return value.isoformat()
         case list() | tuple():
             return [_plain(one) for one in cast("list[Any]", value)]

@@ -1,4 +1,4 @@
-"""Prompts made of rows: Jinja templates, in which values that aren't text become JSON."""
+"""Make prompts from rows with Jinja templates, in which values other than texts become JSON."""
 
 from __future__ import annotations
 
@@ -18,16 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["RowTemplate"]
 
 ROW = "row"
-"""The name of all fields together, for those whose names aren't identifiers."""
+"""The name of the whole row, for fields whose names aren't identifiers."""
 
 
 class RowTemplate:
-    """A Jinja template that sees a row's fields by their names, and all of them as ``row``.
-
-    It runs in Jinja's sandbox, and the values of a row are never run as code. It can be
-    sent to another process. A text that is no template, or the same for every row, is a
-    `ValueError`.
-    """
+    """A sandboxed Jinja template that sees a row's fields by name, and the whole row as ``row``."""
 
     def __init__(self, text: str) -> None:
         environment = SandboxedEnvironment(
@@ -55,7 +50,7 @@ class RowTemplate:
         return RowTemplate, (self.text,)
 
     def fill(self, row: Mapping[str, Any]) -> str:
-        """Make the prompt of a row."""
+        """Return the prompt of a row."""
         return self._template.render({ROW: dict(row), **row})
 
 
@@ -66,5 +61,5 @@ def _written(value: Any) -> Any:
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:
-    """Jinja's own filter escapes what HTML would take for markup."""
+    """Write a value as JSON; Jinja's own filter would escape characters for HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent, default=str)

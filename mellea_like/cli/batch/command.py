@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
 MOST_ERRORS_TOLD = 5
-"""How many different errors are reported."""
+"""The most different errors to report."""
 
 
 def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
@@ -55,7 +55,7 @@ def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
             warn("mellea-like: the reader of standard output has gone")
             code = Exit.NOTHING_PASSED
         except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
-            # A journal's error says itself whether and how its run can be resumed.
+            # A journal's error itself says whether and how its run can be resumed.
             resumable = not isinstance(error, JournalError)
             report(with_options(error), debug=debug)
             code = code_of(error)
@@ -70,7 +70,7 @@ class _Batch:
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
         self.begun = False
-        options.make_requirements()  # It finds what is wrong with them.
+        options.make_requirements()  # This reports their errors.
         self._backends = Backends(options)
         self._template = PromptTemplate.given(
             options.prompt, options.system, options.row_checks, early=options.early
@@ -256,7 +256,7 @@ class _Batch:
         self._errors_in_a_row += 1
         most = self._options.max_errors
         if most and self._only_errors and row.key_refused:
-            raise Problem(row.error)  # No row would fare better.
+            raise Problem(row.error)  # Every row would fail.
         if row.error not in self._told and len(self._told) < MOST_ERRORS_TOLD:
             self._told.add(row.error)
             self._view.tell(f"line {row.line}: {row.error}")
@@ -293,7 +293,7 @@ class _Batch:
     def so_far(self, *, resumable: bool = True) -> str:
         """Describe how far the run got and how to continue it."""
         journal = self._options.journal is not None
-        # Rows that are done but not yet written are in no file, though maybe in the journal.
+        # Rows that are done but not yet written are in no file, but perhaps in the journal.
         progress = replace(self._view.progress, done=self._handed_on)
         rest = so_far(progress, journal=journal, resumable=resumable)
         if progress.jobs:

@@ -302,7 +302,7 @@ class BatchOptions(DrawOptions):
         object.__setattr__(self, "order", "breadth")
 
     def _check_processes(self) -> None:
-        """Refuse options for which a process would have to know the rows of others."""
+        """Refuse options for which a process would need to know other processes' rows."""
         piped = self.source == STANDARD or (
             Path(self.source).exists() and not Path(self.source).is_file()
         )
@@ -344,7 +344,7 @@ class BatchOptions(DrawOptions):
 
     @property
     def row_checks(self) -> list[str]:
-        """Checks that are templates, filled in for each row."""
+        """The checks that are templates, which are filled in for each row."""
         return [one for one in self.checks if "{{" in one]
 
     @property

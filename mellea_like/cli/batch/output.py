@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.rows.formats import RowWriter
 
 LONGEST_HEAD = 100_000
-"""Most bytes of a file's first line."""
+"""The most bytes of a file's first line."""
 
 
 class ReaderLeft(Exception):
@@ -31,10 +31,7 @@ class ReaderLeft(Exception):
 
 
 class Output:
-    """A file of results, or standard output.
-
-    A file is written under a temporary name, and renamed once it has results that must not be lost.
-    """
+    """Standard output, or a file that is renamed into place when it has results to keep."""
 
     def __init__(self, option: str, given: str, *, replace: bool, renew: bool = False) -> None:
         self.path = None if given == STANDARD else Path(os.path.realpath(given))
@@ -46,7 +43,7 @@ class Output:
         self._at_once = False
         self.rows = 0
         self.halves = 0
-        """Rows with unpaired surrogates, for which readers may refuse a whole file."""
+        """The number of rows with unpaired surrogates, for which readers may refuse a file."""
         if self.path is None or (self.path.exists() and not self.path.is_file()):
             if self.path is not None and self.path.is_dir():
                 msg = f"{option}: {given} is a directory: name a file"
@@ -126,7 +123,7 @@ class Output:
                     file.close()
         finally:
             self._file = None
-            with contextlib.suppress(OSError):  # A write may have failed before.
+            with contextlib.suppress(OSError):  # An earlier write may have failed.
                 file.close()
             self.remove_leftovers()
 

@@ -1,4 +1,4 @@
-"""The progress of a batch: a line that is redrawn on a terminal, or lines now and then."""
+"""The progress of a batch: a line that is redrawn on a terminal, or occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _cost(usage: Usage, price: Price) -> str:
 
 
 def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> list[Text]:
-    """Describe the progress of a batch, the most important parts first."""
+    """Describe the progress of a batch, most important parts first."""
     done = f"{progress.done:,}" + ("" if progress.total is None else f"/{progress.total:,}")
     parts = [Text(done, "bold")]
     if progress.waiting:
@@ -42,9 +42,7 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
         return parts
     if progress.errored:
         parts.append(Text(plural(progress.errored, "error"), "red"))
-    told = (
-        not progress.waiting
-    )  # Passing rows finish first, so their numbers say little about the rest.
+    told = not progress.waiting  # Passing rows finish first, so the numbers so far are misleading.
     if told and progress.seconds_left is not None and progress.done != progress.total:
         parts.append(Text(f"{seconds(round(max(0.0, progress.seconds_left - since)))} left"))
     if told and progress.pass_rate is not None:
@@ -74,7 +72,7 @@ class BatchView:
         *,
         total: int | None = None,
         quiet: bool = False,
-        lines: bool = False,  # Though standard error is a terminal.
+        lines: bool = False,  # Even on a terminal.
         every: float = 5.0,
     ) -> None:
         self.progress = Progress(total=total)
@@ -143,7 +141,7 @@ def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> st
 
 
 def so_far(progress: Progress, *, journal: bool, resumable: bool = True) -> str:
-    """Describe how far a stopped run got and how to continue it: the rest of a sentence."""
+    """Describe how far a stopped run got and how to continue it, as the end of a sentence."""
     rows = plural(progress.done, "row")
     if progress.total is not None:
         rows = f"{progress.done:,} of {progress.total:,} rows"

@@ -1,4 +1,4 @@
-"""A prompt for each row, and its own checks: Jinja templates, filled in with the row's fields."""
+"""The prompt and the checks of each row: Jinja templates filled in with the row's fields."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class PromptTemplate:
-    """The prompt of each row: a template filled in, or without one the row's own messages.
-
-    Checks are templates of expressions. The model isn't told about them, because they may contain
-    the right answer.
-    """
+    """The prompt of each row: a filled-in template or the row's own messages."""
 
     def __init__(
         self,
@@ -83,7 +79,7 @@ class PromptTemplate:
             raise _bad(row, place, one_line(str(exc))) from exc
 
     def _messages(self, row: Row, place: str) -> list[Message]:
-        """Return a row's messages, which a column has as JSON."""
+        """Return a row's messages, which are JSON in a column."""
         if "messages" not in row:
             raise _bad(row, place, "it has no field messages, and there is no --prompt")
         try:

@@ -25,16 +25,7 @@ if TYPE_CHECKING:
 
 
 class RowResult(NamedTuple):
-    """The results of a row.
-
-    Attributes:
-        line: its line.
-        records: its results, each with whether the filters let it pass.
-        replayed: whether it comes from the journal.
-        error: the error of its call, in a sentence; None if there was none.
-        key_refused: whether the error is that the server refuses the key.
-        place: its place among the rows of the file, if several processes share them.
-    """
+    """The results of a row; ``place`` is its position in the file if several processes share it."""
 
     line: int
     records: list[tuple[dict[str, Any], bool]]
@@ -50,7 +41,7 @@ class RowRecords:
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
         self._filters = ExampleRules(
-            drop=cast("list[Drop]", options.drop),  # They were checked.
+            drop=cast("list[Drop]", options.drop),  # Already checked.
             min_chars=options.min_chars,
             max_chars=options.max_chars,
         )
@@ -64,7 +55,7 @@ class RowRecords:
         return RowResult(row.number, records, item.replayed, error, refused, row.place or 0)
 
     def _records(self, item: ItemResult[Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Write a row's replies as plain data, each with whether the filters let it pass."""
+        """Write a row's replies as plain data, each with whether it passes the filters."""
         options, result = self._options, item.result
         records = _records_of(item, as_value=options.json_schema is not None)
         replies: list[Slice | None] = []
@@ -81,7 +72,7 @@ class RowRecords:
             if thoughts and options.reasoning == "inline":
                 record["output"] = with_thoughts(record["output"], thoughts)
             elif thoughts and options.reasoning != "drop":
-                record["reasoning"] = thoughts  # Columns have no room for it.
+                record["reasoning"] = thoughts  # Tables leave it out.
             yield (
                 record,
                 self._filters.allow(
@@ -91,10 +82,7 @@ class RowRecords:
 
 
 def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[str, Any]]:
-    """Write a row's result as a record, or as one for each reply that it collected.
-
-    If too few were collected, the last record says so. The first has the cost of all.
-    """
+    """Write a row's result as one record, or as one for each reply that it collected."""
     whole = _record_of(item, as_value=as_value)
     result = item.result
     decision = None if result is None else result.decision

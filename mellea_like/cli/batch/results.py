@@ -36,7 +36,7 @@ OPTIONS = {
     "checks": "--check",
     "input": "INPUT",
 }
-"""Options for parts of a run that have other names in the library."""
+"""The options for parts of a run's identity that have other names in the library."""
 
 
 class View(Protocol):
@@ -120,7 +120,7 @@ def _journal(options: BatchOptions, backends: Backends) -> Journal | None:
 
 
 def with_options(error: Exception) -> Exception:
-    """Name the options in which the run differs from the one in its journal."""
+    """Name the options in which a run differs from the run in its journal."""
     if not isinstance(error, JournalError) or not error.differences:
         return error
     from mellea_like.batch.unique import UNIQUE  # noqa: PLC0415 (few runs need it)
@@ -143,6 +143,6 @@ def with_options(error: Exception) -> Exception:
 
 def _of_selection(told: Difference) -> str:
     part = told.name.rpartition(".")[2]
-    if part not in {"by", "k", "n"}:  # Its values are Python's.
+    if part not in {"by", "k", "n"}:  # Its values are Python objects.
         return "--select is not the same"
     return str(told._replace(name="--n" if part == "n" else "--select"))

@@ -1,7 +1,7 @@
 """A batch in several processes, each of which has its share of the rows and its own journal.
 
-Rows are dealt out one by one. The processes share a budget and rates through a file. The process
-that started them writes the results, shows the progress of all, and ends them.
+Rows are distributed one by one. The processes share a budget and rates through a file. The process
+that started them writes the results, shows the total progress, and ends them.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ ACCOUNT = "this run"
 """The name of the budget and the rates in their file."""
 
 TELL_EVERY = 0.1
-"""Seconds between two progress messages of a process."""
+"""The seconds between two progress messages of a process."""
 
 TOLD_FOR = 10.0
-"""Seconds for which a message of one process isn't repeated for another."""
+"""The seconds for which a message of one process isn't repeated for another."""
 
 
 class Part(NamedTuple):
@@ -65,11 +65,11 @@ class _Told(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """How a process ended by itself, with an error in a sentence unless all was done."""
+    """How a process ended by itself, with an error as a sentence if not all was done."""
 
     error: str | None = None
     code: int = Exit.PASSED
-    kind: str = ""  # "limit" for a budget that is spent, "journal" for a journal at fault.
+    kind: str = ""  # "limit" for a spent budget, "journal" for a faulty journal.
 
 
 # --- in the process that starts them -------------------------------------------------------------
@@ -107,7 +107,7 @@ class Shards:
             self._temporary.cleanup()
 
     def parts(self, template: PromptTemplate, settings: Mapping[str, Any]) -> list[Part]:
-        """Divide the run, and make the folder of the journals."""
+        """Divide the run, and create the folder of the journals."""
         options, count = self._options, self._options.processes
         journals: Sequence[Path | None] = [None] * count
         if self._folder is not None:
@@ -137,7 +137,7 @@ class Shards:
         return [self._folder / f"shard-{n}-of-{count}.db" for n in range(1, count + 1)]
 
     def _store(self) -> Path | None:
-        """Return the file of the budget and the rates; each run begins with a fresh budget."""
+        """Return the file of the budget and the rates. Each run starts with a new budget."""
         options = self._options
         rates = options.requests_per_minute, options.tokens_per_minute
         if options.spec.budget is None and rates == (None, None):
@@ -153,7 +153,7 @@ class Shards:
 
 
 def refuse_shards(path: Path) -> None:
-    """Refuse to continue a run of several processes in one."""
+    """Refuse to continue a run of several processes in one process."""
     if path.is_dir() and (count := _count(path)):
         msg = f"the run in {path} was begun with --processes {count}: use the same number"
         raise Problem(msg)
@@ -175,7 +175,7 @@ async def shard_results(
 
 
 class _ShardResults:
-    """Results of the rows of all processes."""
+    """The results of the rows of all processes."""
 
     def __init__(
         self, processes: Processes, count: int, view: View, total: int | None, *, ordered: bool
@@ -262,7 +262,7 @@ class _ShardResults:
             self._view.tell(line)
 
     def _end(self, ended: _Ended) -> None:
-        """Continue, unless the reason for which one process ended would end the others, too."""
+        """Continue, unless the reason why a process ended would also end the others."""
         if ended.kind == "limit":
             self._spent = ended.error
         elif ended.kind == "journal":

@@ -1,4 +1,4 @@
-"""The rows of a batch: looked through before the run where that can be, then taken one by one."""
+"""The rows of a batch: checked before the run if possible, then taken one by one."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from mellea_like.cli.batch.prompt import PromptTemplate
 
 MOST_WARNINGS = 10
-"""How many bad lines are reported one by one."""
+"""The most bad lines that are reported one by one."""
 
 PIECE = 2**20
-"""Bytes of a file that are read at once."""
+"""The bytes of a file that are read at once."""
 
 _DIGEST = re.compile(r"(\d+) bytes, sha256 ([0-9a-f]{24})")
 
 LARGE = 50 * 2**20
-"""Size of a file, in bytes, that takes seconds to read."""
+"""The size in bytes of a file that takes seconds to read."""
 
 
 def digest_of(option: str, path: Path, *, quiet: bool = True) -> str:
-    """Return a digest of a file, so that another run can tell whether it is the same."""
+    """Return a digest of a file, so that another run can tell whether the file is the same."""
     if not path.is_file():
         msg = f"{option}: {path} is a pipe, and a journal needs a file that can be read again"
         raise Problem(msg, Exit.USAGE)
@@ -100,7 +100,7 @@ class RowSource:
         self._on_bad = on_bad
         self._most = most
         self._again = again
-        self._share = share  # Which of how many processes; None for all rows.
+        self._share = share  # (process, processes), or None for all.
         self._name = "standard input" if self.path is None else str(self.path)
         self._piped = self.path is None or (self.path.exists() and not self.path.is_file())
         self._format = RowFormat.JSONL
@@ -119,7 +119,7 @@ class RowSource:
         return self.total or 0
 
     def __iter__(self) -> Iterator[Row]:
-        """Read the rows of a file again; errors have been reported before."""
+        """Read the rows of a file again. Its errors have already been reported."""
         with self._trouble(), self._open() as file:
             yield from self._good(file, told=True)
 
@@ -131,13 +131,10 @@ class RowSource:
         return self._pipe() if self._piped else self
 
     def digest(self, earlier: str | None = None) -> str | None:
-        """Return a digest of the input, so that another run can tell whether it is the same.
-
-        If rows were only appended since an ``earlier`` run, the digest is that run's.
-        """
+        """Return a digest of the input; with appended rows, it is that of an ``earlier`` run."""
         if self.path is None or self._piped:
             return None
-        grows = self._format is not RowFormat.PARQUET  # Its rows aren't one after another.
+        grows = self._format is not RowFormat.PARQUET  # Parquet files can't be extended.
         if earlier is not None and grows and _begins(self.path, earlier):
             return earlier
         return digest_of("INPUT", self.path)
@@ -214,11 +211,11 @@ class RowSource:
         return rows if self._share is None else (row for row in rows if self._has(row.place or 0))
 
     def _has(self, place: int) -> bool:
-        """Tell whether a row is one of this process's."""
+        """Tell whether a row belongs to this process."""
         return self._share is None or place % self._share[1] == self._share[0]
 
     def _name_columns(self, columns: Mapping[str, str]) -> None:
-        """Remember the rows' own columns, without those of results."""
+        """Note the rows' own columns, without those of results."""
         self.columns = columns
         if self._again and of_results(list(columns)):
             own = dict(list(columns.items())[: -len(RESULT_FIELDS)])

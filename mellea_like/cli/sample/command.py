@@ -65,7 +65,7 @@ EPILOG = (
 )
 
 LONGEST_INSTRUCTION = 16 * 2**20
-"""Most bytes of standard input; no model takes as many, and some sources never end."""
+"""The most bytes of standard input. No model takes as many, and some sources never end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class SampleOptions(DrawOptions):
 
 def run(options: SampleOptions, signals: SignalHandler) -> int:
     """Run the command."""
-    # More lanes are refused before anything is shown.
+    # Too many lanes are refused before anything is shown.
     progress = Progress(1, min(options.concurrency, MAX_ITERATIONS))
 
     def last_words() -> str:
@@ -123,7 +123,7 @@ def _run(options: SampleOptions, progress: Progress, signals: SignalHandler) -> 
         if timeout.result is None:
             raise
         result = timeout.result
-    progress.cancelled = 0  # Those that lost were not interrupted.
+    progress.cancelled = 0  # Losing draws don't count as interrupted.
     code = _show(options, backends, result, progress)
     if options.trace is not None:
         _write_trace(options.trace, result)
@@ -215,7 +215,7 @@ def _show(
 def _report(options: SampleOptions, error: Exception) -> int:
     message = report(error, debug=options.debug)
     record: SamplingResult[Any] | None = None
-    if isinstance(error, MelleaError):  # Some carry the record of their call.
+    if isinstance(error, MelleaError):  # Some have a record.
         record = getattr(error, "result", None)
     if options.trace is not None and record is not None:
         try:
@@ -260,7 +260,7 @@ def _replaceable(path: Path) -> bool:
 
 
 def _write_trace(path: Path, result: SamplingResult[Any]) -> None:
-    """Write a call's record, which has prompts, to a file that only its owner may read."""
+    """Write a call's record, which contains prompts, to a file that only its owner may read."""
     try:
         with replaced(path, 0o600) as file:
             file.write(f"{json.dumps(to_dict(result))}\n".encode())

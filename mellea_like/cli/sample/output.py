@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
 
 MOST_KEYS = 5
-"""Keys of a vote that are shown."""
+"""The most keys of a vote to show."""
 
 
 def write_text(text: str) -> None:
-    """Write the result to standard output: as it is, but fit for a terminal on a terminal."""
+    """Write the result to standard output, unchanged unless that is a terminal."""
     if is_terminal(sys.stdout):
         text = printable(text)
     write_output(text if text.endswith("\n") else f"{text}\n")
 
 
 def write_record(record: dict[str, Any]) -> None:
-    """Write a record to standard output as one JSON object, fit for a terminal."""
+    """Write a record to standard output as a JSON object that is safe for a terminal."""
     write_output(f"{as_json(record)}\n")
 
 
@@ -72,7 +72,7 @@ def models_in(result: SamplingResult[Any]) -> list[str | None]:
 
 
 def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
-    """Summarize a call that passed, with the decision of its selection."""
+    """Summarize a call that passed, with its selection's decision."""
     best = result.best
     model = f" ({one_line(best.model)})" if best.stage is not None and best.model else ""
     lines = [f"Passed: {name(best)}{model}; {_cost(result, ledger)}."]
@@ -82,7 +82,7 @@ def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice],
 
 
 def _decided(decision: Decision, names: list[str]) -> str:
-    """Describe in a line who was chosen and how."""
+    """Describe on one line who was chosen and how."""
     won = decision.winners[0] if decision.winners else None
     line = f"Decided by {decision.kind}: {'; '.join(names) or 'no winner'}"
     if won is not None and won in decision.scores:
@@ -107,7 +107,7 @@ def _votes(decision: Decision) -> list[str]:
 
 
 def why(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
-    """Explain why nothing passed, or too few replies."""
+    """Explain why nothing passed, or why too few replies did."""
     reason = {
         "timeout": "the time was up",
         "exhausted": "all attempts are spent",

@@ -1,4 +1,4 @@
-"""The progress of a call: a row for each draw in flight, and a line for each that ended."""
+"""The progress of a call: a row for each draw in flight, and a line for each that has ended."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STYLES = {
 }
 
 NARROW = 60
-"""Columns below which less is shown."""
+"""The width below which less is shown."""
 
 
 @dataclass(slots=True)
@@ -76,12 +76,12 @@ class Progress(Plugin):
         self.ended = 0
         self.cancelled = 0
         self.tell = tell
-        self._rows: dict[int, Row] = {}  # By iteration: what is in flight, and what ended last.
+        self._rows: dict[int, Row] = {}  # In flight or last ended, by iteration.
         self._errors: dict[str, Slice] = {}
 
     @property
     def rows(self) -> list[Row]:
-        """Each lane's draws in flight, else how its latest one ended."""
+        """The draws in flight of each lane, or else how its latest one ended."""
         found = list(self._rows.values())
         idle = set(range(self.concurrency)) - {row.subsample for row in found}
         found += map(Row, idle)
@@ -94,7 +94,7 @@ class Progress(Plugin):
 
     @hook(HookType.GENERATION_ERROR, mode=HookMode.OBSERVE)
     async def _on_error(self, payload: GenerationErrorPayload) -> None:  # pyright: ignore[reportUnusedFunction]
-        # If there is no retry, its slice follows at once.
+        # If there is no retry, its record follows at once.
         row = self._rows.get(payload.iteration or 0)
         if row is not None:
             row.state = "retrying"
@@ -117,7 +117,7 @@ class Progress(Plugin):
         row = self._row(slice_.subsample, slice_.iteration)
         row.state, row.seconds = slice_.outcome.value, slice_.duration
         row.failed = row.failed if cancelled else why
-        # Slices are delivered beside the call: the subsample may be at its next iteration by now.
+        # Records are delivered beside the call, so the lane may already be at its next attempt.
         rows = [r for r in self._rows.values() if r.subsample == row.subsample and r.running]
         if rows:
             del self._rows[slice_.iteration]
@@ -143,7 +143,7 @@ class Progress(Plugin):
             self._row(subsample, iteration).state = state
 
     def _row(self, subsample: int, iteration: int) -> Row:
-        """Find a draw's row; a new one takes the place of its lane's latest."""
+        """Return a draw's row. A new one replaces its lane's latest."""
         row = self._rows.get(iteration)
         if row is None:
             row = Row(subsample, iteration, started=time.monotonic())

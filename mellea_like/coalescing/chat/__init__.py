@@ -1,1 +1,1 @@
-"""Chat sessions: their messages are queued, and those that wait are answered together."""
+"""Chat sessions: messages are queued, and those that wait are answered together."""

@@ -1,4 +1,4 @@
-"""The functions that answer messages, and how one of them is carried out."""
+"""The functions that answer messages, and running them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class _Joined(Generic[R]):
-    """A function of one text, made one of several; equal where the function is."""
+    """Joins several messages for a function of one text. Equal if the functions are equal."""
 
     run: Callable[[str], Awaitable[R]]
 
@@ -40,20 +40,20 @@ class _Joined(Generic[R]):
 
 
 def joined(run: Callable[[str], Awaitable[R]]) -> Callable[[list[str]], Awaitable[R]]:
-    """Let a function that wants one text answer several messages.
+    """Make a function of one text answer several messages.
 
     Args:
         run: an async function of one text.
 
     Returns:
-        A function of a list of texts: it joins them by a blank line. Two made of the same function
-        are equal, so their messages run together.
+        A function of a list of texts, which joins them with blank lines. If it is made twice from
+        the same function, the two are equal, so their messages run together.
     """
     return _Joined(run)
 
 
 class ChatRun(Generic[M, R]):
-    """One run: the messages that it answers, and what came of it."""
+    """One run: the messages that it answers, and its outcome."""
 
     def __init__(self, key: Hashable, members: tuple[Submission[M, R], ...]) -> None:
         self.key = key
@@ -68,7 +68,7 @@ class ChatRun(Generic[M, R]):
         self._result: Any = None
 
     async def carry_out(self) -> None:
-        """Run it to its end, whatever that is, and pass on a cancellation from outside."""
+        """Run it to its end, and pass on a cancellation from outside."""
         if self.scope.cancel_called:
             return  # It was stopped before its first step.
         attributes: dict[str, AttributeValue] = {
@@ -103,7 +103,7 @@ class ChatRun(Generic[M, R]):
         return answer
 
     def end(self) -> int:
-        """Settle the tickets of its messages, and say that it has ended."""
+        """Settle the tickets of its messages, and note that it has ended."""
         self.ended = True
         self.over.set()
         tickets = [each.ticket for each in self.members]
@@ -116,7 +116,7 @@ class ChatRun(Generic[M, R]):
         return sum(ticket.fail(self.error) for ticket in tickets)
 
     def log_stuck(self, grace: float) -> None:
-        """Log where it is, since it does not end."""
+        """Log where the run is stuck."""
         for task in anyio.get_running_tasks():
             if task.name == self.name:
                 logger.warning(

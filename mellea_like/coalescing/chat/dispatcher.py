@@ -34,13 +34,14 @@ DEADLINE = "a message's deadline, on the clock of anyio.current_time(),"
 
 
 class StopReport(NamedTuple):
-    """The effect of stopping a session; true if it ended a run or discarded messages.
+    """The effect of stopping a session. It is true if a run was ended or messages were discarded.
 
     Attributes:
-        known: whether the session had a run or messages that waited.
-        cancelled: whether a run was active and has ended; False if there was none, or if it
-            did not end within ``stop_grace``.
-        discarded: how many messages waited and will not run; those of the active run don't count.
+        known: whether the session had a run or waiting messages.
+        cancelled: whether a run was active and has ended; False if there was none, or if it did
+            not end within ``stop_grace``.
+        discarded: the number of waiting messages that were discarded, not counting those of the
+            active run.
     """
 
     known: bool
@@ -55,15 +56,15 @@ class ChatStatistics(NamedTuple):
     """A snapshot of a `ChatDispatcher`.
 
     Attributes:
-        sessions: sessions that have a run or messages that wait.
-        stuck: those of them whose cancelled run would not end.
-        pending: messages accepted that wait for a run.
-        running: runs that are active.
-        accepted: messages accepted since the dispatcher was opened.
-        answered: those of them that were given a result.
+        sessions: the sessions that have a run or waiting messages.
+        stuck: those of them whose cancelled run does not end.
+        pending: the messages that wait for a run.
+        running: the active runs.
+        accepted: the messages accepted since the dispatcher was opened.
+        answered: those of them that got a result.
         failed: those whose run raised an error.
-        dropped: those that were stopped, refused, withdrawn, too late, or shut out at the end.
-        runs: runs started.
+        dropped: those that were stopped, refused, withdrawn, expired, or left over at the end.
+        runs: the runs started.
     """
 
     sessions: int
@@ -86,36 +87,39 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             ticket = dispatcher.submit("channel 7", "Hello")
             print(await ticket)
 
-    Messages of one session that come within ``quiet`` seconds of each other go to one run, in their
-    order. Messages that come during a run wait, and go to one run when it has ended, without
-    another window. Sessions do not wait for each other, unless ``concurrency`` says so.
+    Messages of one session that come within ``quiet`` seconds of each other go to one run, in
+    order. Messages that come during a run wait until it has ended, and then go to one run without
+    another window. Sessions don't wait for each other, unless ``concurrency`` limits them.
 
-    A ticket need not be awaited. A caller that is cancelled while it awaits one takes its message
-    back, unless a run has it. A run is never cancelled because no one waits for it; if it fails and
-    no one does, the error is logged. Logs and spans contain the keys of sessions.
+    Tickets need not be awaited. If a caller is cancelled while it awaits one, its message is
+    withdrawn, unless a run already has it. A run is never cancelled because nobody waits for it.
+    If it fails and nobody waits, the error is logged. Logs and spans contain the keys of sessions.
 
-    It belongs to the event loop that it was entered in. A thread goes through that:
-    ``anyio.from_thread.run_sync(dispatcher.submit, key, message, token=token)``.
+    The dispatcher belongs to the event loop in which it was entered. Threads must submit through
+    it: ``anyio.from_thread.run_sync(dispatcher.submit, key, message, token=token)``.
 
     Args:
-        run: an async function that gets the list of messages and returns what each of their tickets
-            gives; `joined` makes one of a function that wants one text. Messages with different run
-            functions (``!=``) run apart, in their order.
-        quiet: seconds without a newcomer after which messages go; each one restarts them.
-        max_wait: seconds after the first one at which they go whatever happens.
-        max_pending: messages of a session that may wait.
-        max_sessions: how many sessions may have a run or messages that wait.
-        concurrency: how many runs may be active over all sessions; None for no limit. Sessions wait
-            in the order in which they were ready.
-        on_busy: the effect of a message that comes during a run. ``"queue"``: it waits for the end.
-            ``"interrupt"``: it cancels the run, whose messages wait again, now with this one, and
-            ``max_wait`` still counts from the first of them; later than that, or with another run
-            function, it is queued. ``"reject"``: `Refused` is raised.
-        stop_grace: seconds that a cancelled run may take to end. A session whose run takes longer
-            is stuck: it refuses messages until the run ends, for they would overlap.
+        run: an async function that takes the list of messages and returns the result for all their
+            tickets. `joined` makes one from a function of one text. Messages with different run
+            functions (``!=``) go to separate runs, in order.
+        quiet: the seconds without a new message after which a run begins. Each message restarts
+            the count.
+        max_wait: the most seconds from the first message until the run begins, however many more
+            come.
+        max_pending: the most waiting messages of one session.
+        max_sessions: the most sessions with a run or waiting messages.
+        concurrency: the most active runs over all sessions; None for no limit. Sessions wait in
+            the order in which they became ready.
+        on_busy: what to do with a message that comes during a run. ``"queue"`` lets it wait for
+            the end of the run. ``"interrupt"`` cancels the run, whose messages then wait again
+            together with the new one; ``max_wait`` still counts from the first of them. After that
+            time, or if the run functions differ, the message is queued. ``"reject"`` raises
+            `Refused`.
+        stop_grace: the seconds that a cancelled run may take to end. A session whose run takes
+            longer is stuck: it refuses messages until the run ends, because runs would overlap.
 
     Raises:
-        TypeError: a number isn't one, or ``run`` can't be called.
+        TypeError: a number isn't a number, or ``run`` can't be called.
         ValueError: an argument is out of its range.
     """
 
@@ -148,12 +152,12 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         self._now = anyio.current_time
         self._clear()
 
-    # Everything is decided in synchronous steps: when a message comes or is taken back, when a run
-    # ends, when time is up. Each ends in `_update` of the session, which does what that asks for.
+    # Everything is decided in synchronous steps: when a message comes or is withdrawn, when a run
+    # ends, when time is up. Each step ends with `_update`, which does what the session requires.
 
     def _clear(self) -> None:
-        self._sessions: dict[Hashable, Session[M, R]] = {}  # Those that have something to do.
-        self._ready: dict[Hashable, Session[M, R]] = {}  # In the order they became so.
+        self._sessions: dict[Hashable, Session[M, R]] = {}  # Sessions with something to do.
+        self._ready: dict[Hashable, Session[M, R]] = {}  # Ordered by readiness.
         self._active: dict[Hashable, ChatRun[M, R]] = {}
         self._looks: list[tuple[float, int, Session[M, R]]] = []  # A heap.
         self._order = count()
@@ -164,7 +168,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         self._clear()
-        # Messages may come from callbacks, where anyio does not know which event loop it is.
+        # Messages may come from callbacks, in which anyio doesn't know the event loop.
         self._now = clock()
         self._start(self._keep_time, name="mellea_like chat timer")
         return self
@@ -177,22 +181,23 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         run: Callable[[list[M]], Awaitable[R]] | None = None,
         deadline: float | None = None,
     ) -> Ticket[R]:
-        """Hand in a message, without waiting.
+        """Submit a message without waiting.
 
         Args:
-            session_key: which conversation it belongs to.
+            session_key: the conversation that it belongs to.
             message: the message.
-            run: the function that answers it; by default the dispatcher's.
-            deadline: until when an answer is of use, on ``anyio.current_time``'s clock. Then the
-                ticket raises `Expired`; a message that still waits is not sent; a run continues.
+            run: the function that answers it; the default is the dispatcher's.
+            deadline: the time until which an answer is useful, on ``anyio.current_time``'s clock.
+                After it, the ticket raises `Expired`. A message that still waits is then dropped,
+                but a run continues.
 
         Returns:
-            The ticket: await it for the answer, or don't. It raises what the run raised, or
+            The ticket, which may be awaited for the answer. It raises the run's exception, or
             `Stopped`, `Expired`, `Refused` (the session got stuck) or `ShutdownError`.
 
         Raises:
-            QueueFull: too many messages of this session wait, or too many sessions have work.
-            Refused: the session is stuck, or busy and ``on_busy="reject"``.
+            QueueFull: too many messages of this session wait, or too many sessions are busy.
+            Refused: the session is stuck, or it is busy and ``on_busy="reject"``.
             ShutdownError: the dispatcher is closing, or was not opened.
             TypeError: ``run`` can't be called, the deadline isn't a number, or the key can't be
                 hashed.
@@ -220,16 +225,16 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         return new.ticket
 
     async def stop(self, session_key: Hashable) -> StopReport:
-        """Cancel a session's run and discard what waits; wait for the run's end.
+        """Cancel a session's run, discard its waiting messages, and wait for the run's end.
 
-        The tickets of all its messages raise `Stopped`, at once. Messages that come later start
-        afresh, when the run has ended.
+        The tickets of all its messages raise `Stopped` at once. Messages that come later are
+        answered by a new run, after this one has ended.
 
         Args:
             session_key: which conversation.
 
         Returns:
-            The effect. If the run has not ended within ``stop_grace``, the session is stuck.
+            The effect. If the run doesn't end within ``stop_grace``, the session is stuck.
         """
         await checkpoint_if_cancelled()
         self._check_loop()
@@ -249,16 +254,16 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             session_key: which conversation.
 
         Returns:
-            Its phase; `ChatPhase.IDLE` for one that is not known.
+            Its phase; `ChatPhase.IDLE` if it is unknown.
         """
         session = self._sessions.get(session_key)
         return ChatPhase.IDLE if session is None else session.phase
 
     def statistics(self) -> ChatStatistics:
-        """Return how many sessions, messages and runs there are.
+        """Return the current numbers of sessions, messages and runs.
 
         Returns:
-            The numbers of this moment.
+            The snapshot.
         """
         sessions = self._sessions.values()
         return ChatStatistics(
@@ -282,7 +287,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         run: Callable[[list[M]], Awaitable[R]] | None,
         deadline: float | None,
     ) -> Submission[M, R]:
-        hash(key)  # A key that can't be hashed or logged is refused before anything happens.
+        hash(key)  # Refuse unhashable keys first.
         repr(key)
         until = (
             math.inf
@@ -305,7 +310,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         return Session(key, self._rules)
 
     def _left(self, leaving: Submission[M, R], error: CoalescingError) -> None:
-        """Take back the message of someone who was cancelled, unless a run has it."""
+        """Withdraw the message of a cancelled caller, unless a run has it."""
         session = self._sessions.get(leaving.key)
         if session is not None and session.withdraw(leaving):
             self._drop([leaving], error)
@@ -314,7 +319,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
             self._drop([leaving], error)
 
     def _discard(self, key: Hashable, error: CoalescingError) -> int:
-        """Settle all that a session has, cancel its run, and count what waited."""
+        """Settle everything of a session, cancel its run, and count its waiting messages."""
         session = self._sessions.get(key)
         if session is None:
             return 0
@@ -337,7 +342,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
     # --- what happens next ----------------------------------------------------------------------
 
     def _update(self, session: Session[M, R]) -> None:
-        """Do what a session asks for after anything happened to it."""
+        """Do what a session requires after any event."""
         key = session.key
         if self.closing:
             session.end_window()
@@ -363,7 +368,7 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
         return self._looks[0][0] if self._looks else math.inf
 
     def _begin_runs(self) -> None:
-        """Start all runs that may start; only in the timer's task, never in a caller's."""
+        """Start all runs that may start. Only the timer's task calls this, never a caller's."""
         while self._ready and len(self._active) < self._concurrency:
             session = self._ready.pop(next(iter(self._ready)))
             for late in session.expire(self._now()):
@@ -406,11 +411,11 @@ class ChatDispatcher(BackgroundService, Generic[M, R]):
                 with anyio.CancelScope(deadline=self._timer_ends):
                     await self._timer.wait()
         finally:
-            # Everyone is settled, too, when the tasks are cancelled and the block continues.
+            # All tickets are settled even if the tasks are cancelled while the block continues.
             self._shut()
 
     def _give_up(self, session: Session[M, R], now: float) -> None:
-        """Refuse what waits for a run that was cancelled and does not end in time."""
+        """Refuse messages that wait for a cancelled run that does not end in time."""
         refused = session.check_stuck(now)
         if refused is not None:
             run = self._active[session.key]

@@ -1,7 +1,7 @@
 """A conversation: which messages wait, which are being answered, and what comes next.
 
-All of it is decided here, without waiting, with the time passed in. `ChatDispatcher` does what is
-decided.
+Everything is decided here, without waiting; callers pass the time in. `ChatDispatcher` carries out
+the decisions.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ R = TypeVar("R")
 
 
 class ChatPhase(StrEnum):
-    """A snapshot of a session.
+    """The phase of a session.
 
     Attributes:
-        IDLE: nothing.
+        IDLE: it has nothing to do.
         GATHERING: it waits for more messages, or for its turn to run.
         RUNNING: a run answers messages.
         STOPPING: a run was cancelled and has not ended yet.
@@ -58,7 +58,7 @@ class Rules(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Submission(Generic[M, R]):
-    """One message on its way."""
+    """One message from its submission to its answer."""
 
     key: Hashable
     message: M
@@ -69,7 +69,7 @@ class Submission(Generic[M, R]):
 
 
 class Session(Generic[M, R]):
-    """The state of one conversation. It has one run at most at any time."""
+    """The state of one conversation, which has at most one run at any time."""
 
     __slots__ = (
         "_cancelling",
@@ -89,7 +89,7 @@ class Session(Generic[M, R]):
         self.run: tuple[Submission[M, R], ...] = ()
         """The messages that are being answered."""
         self.window_over = False
-        """Whether what waits may run at once: its window is over."""
+        """Whether waiting messages may run at once, because their window is over."""
         self._rules = rules
         self._cancelling: Literal["stop", "interrupt"] | None = None
         self._grace_ends = math.inf
@@ -107,7 +107,7 @@ class Session(Generic[M, R]):
         return ChatPhase.GATHERING if self.pending else ChatPhase.IDLE
 
     def admit(self, new: Submission[M, R], now: float) -> CoalescingError | None:
-        """Take a message in, or return why not; the phase says whether it interrupts the run."""
+        """Accept a message, or return why not. The phase tells whether it interrupts the run."""
         phase = self.phase
         if phase is ChatPhase.STUCK:
             return self.stuck_error()
@@ -120,7 +120,7 @@ class Session(Generic[M, R]):
             and self._joins_the_run(new, now)
             and len(self.run) < self._rules.max_pending
         )
-        # Interrupted messages come back, and need their room.
+        # Interrupted messages come back, and need room.
         returning = len(self.run) if interrupts or self._cancelling == "interrupt" else 0
         if len(self.pending) + returning >= self._rules.max_pending:
             return QueueFull(
@@ -141,7 +141,7 @@ class Session(Generic[M, R]):
         )
 
     def due(self) -> float:
-        """Return when what waits may run, as far as this session is concerned."""
+        """Return when waiting messages may run, as far as this session decides it."""
         if self.run or not self.pending:
             return math.inf
         if self.window_over:
@@ -151,12 +151,12 @@ class Session(Generic[M, R]):
         )
 
     def next_look(self) -> float:
-        """Return when to look at it again, if nothing happens before."""
+        """Return when to look at it again if nothing happens before."""
         due = math.inf if self.window_over else self.due()
         return due if self._stuck else min(due, self._grace_ends)
 
     def take(self) -> tuple[Submission[M, R], ...]:
-        """Begin to answer what waits, up to the first message with another ``run`` function."""
+        """Begin to answer waiting messages, up to the first one with another ``run`` function."""
         assert self.pending and not self.run  # noqa: S101, PT018 (one run at a time)
         run = self.pending[0].run
         self.run = tuple(takewhile(lambda each: each.run == run, self.pending))
@@ -165,9 +165,9 @@ class Session(Generic[M, R]):
         return self.run
 
     def run_ended(self, *, cancelled: bool) -> None:
-        """Note that the run ended; what came meanwhile is next."""
+        """Note that the run has ended, so that messages that came in the meantime are next."""
         interrupted = cancelled and self._cancelling == "interrupt"
-        if interrupted:  # Those answered or given up meanwhile don't come back.
+        if interrupted:  # Settled messages don't come back.
             self.pending[:0] = [each for each in self.run if not each.ticket.done]
         afresh = interrupted or self._cancelling == "stop"
         self.window_over = bool(self.pending) and not afresh
@@ -175,18 +175,18 @@ class Session(Generic[M, R]):
         self._cancelling, self._grace_ends, self._stuck = None, math.inf, False
 
     def end_window(self) -> None:
-        """End the window: what waits may run as soon as nothing else does."""
+        """End the window: waiting messages may run as soon as nothing else does."""
         self.window_over = bool(self.pending)
 
     def expire(self, now: float) -> tuple[Submission[M, R], ...]:
-        """Take out the messages that wait and whose deadline has passed."""
+        """Remove the waiting messages whose deadline has passed, and return them."""
         late = tuple(each for each in self.pending if each.ticket.deadline <= now)
         for each in late:
             self.withdraw(each)
         return late
 
     def withdraw(self, leaving: Submission[M, R]) -> bool:
-        """Take out a message that waits."""
+        """Remove a waiting message."""
         if leaving not in self.pending:
             return False
         self.pending.remove(leaving)
@@ -194,7 +194,7 @@ class Session(Generic[M, R]):
         return True
 
     def stop(self, now: float) -> tuple[Submission[M, R], ...]:
-        """Give up the run, and return what waited and won't run."""
+        """Abandon the run, and return the waiting messages, which won't run."""
         discarded, self.pending = tuple(self.pending), []
         self.window_over = False
         if self.run:
@@ -202,7 +202,7 @@ class Session(Generic[M, R]):
         return discarded
 
     def check_stuck(self, now: float) -> tuple[Submission[M, R], ...] | None:
-        """Find out whether a cancelled run has used up its grace."""
+        """If a cancelled run has exceeded its grace, return the waiting messages, else None."""
         if self._stuck or now < self._grace_ends:
             return None
         self._stuck = True
@@ -214,7 +214,7 @@ class Session(Generic[M, R]):
         self._grace_ends = min(self._grace_ends, now + self._rules.stop_grace)
 
     def _joins_the_run(self, new: Submission[M, R], now: float) -> bool:
-        """Tell whether a message would have been in the run if that had begun later."""
+        """Tell whether a message would have been part of the run if the run had begun later."""
         if self.pending or new.run != self.run[0].run:
             return False
         return now < self.run[0].at + self._rules.window.max_wait

@@ -1,4 +1,4 @@
-"""Records of how each request ended, whichever batch it went with."""
+"""Records of how each request ended, whichever batch it was in."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RequestStatus(StrEnum):
     """The state of a request to a coordinator."""
 
     ASKED = "asked"
-    """It arrived. Each request is told of twice: when it is asked, and when it has ended."""
+    """It arrived. There are two records for each request: one for this, and one for its end."""
     OK = "ok"
     """It was answered."""
     ERROR = "error"
-    """It failed: the backend's error, or the library's."""
+    """It failed with an error of the backend or the library."""
     REFUSED = "refused"
     """The reply is a refusal."""
     CANCELLED = "cancelled"
@@ -46,12 +46,12 @@ class AuditRecord:
     Args:
         request_id: unique to the request; the same when it is asked and when it has ended.
         status: its state.
-        meta: the call, iteration and subsample that it comes from.
-        batch_id: the batch that it went with; None if it was not sent.
-        batch_size: how many requests that batch had; 0 if it was not sent.
+        meta: the call and the draw that it comes from.
+        batch_id: the id of its batch; None if it was not sent.
+        batch_size: the number of requests in that batch; 0 if it was not sent.
         error: the exception that its caller got instead of a reply, or None.
-        usage: its share of the cost, as known by now.
-        waited: seconds since it was asked.
+        usage: its share of the cost, as far as it is known.
+        waited: the seconds since it arrived.
     """
 
     request_id: str
@@ -65,7 +65,7 @@ class AuditRecord:
 
 
 AuditCallback: TypeAlias = "Callable[[AuditRecord], object]"
-"""A plain function that is told of each request twice; what it raises is logged."""
+"""A plain function that is called twice for each request. Its exceptions are logged."""
 
 
 def status_of(result: Generation | BaseException) -> RequestStatus:

@@ -1,4 +1,4 @@
-"""Concurrent requests that fit together become one: one approval, one price."""
+"""Merge concurrent requests that fit together into one, with one approval and one price."""
 
 from __future__ import annotations
 
@@ -46,38 +46,41 @@ __all__ = [
 ]
 
 DEFAULT_COALESCE_WINDOW = 5.0
-"""Seconds from the first request of a batch until it is sent."""
+"""The seconds from the first request of a batch until it is sent."""
 
 DEFAULT_COALESCE_MAX_BATCH = 10
-"""Requests of a batch at most; when they are there it is sent at once."""
+"""The most requests in a batch. A full batch is sent at once."""
 
 DEFAULT_CONCURRENCY = 4
-"""Batches that are under way at one time."""
+"""The number of batches under way at one time."""
 
 DEFAULT_MAX_JOINT_TOKENS = 16_384
-"""The longest joint reply that is asked for, in tokens; ten of 1,000 go together."""
+"""The longest joint reply to ask for, in tokens: enough for ten requests of 1,000 tokens."""
 
 RequestKey: TypeAlias = "Callable[[Request], Hashable]"
-"""Takes a request and says what it has in common with others; a plain function."""
+"""A plain function of a request that returns a key, which requests share if they belong
+together.
+"""
 
 
 class CoordinatorStatistics(NamedTuple):
     """A snapshot of a coordinator.
 
-    ``asked = answered + failed + refused + cancelled + expired + missing + waiting``, and
-    those that are under way.
+    ``asked`` is the sum of ``answered``, ``failed``, ``refused``, ``cancelled``, ``expired``,
+    ``missing``, ``waiting`` and the requests under way.
 
     Attributes:
-        waiting: requests that wait to be sent.
-        in_flight: batches that are under way.
-        asked: requests that came.
-        answered: requests that were answered.
-        failed: requests that failed: with the backend's error, or the library's.
-        refused: requests whose reply was a refusal.
-        cancelled: requests whose caller left, or that were there when the coordinator was closed.
-        expired: requests whose deadline passed before they were sent.
-        missing: requests whose answers the joint reply lacked.
-        calls: requests sent to the backend inside.
+        waiting: the requests that wait to be sent.
+        in_flight: the batches under way.
+        asked: the requests that came.
+        answered: the requests that were answered.
+        failed: the requests that failed, with an error of the backend or the library.
+        refused: the requests whose reply was a refusal.
+        cancelled: the requests whose caller left, or that were open when the coordinator was
+            closed.
+        expired: the requests whose deadline passed before they were sent.
+        missing: the requests whose answers the joint reply lacked.
+        calls: the requests sent to the backend inside.
     """
 
     waiting: int
@@ -93,11 +96,11 @@ class CoordinatorStatistics(NamedTuple):
 
 
 class SamplingCoordinator(BackendWrapper, BackgroundService):
-    """A backend that turns concurrent requests which fit together into one.
+    """A backend that merges concurrent requests that fit together.
 
-    Use it only if requests are approved by a person or priced by number: it costs each one a
-    wait, and lets one prompt hold several tasks. Enter it with ``async with``; then it is a backend
-    like any other, for any number of concurrent calls.
+    Use it only if a person approves requests, or if they are priced by number, because each
+    request waits a little, and one prompt then holds several tasks. Enter it with ``async with``.
+    Inside, it is a backend like any other, for any number of concurrent calls.
 
     ```python
     async with SamplingCoordinator(backend, idle=0.01) as coordinator:
@@ -105,30 +108,30 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         result = await strategy.sample("Write a haiku.", [three_lines])
     ```
 
-    Requests share a batch if they want the same kind of reply, and the backend's ``can_coalesce``:
-    if nobody approves them, each goes by itself. A request that is alone when its time has come
-    is passed on as it is, the same object. A failure of a batch
-    is a failure for all that share it, without another try: for
-    that, put a `RetryBackend` inside. Replies are not
-    streamed.
+    Requests share a batch if they ask for the same kind of reply and the backend's
+    ``can_coalesce`` is true; otherwise each is sent separately. A request that is alone at the end
+    of its window is passed on unchanged, as the same object. If a batch fails, all its requests
+    fail without a retry; to retry, put a `RetryBackend` inside. Replies are not streamed.
 
     Args:
         inner: the backend that answers.
-        window: seconds from the first request of a batch until it is sent.
-        idle: seconds without a newcomer after which it is sent before that; None for never. 0.01
-            takes nearly all of the wait from a burst of requests.
-        max_batch: requests of a batch at most; when they are there it is sent at once.
-        max_joint_tokens: the longest reply that a batch may ask for, in tokens: the sum of
-            its requests' ``max_tokens``, or else the backend's; the rest go in another one. A
-            request that is longer by itself goes alone.
-        concurrency: batches that are under way at one time. While requests wait for one to
+        window: the seconds from the first request of a batch until it is sent.
+        idle: the seconds without a new request after which it is sent earlier; None for never.
+            With 0.01, a burst of requests hardly waits at all.
+        max_batch: the most requests in a batch. A full batch is sent at once.
+        max_joint_tokens: the longest reply that a batch may ask for, in tokens. It is compared
+            with the sum of the requests' ``max_tokens`` (or else the backend's). Further requests
+            go to another batch, and a request that exceeds it by itself is sent alone.
+        concurrency: the number of batches under way at one time. While requests wait for one to
             end, more may join them.
-        scope: says which requests may meet at all: connection, principal, trust domain. It is
-            called where the request is made, so it may read context variables. None: all may.
-        caller: says whose a request is; callers take turns. None: the call's of ``sample``.
-        retry_missing: whether requests whose answers are missing in a joint reply are asked once
+        scope: a function whose result must be equal for requests to share a batch, such as a
+            connection, a principal or a trust domain. It is called in the caller's task, so it may
+            read context variables. With None, all requests may share.
+        caller: a function that returns whose request it is; callers are served in rotation. With
+            None, each call of ``sample`` is a caller.
+        retry_missing: whether requests whose answers are missing from a joint reply are sent once
             more, together.
-        audit: a plain function that is told of each request twice: when it is asked, and when it
+        audit: a plain function that is called twice for each request: when it arrives, and when it
             has ended. Its exceptions are logged.
 
     Raises:
@@ -137,7 +140,9 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
     """
 
     retries = True
-    """A strategy leaves retries to it: what failed or was refused is not asked for again."""
+    """Keeps strategies from retrying, because a failed or refused request must not be sent
+    again.
+    """
 
     def __init__(
         self,
@@ -176,7 +181,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
 
     @property
     def stream(self) -> NoReturn:
-        """Not supported: a joint reply can't be split before it has ended.
+        """Not supported, because a joint reply can't be split before it has ended.
 
         Raises:
             AttributeError: always.
@@ -186,10 +191,11 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
 
     @property
     def isolated(self) -> BackendWrapper:
-        """The same coordinator as a backend whose requests share with nobody.
+        """The same coordinator as a backend whose requests are never merged.
 
-        For texts that others wrote: in a joint request, one task's text might sway another's
-        answer. Its requests do not wait for others, but take their turn.
+        Use it for texts from other people, because in a joint request, one task's text might
+        influence another's answer. Its requests don't wait for others to join, but still wait for
+        their place.
         """
         return _Isolated(self)
 
@@ -202,7 +208,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         """Answer one request, alone or together with others.
 
         Args:
-            request: the request. The time until its ``meta.deadline`` includes the wait.
+            request: the request. Its ``meta.deadline`` applies to the wait too.
 
         Returns:
             Its own reply.
@@ -211,7 +217,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
             MissingAnswer: the joint reply lacked its answer.
             Expired: its deadline passed before it could be sent.
             ShutdownError: the coordinator is closing or closed.
-            BackendError: there is no reply for anyone that shared the batch.
+            BackendError: the batch got no reply.
         """
         return await self._ask(request, alone=False)
 
@@ -219,7 +225,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         """Return a snapshot of the coordinator.
 
         Returns:
-            The numbers of this moment.
+            The snapshot.
         """
         ended = self._statuses
         return CoordinatorStatistics(
@@ -268,7 +274,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         self._tell(pending, RequestStatus.ASKED)
         try:
             self._check_open()
-            # A joint request can't do without stop texts that the backend adds.
+            # A joint request would lose stop texts that the backend adds.
             alone = alone or not self.can_coalesce or bool(self.defaults.stop)
             key = None if alone else share_key(task, scope)
             self._queue.add(pending, key, caller, pending.asked_at, tokens=tokens_of(task))
@@ -286,7 +292,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
                 await self._changed.wait()
 
     def _send_what_is_due(self) -> float:
-        """Send batches for as long as there is room; return when to look again."""
+        """Send batches as long as there is room; return when to look again."""
         now = anyio.current_time()
         while len(self._running) < self._concurrency:
             taken = self._queue.take(now, at_once=self._closing)
@@ -370,7 +376,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
         await self._until_idle()
 
     async def _until_idle(self) -> None:
-        self._changed.set()  # Requests that gather are sent now.
+        self._changed.set()  # Send gathering requests now.
         await self._until(lambda: not self._running and not self._queue)
 
     def _settle_all(self, error: ShutdownError) -> None:
@@ -384,7 +390,7 @@ class SamplingCoordinator(BackendWrapper, BackgroundService):
 
 
 class _Isolated(BackendWrapper):
-    """A coordinator whose requests go alone."""
+    """A coordinator whose requests are sent separately."""
 
     def __init__(self, inner: SamplingCoordinator) -> None:
         super().__init__(inner)

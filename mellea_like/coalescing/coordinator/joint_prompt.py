@@ -1,6 +1,7 @@
-"""Requests in one prompt: which of them may share it, what it asks, and how its reply is read.
+"""Several requests in one prompt: which may share it, what it asks, and reading the reply.
 
-Broken JSON in a reply isn't repaired: that invents answers. Answers that don't decode are missing.
+Broken JSON in a reply isn't repaired, because that would invent answers. Answers that can't be
+decoded are missing.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ ONE_REPLY_EACH = frozenset(
         "top_logprobs",
     }
 )
-"""Fields of ``options.extra`` that say what form the reply to the one request has."""
+"""Fields of ``options.extra`` that prescribe the form of a single reply."""
 
 CONTEXT_WANTED = frozenset({"include_context", "includeContext"})
-"""Fields that ask a client to add its own context, unless they say ``"none"``."""
+"""Fields that ask a client to add its own context, unless they are ``"none"``."""
 
 BATCH_OVERHEAD = 16
-"""Tokens of a joint reply that belong to no task: the brackets, and a fence if there is one."""
+"""The tokens of a joint reply that belong to no task: brackets, and perhaps a fence."""
 
 TASK_OVERHEAD = 64
-"""Tokens of a joint reply that each task adds to its own: index, key, quotes and escapes."""
+"""The tokens of a joint reply for each task besides its answer: index, key, quotes, escapes."""
 
 SYSTEM = """\
 You are given {n} tasks that have nothing to do with each other. Do each as if it were the only \
@@ -72,10 +73,10 @@ It holds exactly {n} objects, one for each task, in the order of the tasks:
 """
 
 MAX_CHARACTERS = 1_000_000
-"""A longer reply isn't read at all."""
+"""The longest reply to read, in characters."""
 
 EFFORT = 4 * MAX_CHARACTERS
-"""Characters looked at in all, in any reply: a hostile one must not hold up the event loop."""
+"""The most characters to examine in any reply, so that a hostile one can't block the event loop."""
 
 OBJECT = re.compile(r'\{\s*"')
 
@@ -86,7 +87,7 @@ DECODER = json.JSONDecoder()
 
 
 def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
-    """Tell which requests one may share a batch with: those that have the same key."""
+    """Return a key that requests share if they may go in one batch; None if one must go alone."""
     options = request.options
     messages = request.messages
     if request.format is not None or request.tools or request.tool_choice is not None:
@@ -105,7 +106,7 @@ def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
             options.temperature,
             options.top_p,
             options.stop,
-            # How long a joint reply may be is known only if it is for all of its members.
+            # The length of a joint reply is known only if it is known for all members.
             options.max_tokens is None,
             _frozen(options.extra),
         )
@@ -122,7 +123,7 @@ def _is_plain(message: Message) -> bool:
         return False
     try:
         content.encode()
-    except UnicodeEncodeError:  # A backend would refuse it, and all the others with it.
+    except UnicodeEncodeError:  # A backend would refuse it together with all the others.
         return False
     return True
 
@@ -136,7 +137,7 @@ def _wants_its_own_reply(extra: Mapping[str, Any]) -> bool:
 
 
 def _frozen(value: Any) -> Hashable:
-    """Return something that is equal for equal JSON values only; raise TypeError for others."""
+    """Return a hashable object that is equal only for equal JSON; raise TypeError if impossible."""
     if isinstance(value, str | int | float | bool | None):
         return type(value), value  # True isn't 1 here.
     if isinstance(value, list | tuple):
@@ -153,18 +154,18 @@ def _frozen(value: Any) -> Hashable:
 
 
 def tokens_of(request: Request) -> int:
-    """Return how many tokens a request adds to a joint reply at most."""
+    """Return the most tokens that a request adds to a joint reply."""
     wanted = request.options.max_tokens
     return 0 if wanted is None else wanted + TASK_OVERHEAD
 
 
 def weights_of(requests: Iterable[Request]) -> list[int]:
-    """Return by which weights the cost of a joint prompt is shared out."""
+    """Return the weights by which the cost of a joint prompt is split."""
     return [sum(len(message.text) for message in request.messages) for request in requests]
 
 
 def joint_request(requests: Sequence[Request], keys: Sequence[str], *, retry: int = 0) -> Request:
-    """Make one request for several, which may share a batch (`share_key`)."""
+    """Make one request from several that may share a batch (`share_key`)."""
     tasks = [
         _task(index, key, request.messages)
         for index, (key, request) in enumerate(zip(keys, requests, strict=True))
@@ -211,10 +212,10 @@ def _meta(metas: Sequence[RequestMeta], retry: int) -> RequestMeta:
 
 
 def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
-    """Read each task's answer out of a joint reply; None if there is none, or several differ.
+    """Read each task's answer from a joint reply; None if it is missing or several differ.
 
-    Objects are decoded wherever one may start, so that fences, prose and arrays that are cut short
-    do not matter. One counts if its index is that of a task, and its key that task's key.
+    Objects are decoded wherever one may start, so fences, prose and truncated arrays don't matter.
+    An object counts if its index and key are those of a task.
     """
     found: list[set[str | None]] = [set() for _ in keys]
     position = effort = 0
@@ -229,9 +230,9 @@ def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
         except RecursionError:
             break
         except json.JSONDecodeError as exc:
-            # JSONDecodeError counts lines from the start, though cheaply.
+            # JSONDecodeError counts lines from the start, but that is cheap.
             effort += exc.pos - at + exc.pos // 64
-        except ValueError:  # A number of more digits than Python reads.
+        except ValueError:  # A number with too many digits.
             effort += MAX_CHARACTERS // 100
         else:
             effort += end - at
@@ -253,5 +254,5 @@ def _index_of(fields: dict[str, Any], keys: Sequence[str]) -> int | None:
 
 
 def until_stop(text: str, stop: Iterable[str]) -> str:
-    """Cut a response where the request wanted it to end."""
+    """Cut a response at the first stop text of its request."""
     return text[: min((at for each in stop if (at := text.find(each)) >= 0), default=None)]

@@ -1,4 +1,4 @@
-"""Requests that go together: asking for them; each member's own reply, and its part of the cost."""
+"""Send requests together; give each member its own reply and its part of the cost."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ __all__ = ["LATE", "PendingRequest", "RequestBatch", "SharedCost", "own_copy", "
 LATE = "the deadline passed before the request could be sent"
 
 KEY_BYTES = 8
-"""Random bytes of a task's key: 64 bits can't be guessed."""
+"""The number of random bytes in a task's key: 64 bits can't be guessed."""
 
 
 class PendingRequest:
-    """A request that was accepted, until its caller got something."""
+    """An accepted request, until its caller has a reply or an error."""
 
     __slots__ = (
         "_ended",
@@ -77,7 +77,7 @@ class PendingRequest:
         ended: Callable[[PendingRequest, Generation | BaseException], None],
     ) -> None:
         self.request = request
-        self.task = task  # The same with the backend's defaults, as a joint request asks for it.
+        self.task = task  # The request with the backend's defaults.
         self.request_id = request_id
         self.asked_at = asked_at
         self.span = span
@@ -89,7 +89,7 @@ class PendingRequest:
         )
         self.done = False
         self.batch: RequestBatch | None = None
-        self.part: CostPart | None = None  # Of the joint request that is under way.
+        self.part: CostPart | None = None  # In the joint request.
         self.costs: list[Cost] = []
         self.sent = False
 
@@ -99,7 +99,7 @@ class PendingRequest:
         return sum((cost.usage for cost in self.costs), Usage())
 
     async def wait(self) -> Generation:
-        """Wait for the reply; once, for then it lets go of what it waited for."""
+        """Wait for the reply. This works only once, because it then drops its references."""
         ticket = self._ticket
         try:
             return await ticket.wait()
@@ -108,7 +108,7 @@ class PendingRequest:
             del self._ticket, ticket
 
     def taken(self, batch: RequestBatch) -> None:
-        """Note that it goes with a batch; its deadline is the backend's from now on."""
+        """Note that it goes with a batch. From now on, its deadline is the backend's concern."""
         self.batch = batch
         self._ticket.deadline = math.inf
 
@@ -120,14 +120,14 @@ class PendingRequest:
         self.request.meter.add(part)
 
     def answer(self, reply: Generation) -> None:
-        """Settle it with a reply, unless it is settled."""
+        """Settle it with a reply, unless it is already settled."""
         if not self.done:
             self.done = True
             self._ticket.settle(reply)
             self._ended(self, reply)
 
     def fail(self, error: BaseException) -> None:
-        """Settle it with an error, unless it is settled."""
+        """Settle it with an error, unless it is already settled."""
         if not self.done:
             self.done = True
             self._ticket.fail(error)
@@ -137,7 +137,7 @@ class PendingRequest:
 
 
 class RequestBatch:
-    """Requests that go together."""
+    """Requests that are sent together."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class RequestBatch:
         self.size = len(members)
         self.scope = anyio.CancelScope()
         self.closed = anyio.Event()
-        self.deserted = False  # Whether every unsettled member's caller has left.
+        self.deserted = False  # Whether all open callers have left.
         self._members: tuple[PendingRequest, ...] = tuple(members)
         self._backend = backend
         self._retry_missing = retry_missing
@@ -161,7 +161,7 @@ class RequestBatch:
             member.taken(self)
 
     async def run(self) -> None:
-        """Ask, until each member is settled."""
+        """Send requests until each member is settled."""
         try:
             with self.scope:
                 await self._serve(self._waiting())
@@ -170,10 +170,10 @@ class RequestBatch:
                 raise
         finally:
             self.closed.set()
-            self._members = ()  # They know their batch: the two need not wait for the collector.
+            self._members = ()  # Members refer to their batch.
 
     def leave(self, member: PendingRequest, error: CoalescingError) -> None:
-        """Let a member go whose caller was cancelled; when it is the last, all is cancelled."""
+        """Release a member whose caller was cancelled. The last one cancels everything."""
         if member.part is not None:
             member.part.leave()
         member.fail(error)
@@ -216,7 +216,7 @@ class RequestBatch:
         member.answer(reply)
 
     async def _ask(self, members: list[PendingRequest], retry: int) -> list[PendingRequest]:
-        """Ask for several at once; return those whose answers are missing."""
+        """Send several requests as one; return those whose answers are missing."""
         requests = [member.task for member in members]
         keys = [token_hex(KEY_BYTES) for _ in members]
         request = joint_request(requests, keys, retry=retry)
@@ -276,7 +276,7 @@ class RequestBatch:
         return shared_span("coalesced request", attributes, [member.span for member in members])
 
     def _end(self, cancellation: BaseException | None, error: BaseException | None) -> bool:
-        """Give the error of the batch to its members; tell whether to raise it again."""
+        """Settle members with the batch's error; tell whether to raise it again."""
         if cancellation is not None and cancel_requested():
             self.fail(ShutdownError(f"batch {self.batch_id} was cancelled with its component"))
             return True
@@ -321,7 +321,7 @@ def _own_reply(reply: Generation, answer: str | None, member: PendingRequest) ->
 
 
 def _still_wanted(members: Sequence[PendingRequest]) -> list[PendingRequest]:
-    """Return those to ask again; requests that have expired are not among them."""
+    """Return the requests to send again, without expired ones."""
     now = anyio.current_time()
     for member in members:
         if member.deadline <= now:
@@ -330,7 +330,7 @@ def _still_wanted(members: Sequence[PendingRequest]) -> list[PendingRequest]:
 
 
 def own_copy(error: BaseException) -> BaseException:
-    """Copy an error that several callers get: each adds its own notes and traceback."""
+    """Copy an error that several callers get, because each adds its own notes and traceback."""
     try:
         twin: Any = copy.copy(error)
         if type(twin) is not type(error) or twin is error or twin.args != error.args:
@@ -351,8 +351,8 @@ def own_copy(error: BaseException) -> BaseException:
 
 def split(total: int, weights: Sequence[int]) -> list[int]:
     """Split a whole number by weights; the parts sum to it."""
-    # Hare's method of largest remainders: each part is rounded down, and those that lost most by
-    # that get one more.
+    # Hare's method of largest remainders: each part is rounded down, and those that lost most get
+    # one more.
     if not any(weights):
         weights = [1] * len(weights)
     whole = sum(weights)
@@ -365,7 +365,7 @@ def split(total: int, weights: Sequence[int]) -> list[int]:
 
 
 class CostPart:
-    """One member's part of what a joint request costs."""
+    """One member's part of the cost of a joint request."""
 
     __slots__ = ("_cost", "_index")
 
@@ -375,22 +375,22 @@ class CostPart:
 
     @property
     def usage(self) -> Usage:
-        """The part, as known by now."""
+        """The part, as far as it is known."""
         return self._cost.usages()[self._index]
 
     def leave(self) -> None:
-        """Fix the part as it is now: the member leaves, and the others bear the rest."""
+        """Fix the part at its current value. The member leaves, and the others bear the rest."""
         self._cost.leave(self._index)
 
 
 class SharedCost:
-    """The cost of a joint request, and who bears it."""
+    """The cost of a joint request, and its distribution among members."""
 
-    # Tokens of the prompt are split by the length of the members' own prompts, those of the reply
-    # by the length of their answers, once these are known. Requests, and which of them are of
-    # unknown cost, fall to the first members that are left. A member that leaves early bears the
-    # tokens that are known by then; the last one of all bears what is left. If the split itself
-    # is an estimate, a request that several share is of unknown cost to each.
+    # The prompt's tokens are split by the lengths of the members' own prompts, and the reply's
+    # tokens by the lengths of their answers, once these are known. Requests, including those of
+    # unknown cost, go to the first remaining members. A member that leaves early bears the tokens
+    # known by then, and the last member bears the rest. If the split itself is an estimate, a
+    # shared request has unknown cost for each member.
 
     def __init__(self, meter: Meter, weights: Sequence[int], *, estimated: bool = False) -> None:
         self._meter = meter
@@ -405,7 +405,7 @@ class SharedCost:
         return [CostPart(self, index) for index in range(len(self._input_weights))]
 
     def answered(self, reply: Generation, lengths: Sequence[int]) -> None:
-        """Note that the reply is there."""
+        """Note that the reply has arrived."""
         self._reply = reply
         self._output_weights = list(lengths)
 
@@ -414,18 +414,18 @@ class SharedCost:
         self._input_weights, self._output_weights = list(inputs), list(outputs)
 
     def leave(self, index: int) -> None:
-        """Fix a member's part as it is now, unless nobody else is left."""
+        """Fix a member's part at its current value, unless no other member is left."""
         if len(self._left) < len(self._input_weights) - 1:
             usage = self.usages()[index]
             self._left[index] = Usage(0, usage.input_tokens, usage.output_tokens)
 
     def usages(self) -> list[Usage]:
-        """Return each member's part as known by now; they sum to what the meter says."""
+        """Return each member's part as far as it is known. They add up to the meter's usage."""
         total = cost_of(self._meter, self._reply)
         parts = [Usage()] * len(self._input_weights)
         inputs, outputs = total.input_tokens, total.output_tokens
         for index, left in self._left.items():
-            # The server may count less than was thought when the member left.
+            # The server may count less than was assumed when the member left.
             mine = min(left.input_tokens, inputs), min(left.output_tokens, outputs)
             inputs, outputs = inputs - mine[0], outputs - mine[1]
             parts[index] = Usage(0, *mine)

@@ -1,4 +1,4 @@
-"""The queue of a coordinator: which requests go together, and when; without an event loop."""
+"""The queue of a coordinator, which decides which requests go together, and when. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALONE = object()
 
 
 class _KeyQueue(Generic[T]):
-    """Items of one key, in the order that they came, by caller."""
+    """Items with one key, by caller, in the order that they came."""
 
     __slots__ = ("arrivals", "callers", "last", "tokens", "window")
 
@@ -50,7 +50,7 @@ class _KeyQueue(Generic[T]):
         return due_at(self.window, first, self.last, len(self.arrivals))
 
     def take(self, max_items: int, max_tokens: float) -> list[T]:
-        """Take one item of each caller in turn, those of each in order, for as long as they fit."""
+        """Take one item of each caller in rotation, each caller's in order, as long as they fit."""
         taken: list[T] = []
         left = max_tokens
         turns = list(self.callers)
@@ -59,18 +59,19 @@ class _KeyQueue(Generic[T]):
             mine = self.callers[caller]
             item, tokens = next(iter(mine.items()))
             if tokens > left and taken:
-                continue  # Nothing of this caller's may overtake it.
+                continue  # This caller's later items must wait.
             left -= tokens
             taken.append(item)
             self.remove(item, caller)
             if caller in self.callers:
                 turns.append(caller)
-                self.callers[caller] = self.callers.pop(caller)  # The others come first next time.
+                # The other callers come first next time.
+                self.callers[caller] = self.callers.pop(caller)
         return taken
 
 
 class RequestQueue(Generic[T]):
-    """Items that wait to be sent. Those of one key may go together, in one batch."""
+    """Items that wait to be sent. Items with the same key may go in one batch."""
 
     def __init__(self, window: GatheringWindow, max_tokens: float = math.inf) -> None:
         self._window = window
@@ -93,7 +94,7 @@ class RequestQueue(Generic[T]):
         *,
         tokens: int = 0,
     ) -> None:
-        """Put an item in; without a key, or if it is too long, it goes alone and at once."""
+        """Add an item. Without a key, or if it is too long, it goes alone and at once."""
         if key is None or tokens > self._max_tokens:
             key = _ALONE
         if key not in self._queues:
@@ -102,7 +103,7 @@ class RequestQueue(Generic[T]):
         self._items[item] = key, caller
 
     def remove(self, item: T) -> None:
-        """Take an item out."""
+        """Remove an item."""
         key, caller = self._items.pop(item)
         queue = self._queues[key]
         queue.remove(item, caller)
@@ -110,12 +111,12 @@ class RequestQueue(Generic[T]):
             del self._queues[key]
 
     def due_at(self) -> float:
-        """Return when the next batch goes, as `gathering.due_at` does."""
+        """Return when the next batch goes; see `gathering.due_at`."""
         times = (queue.due_at(self._max_tokens) for queue in self._queues.values())
         return min(times, default=math.inf)
 
     def take(self, now: float, *, at_once: bool = False) -> list[T]:
-        """Take out the next batch that is due, or any; keys take turns, and in a key callers do."""
+        """Take the next batch that is due, or any; keys alternate, as do callers within a key."""
         key = self._next_key(now, at_once=at_once)
         if key is None:
             return []

@@ -1,1 +1,1 @@
-"""One run at a time of what must be redone when something changes."""
+"""Redo something after changes, one run at a time."""

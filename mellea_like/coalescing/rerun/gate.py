@@ -1,4 +1,4 @@
-"""`RerunGate`: react once to many requests, never twice at a time."""
+"""`RerunGate`: react once to many requests, and never twice at the same time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 OnBusy = Literal["queue", "ignore", "restart"]
 
 MAX_REASONS = 100
-"""How many different reasons of pokes are kept for one tick; more are only counted."""
+"""The most different reasons of pokes that are kept for one tick. Further ones are only counted."""
 
 LATE = "the request's deadline passed before a tick answered it"
 
@@ -45,10 +45,10 @@ class Tick(NamedTuple):
     """The reasons for a tick.
 
     Attributes:
-        number: 1 for the gate's first tick, counting those of earlier processes if the gate has
-            a state.
+        number: the number of the tick, from 1. If the gate has a state, ticks of earlier processes
+            count.
         reasons: the different reasons of the submissions, in the order they came.
-        submissions: how many requests and pokes it answers.
+        submissions: the number of requests and pokes that it answers.
     """
 
     number: int
@@ -57,19 +57,19 @@ class Tick(NamedTuple):
 
 
 class RerunStatus(NamedTuple):
-    """A snapshot of a gate; with a state, earlier processes count.
+    """A snapshot of a gate. With a state, the numbers include earlier processes.
 
     Attributes:
         in_flight: whether a tick is under way.
-        pending: how many submissions the next tick will answer.
-        window: in how many seconds that may begin at the earliest, as ``min_interval`` has it.
-        coalesced: how many submissions shared the tick of another one.
-        ticks: how many ticks began.
+        pending: the number of submissions for the next tick.
+        window: the seconds until the next tick may begin, because of ``min_interval``.
+        coalesced: the number of submissions that shared a tick with an earlier one.
+        ticks: the number of ticks that have begun.
         last_trigger: the first reason of the last tick.
-        last_event: when something was submitted last.
-        restart_window: for how many seconds a submission would still restart the tick under way, as
-            ``max_wait`` has it; 0 if none would.
-        failed: how many ticks raised.
+        last_event: the time of the last submission.
+        restart_window: the seconds for which a submission would still restart the current tick,
+            because of ``max_wait``; 0 if it would not.
+        failed: the number of ticks that raised an exception.
     """
 
     in_flight: bool
@@ -103,12 +103,12 @@ class TickRun(Generic[T]):
 
     @property
     def first(self) -> float:
-        """When the oldest submission came."""
+        """When the oldest submission was made."""
         return min(each.at for each in self.submissions)
 
     @property
     def count(self) -> int:
-        """How many submissions the tick answers."""
+        """The number of submissions that the tick answers."""
         return _count(self.submissions)
 
     @property
@@ -126,14 +126,14 @@ class TickRun(Generic[T]):
         """Give every requester the error, and tell whether any of them is waiting for it."""
         seen = False
         for each in self.submissions:
-            ticket, each.ticket = each.ticket, None  # It holds the frames that hold this.
+            ticket, each.ticket = each.ticket, None  # Break a reference cycle.
             if ticket is not None:
                 waiting = ticket.waiters > 0
                 seen |= ticket.fail(error) and waiting
         return seen
 
     def refuse(self, error: ShutdownError) -> None:
-        """Give every requester an error that isn't the tick's."""
+        """Give every requester an error that is not the tick's."""
         self.refused = True
         for each in self.submissions:
             if each.ticket is not None:
@@ -141,30 +141,30 @@ class TickRun(Generic[T]):
 
 
 class RerunGate(BackgroundService, Generic[T]):
-    """Runs a function, the tick, when asked to: once for all who ask, and one at a time.
+    """Runs a function, the tick, on request: once for all pending requests, and one at a time.
 
     ```python
     async with RerunGate(rebuild) as gate:
         await gate.request("prompts changed")  # A rebuild that began after this line has ended.
     ```
 
-    Submissions during a tick share exactly one more, which begins when it has ended; those that
-    come during that one share the next. The exception of a tick is raised for those who requested
-    it, or logged if nobody did; the gate stays open.
+    All submissions during a tick share the next tick, which begins when the current one has ended.
+    If a tick raises, its requesters get the exception; if there are none, it is logged. The gate
+    stays open.
 
     Args:
-        tick: an async function. One that needs an argument gets a `Tick`.
-        min_interval: seconds from the beginning of one tick to that of the next, at least. With a
-            state, a tick of an earlier process counts.
-        on_busy: the effect of a submission during a tick. ``"queue"``: it shares the next one.
-            ``"ignore"``: it is refused. ``"restart"``: the tick is cancelled, and the next one
-            answers its submissions too.
-        max_wait: for how many seconds after its oldest submission a tick may be restarted; then it
-            is left to end, so that a steady stream of submissions can't starve it. ``math.inf``
-            suits a tick that never ends by itself.
-        state: the name of a file that keeps the gate's numbers from process to process. It is read
-            when the gate is entered, and written before and after each tick.
-        on_status: a plain function that is told the `RerunStatus` when something was submitted,
+        tick: an async function. If it takes an argument, it gets a `Tick`.
+        min_interval: the least seconds from the beginning of one tick to that of the next. With a
+            state, ticks of an earlier process count.
+        on_busy: what to do with a submission during a tick. ``"queue"`` leaves it to the next
+            tick. ``"ignore"`` refuses it. ``"restart"`` cancels the tick, and the next one answers
+            the submissions of both.
+        max_wait: the seconds after its oldest submission during which a tick may be restarted.
+            After that it may finish, so that a steady stream of submissions can't starve it. Use
+            ``math.inf`` for a tick that never ends by itself.
+        state: the name of a file that keeps the gate's numbers across processes. It is read when
+            the gate is entered, and written before and after each tick.
+        on_status: a plain function that is called with the `RerunStatus` after each submission,
             when a tick begins, and when it has ended. Its exceptions are logged.
         name: the gate's name in logs and spans.
 
@@ -207,7 +207,7 @@ class RerunGate(BackgroundService, Generic[T]):
         self._file = None if state is None else Path(state)
         self._state = GateState()
         self._unsaved = False
-        # Requests by their tickets, and pokes by their reasons.
+        # Requests are kept by their tickets, and pokes by their reasons.
         self._pending: dict[Ticket[T] | str, Submission[T]] = {}
         self._current: TickRun[T] | None = None
         self._scope: anyio.CancelScope | None = None
@@ -232,13 +232,13 @@ class RerunGate(BackgroundService, Generic[T]):
     async def request(self, reason: str = "", *, deadline: float | None = None) -> T:
         """Wait for a tick that begins after this call.
 
-        A caller that is cancelled before that tick begins takes the request back; later it only
-        leaves.
+        If the caller is cancelled before that tick begins, the request is withdrawn; after that,
+        the tick continues.
 
         Args:
             reason: why, for `Tick.reasons`, logs and the state.
-            deadline: until when to wait, on ``anyio.current_time``'s clock. A request that has
-                expired begins no tick; one under way continues.
+            deadline: how long to wait, on ``anyio.current_time``'s clock. An expired request
+                starts no tick, but a tick under way continues.
 
         Returns:
             The result of the tick.
@@ -246,7 +246,7 @@ class RerunGate(BackgroundService, Generic[T]):
         Raises:
             Expired: the deadline passed.
             Refused: a tick is under way, with ``on_busy="ignore"``.
-            RuntimeError: the tick requests another and would wait for its own end.
+            RuntimeError: the tick itself makes the request, and would wait for its own end.
             ShutdownError: the gate is closing or closed.
             TypeError: the reason isn't a string, or the deadline isn't a number.
             ValueError: the deadline is not a number (``nan``).
@@ -271,13 +271,13 @@ class RerunGate(BackgroundService, Generic[T]):
             del ticket  # Break the cycle between frame and exception.
 
     def poke(self, reason: str = "") -> bool:
-        """Have a tick begin after this call, without waiting for it.
+        """Request a tick that begins after this call, without waiting for it.
 
         Args:
             reason: why, for `Tick.reasons`, logs and the state.
 
         Returns:
-            Whether one will; False during a tick with ``on_busy="ignore"``.
+            Whether a tick will begin. It won't during a tick with ``on_busy="ignore"``.
 
         Raises:
             ShutdownError: the gate is closing or closed.
@@ -290,7 +290,7 @@ class RerunGate(BackgroundService, Generic[T]):
         """Return what the gate is doing.
 
         Returns:
-            The coalescing state of this moment; to be asked within an event loop.
+            The current state. Call this within an event loop.
         """
         pending, state, now = _count(self._pending.values()), self._state, anyio.current_time()
         restarted = self._current if self._on_busy == "restart" else None
@@ -309,7 +309,7 @@ class RerunGate(BackgroundService, Generic[T]):
     # --- submissions --------------------------------------------------------------------------
 
     def _submit(self, reason: str, ticket: Ticket[T] | None) -> bool:
-        """Take a submission in; tell whether that was possible."""
+        """Accept a submission; tell whether that was possible."""
         if not isinstance(reason, str):
             msg = f"a reason is a string, not {reason!r}"
             raise TypeError(msg)
@@ -329,7 +329,7 @@ class RerunGate(BackgroundService, Generic[T]):
         return True
 
     def _add(self, new: Submission[T]) -> None:
-        """Have the next tick answer a submission; pokes with the same reason are only counted."""
+        """Add a submission to the next tick. Pokes with the same reason are only counted."""
         if new.ticket is not None:
             self._pending[new.ticket] = new
             return
@@ -343,14 +343,14 @@ class RerunGate(BackgroundService, Generic[T]):
             same.count += new.count
 
     def _take(self) -> list[Submission[T]]:
-        """Take out what the tick that begins now is to answer; what has expired is not."""
+        """Take the submissions for the tick that begins now, without expired ones."""
         taken, self._pending = self._pending, {}
         now = anyio.current_time()
-        # A requester whose deadline has passed is told by its own timer.
+        # A requester's own timer reports that its deadline has passed.
         return [e for e in taken.values() if e.ticket is None or e.ticket.deadline > now]
 
     def _put_back(self, run: TickRun[T]) -> None:
-        """Let the next tick answer what a cancelled one did not, for those who are still there."""
+        """Move the submissions of a cancelled tick to the next one, if someone still wants them."""
         later, self._pending = self._pending, {}
         for each in [*run.submissions, *later.values()]:
             if each.ticket is None or each.ticket.waiters:
@@ -379,7 +379,7 @@ class RerunGate(BackgroundService, Generic[T]):
         """Run ticks until nothing is pending."""
         try:
             while self._pending:
-                await checkpoint()  # Submissions of the same moment share the tick.
+                await checkpoint()  # Simultaneous submissions share it.
                 await self._hold()
                 if taken := self._take():
                     await self._answer(TickRun(taken))
@@ -413,7 +413,7 @@ class RerunGate(BackgroundService, Generic[T]):
         try:
             with self._flight(run) as scope:
                 self._tell()
-                await self._save()  # A tick that ends its process has begun all the same.
+                await self._save()  # The tick may end the process.
                 await checkpoint_if_cancelled()
                 with shared_span("rerun_tick", attributes, members):
                     run.settle(await self._call(Tick(number, run.reasons, run.count)))
@@ -421,12 +421,12 @@ class RerunGate(BackgroundService, Generic[T]):
             state.failed += 1
             if not run.fail(error):
                 self._log_unseen(number, run.reasons, error)
-        except BaseException:  # Cancelled from outside; those who wait need not be.
+        except BaseException:  # This was cancelled from outside, but the requesters may not be.
             run.refuse(ShutdownError(f"{self._name} was cancelled before it answered"))
             raise
         else:
             if scope.cancelled_caught and not run.refused:  # Restarted, not closed.
-                state.submissions -= run.count  # The next tick answers it all.
+                state.submissions -= run.count  # The next tick counts them again.
                 state.coalesced -= run.count - 1
                 self._put_back(run)
         finally:

@@ -1,4 +1,4 @@
-"""The state that a `RerunGate` keeps from process to process."""
+"""The state that a `RerunGate` keeps across processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["GateState"]
 class GateState(BaseModel):
     """The content of the file, without the tick under way: a crash would block the next one."""
 
-    # A file of another version is read as far as it goes.
+    # Of another version's file, known fields are read.
     last_event: AwareDatetime | None = None
     last_tick: AwareDatetime | None = None
     last_trigger: str = ""
@@ -41,7 +41,7 @@ class GateState(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> GateState:
-        """Read a state; without a file it is a fresh one, and a damaged one is an error."""
+        """Read a state. Without a file, it is a new one; a damaged file is an error."""
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -55,7 +55,7 @@ class GateState(BaseModel):
             raise CoalescingError(msg) from exc
 
     def save(self, path: Path) -> None:
-        """Write it as a whole or not at all, with the permissions of the file that is there."""
+        """Write the file completely or not at all, keeping the existing file's permissions."""
         with replaced(path, None if path.exists() else 0o600) as file:
             file.write(f"{self.model_dump_json(indent=2)}\n".encode())
 

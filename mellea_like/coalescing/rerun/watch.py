@@ -28,20 +28,20 @@ IGNORED = (
     # Version control, environments, caches.
     ".git", ".hg", ".svn", ".jj", ".venv", "node_modules", "__pycache__", "*.py[cod]", ".tox",
     ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints",
-    # Files that editors and desktops write next to a file.
+    # Files that editors and desktops write beside others.
     ".idea", ".vscode", "*~", "*.sw?", ".*.sw?", "4913", ".#*", "#*#", "*___jb_???___",
     ".goutputstream-*", ".~lock.*", "flycheck_*", ".DS_Store", "Thumbs.db",
 )  # fmt: skip
-"""Names of files and directories whose changes do not count."""
+"""The names of files and directories whose changes don't count."""
 
 MAX_CHANGES = 10_000
-"""How many changes are kept for one tick."""
+"""The most changes that are kept for one tick."""
 
 STEP = 50
-"""Milliseconds between two looks of watchfiles at what the system told it."""
+"""The milliseconds between two checks of watchfiles for the system's notices."""
 
 TIMEOUT = 50
-"""Milliseconds after which watchfiles gives control back when nothing changes."""
+"""The milliseconds after which watchfiles returns if nothing changes."""
 
 Kind = Literal["added", "modified", "deleted"]
 
@@ -62,8 +62,9 @@ class Changes(NamedTuple):
     """The reasons for a tick of `watch`.
 
     Attributes:
-        files: the changes, each path once.
-        rescan: whether there was more than could be kept, or nothing is known yet: at the start.
+        files: the changes, with each path only once.
+        rescan: whether there were too many changes to keep, or nothing is known yet, as at the
+            start.
     """
 
     files: tuple[FileChange, ...]
@@ -71,7 +72,7 @@ class Changes(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The changes in a few words."""
+        """A short description of the changes."""
         if not self.files:
             return "start"
         kind, path = self.files[0]
@@ -94,33 +95,34 @@ async def watch(
     state: str | Path | None = None,
     on_status: Callable[[RerunStatus], object] | None = None,
 ) -> None:
-    """Run a function again when files change: once for a burst of changes, and one at a time.
+    """Run a function again when files change, once for a burst of changes and one at a time.
 
     It runs until it is cancelled, or ``stop`` is set. Exceptions of ticks are logged.
 
     Args:
-        paths: files, and directories with all that is in them.
-        tick: an async function. One that needs an argument gets the `Changes`: those since the last
-            tick that ended well began.
-        quiet: seconds without a change after which the tick begins.
-        max_wait: seconds after the first change at which it begins whatever happens.
-        min_interval: seconds from the beginning of one tick to that of the next, at least.
-        on_busy: the effect of changes during a tick. ``"queue"``: one more follows. ``"ignore"``:
-            nothing. ``"restart"``: the tick is cancelled and begins again, however long it has run:
-            one that never ends by itself, a server say, wants that; one that takes longer than
-            changes stay away does not.
+        paths: files, and directories with everything in them.
+        tick: an async function. If it takes an argument, it gets the `Changes` since the beginning
+            of the last tick that succeeded.
+        quiet: the seconds without a change after which the tick begins.
+        max_wait: the most seconds from the first change until the tick begins, however many more
+            come.
+        min_interval: the least seconds from the beginning of one tick to that of the next.
+        on_busy: what to do after changes during a tick. ``"queue"`` runs one more tick afterwards.
+            ``"ignore"`` does nothing. ``"restart"`` cancels the tick and starts it again, no
+            matter how long it has run. That suits a tick that never ends by itself, such as a
+            server. It doesn't suit one that takes longer than the pauses between changes.
         at_start: whether to run one tick before any change.
-        ignore: shell patterns of names of files and directories that do not count, in
-            addition to `IGNORED`. They say nothing about the names in ``paths`` themselves.
-        stop: once it is set, the changes made before are dealt with, and the function returns.
+        ignore: shell patterns for the names of files and directories to ignore, in addition to
+            `IGNORED`. They don't apply to ``paths`` themselves.
+        stop: once it is set, earlier changes are handled, and the function returns.
         state: the name of a file that keeps the gate's numbers, as for `RerunGate`, so that
-            ``min_interval`` outlives the process. Files of that name do not count as changed.
-        on_status: a plain function that is told the gate's `RerunStatus` whenever that changes. A
-            submission is a burst of changes, or the start.
+            ``min_interval`` works across processes. Files with that name don't count as changed.
+        on_status: a plain function that is called with the gate's `RerunStatus` whenever it
+            changes. A submission is a burst of changes, or the start.
 
     Raises:
-        CoalescingError: the state's file is damaged, or no state can be kept there.
-        FileNotFoundError: a path is not there.
+        CoalescingError: the state's file is damaged or can't be written.
+        FileNotFoundError: a path doesn't exist.
         ImportError: watchfiles is not installed.
         OSError: the system can't watch so many files.
         TypeError: the tick can't be called, or another argument has the wrong type.
@@ -162,7 +164,7 @@ async def watch(
                 pending.add(Changes((), rescan=True))
                 gate.poke("start")
             while (changes := await files.next_changes()) is not None:
-                # Those that a busy gate ignores concern nobody any more.
+                # Changes that a busy gate ignores are dropped.
                 if on_busy != "ignore" or not gate.in_flight:
                     pending.add(changes)
                     gate.poke(changes.reason)
@@ -172,7 +174,7 @@ async def watch(
 
 
 class PendingChanges:
-    """The changes that no tick has dealt with yet."""
+    """The changes that no tick has handled yet."""
 
     def __init__(self, max_paths: int) -> None:
         self._max_paths = max_paths
@@ -183,7 +185,7 @@ class PendingChanges:
         return bool(self._files)
 
     def add(self, changes: Changes) -> None:
-        """Add changes; a path that is there already keeps its place."""
+        """Add changes. A path that is already there keeps its position."""
         self._rescan |= changes.rescan
         for change in changes.files:
             if change.path in self._files or len(self._files) < self._max_paths:
@@ -198,14 +200,14 @@ class PendingChanges:
         return changes
 
     def put_back(self, changes: Changes) -> None:
-        """Take back changes that were not dealt with; they are older than those there."""
+        """Put back changes that were not handled. They are older than the others."""
         later = self.take()
         self.add(changes)
         self.add(later)
 
 
 class _Files:
-    """Files watched by watchfiles in a thread: opened there, closed when a look has ended."""
+    """Files that watchfiles watches in a thread, which opens and closes the watch."""
 
     def __init__(
         self,
@@ -232,7 +234,7 @@ class _Files:
         self._first: list[FileChange] = []
 
     def open(self) -> None:
-        """Begin to watch: what changes from now on is seen."""
+        """Start watching: every change from now on is seen."""
         try:
             import watchfiles as _  # noqa: F401, PLC0415 (an extra)
         except ImportError as exc:
@@ -246,7 +248,7 @@ class _Files:
         self._first = self._look()
 
     async def next_changes(self) -> Changes | None:
-        """Wait for changes, and until it is quiet; None when stopped and all were returned."""
+        """Wait for changes, and until it is quiet; None if stopped and all were returned."""
         gathered = PendingChanges(MAX_CHANGES)
         first = last = 0.0
         found, self._first = self._first, []
@@ -259,11 +261,11 @@ class _Files:
                 return gathered.take() if gathered else None
             if gathered and now >= min(last + self._quiet, first + self._max_wait):
                 return gathered.take()
-            self._last_look = self._stop.is_set()  # This look sees earlier changes.
+            self._last_look = self._stop.is_set()  # This look still sees changes.
             found = await anyio.to_thread.run_sync(self._next, limiter=self._thread)
 
     async def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         await anyio.to_thread.run_sync(self._close, limiter=self._thread)
 
     # --- in the thread --------------------------------------------------------------------------
@@ -271,7 +273,7 @@ class _Files:
     def _next(self) -> list[FileChange]:
         changes = self._look()
         before, self._watched = self._watched, _identities(self._roots)
-        if before != self._watched:  # Editors put another file in the place of the one they save.
+        if before != self._watched:  # Editors replace files when they save.
             self._close()
             changes += self._look()
             for path in {**before, **self._watched}:
@@ -284,7 +286,7 @@ class _Files:
         return changes
 
     def _look(self) -> list[FileChange]:
-        """Wait for changes, but only for a moment: a thread can't be cancelled."""
+        """Wait for changes, but only briefly, because a thread can't be cancelled."""
         import watchfiles  # noqa: PLC0415 (an extra)
 
         try:
@@ -301,7 +303,7 @@ class _Files:
             notices = None if self._notices is None else next(self._notices, None)
         except FileNotFoundError:
             notices = None
-        if notices is None:  # The watched path is gone. It may come back.
+        if notices is None:  # The watched path is gone, but it may return.
             self._close()
             time.sleep(TIMEOUT / 1000)
             return []
@@ -321,7 +323,7 @@ class _Files:
         return any(not is_ignored(path, root, self._ignored) for root in inside)
 
     def _noted(self, kind: Kind, path: str) -> Iterator[FileChange]:
-        """List a change; of files that came with their directory, the system need not tell."""
+        """List a change; for a new directory also its files, which the system may not report."""
         yield FileChange(kind, Path(path))
         if os.path.isdir(path) and (kind == "added" or path in self._roots):  # noqa: PTH112
             for directory, _, names in os.walk(path):
@@ -330,13 +332,13 @@ class _Files:
 
 
 def is_ignored(path: str, root: str, patterns: Iterable[str]) -> bool:
-    """Tell whether a path in a root, or a directory on the way to it, has an ignored name."""
+    """Tell whether a path below a root, or a directory on the way to it, has an ignored name."""
     names = Path(path).relative_to(root).parts
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def _identities(roots: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return device and inode of each path that is there."""
+    """Return the device and inode of each existing path."""
     found: dict[str, tuple[int, int]] = {}
     for root in roots:
         try:
@@ -348,6 +350,6 @@ def _identities(roots: Iterable[str]) -> dict[str, tuple[int, int]]:
 
 
 def _names_of(state: str | Path) -> set[str]:
-    """Return patterns of what is written when a state is: the file, its link and its drafts."""
+    """Return patterns of the files written with a state: the file, its link and its drafts."""
     names = {escape(Path(state).name), escape(Path(state).resolve().name)}
     return names | {f".{name}.*" for name in names}

@@ -1,1 +1,1 @@
-"""Chat completions and responses: requests, the calls that they become, and replies."""
+"""Chat completions and responses: requests, the calls made for them, and replies."""

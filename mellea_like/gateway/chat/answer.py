@@ -1,4 +1,4 @@
-"""The replies to one request, or why there are none: what the endpoints' answers are made of."""
+"""The replies to one request, or the reason why there are none: the content of answers."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ __all__ = [
 logger = logging.getLogger("mellea_like.gateway")
 
 PASSED = "x-mellea-like-passed"
-"""The header that says whether all replies of an answer have passed."""
+"""The header that tells whether all replies of an answer have passed."""
 
 CUT = frozenset({"length", "content_filter"})
 REFUSED = "refusal"
 
 MOST_PROBLEMS = 20
-"""Reasons that are told, at most."""
+"""The most reasons to report."""
 
 CALLERS_FAULT = frozenset({400, 413, 422})
-"""Statuses with which upstreams reject the request itself, such as a prompt that is too long."""
+"""The statuses with which upstreams reject the request itself, such as for its length."""
 
 
 class Answer(ABC):
-    """The replies to one request, as an endpoint writes them."""
+    """The replies to one request, in the form of an endpoint."""
 
     end: ClassVar[bytes] = b""
-    """Bytes sent after the last event."""
+    """The bytes sent after the last event."""
 
     # Raises a Refusal if there is no reply to show.
     def __init__(
@@ -88,24 +88,25 @@ class Answer(ABC):
 
     @abstractmethod
     def whole(self) -> Mapping[str, Any]:
-        """Write the answer to a request without a stream."""
+        """Write the answer to a request that isn't streamed."""
 
     @abstractmethod
     def events(self) -> Iterator[bytes]:
-        """Write the events of a stream, but for its end."""
+        """Write the events of a stream, except for its end."""
 
 
-# --- what a reply says ---------------------------------------------------------------------------
+# --- the contents of a reply
+# -------------------------------------------------------------------------
 
 
 def generated(reply: Slice) -> Generation:
-    """Return what the model wrote."""
+    """Return the model's output."""
     assert reply.generation is not None  # noqa: S101 (what was judged was generated)
     return reply.generation
 
 
 def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
-    """Write a reply as a message, with the upstream's further fields if they are wanted."""
+    """Write a reply as a message, with ``further`` including the upstream's extra fields."""
     made = generated(reply)
     refusal = made.refusal or (made.text if made.finish_reason == REFUSED else None)
     # A message that calls tools needs no text.
@@ -121,7 +122,7 @@ def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
 
 
 def further_of(reply: Slice, place: str) -> dict[str, Any]:
-    """Return the fields of a reply that nobody here reads, but for those of other callers."""
+    """Return a reply's extra fields, without those that concern other callers."""
     found: Mapping[str, Any] = generated(reply).extra.get(place, {})
     return {name: value for name, value in found.items() if not is_kept_back(name)}
 
@@ -150,7 +151,7 @@ def tokens_of(reply: Slice) -> list[dict[str, Any]]:
 
 
 def told(choice: Choice) -> dict[str, Any]:
-    """Write what sampling a reply has come to."""
+    """Write the outcome of sampling a reply."""
     result, reply = choice
     shown: dict[str, Any] = {
         "passed": reply.passed,
@@ -163,7 +164,7 @@ def told(choice: Choice) -> dict[str, Any]:
 
 
 def usage_of(usage: Usage, further: Mapping[str, Any] = NO_EXTRA) -> dict[str, Any]:
-    """Write what all requests have cost, as a chat completion has it, with further fields."""
+    """Write the cost of all requests in a chat completion's form, with extra fields."""
     written: dict[str, Any] = {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -189,7 +190,7 @@ def _summary(outcomes: Sequence[ReplyOutcome]) -> dict[str, Any]:
 
 
 def _spent(outcomes: Sequence[ReplyOutcome]) -> Usage:
-    # By those without a reply too.
+    # Including those without a reply.
     return sum(
         (outcome.result.usage for outcome in outcomes if outcome.result is not None), Usage()
     )
@@ -251,7 +252,7 @@ def _of_error(model: str, prepared: PreparedRequest, error: Exception) -> Refusa
         case RequirementError():
             status, code, message = 502, "not_judged", "the replies could not be judged"
         case _:
-            raise error  # A mistake in the gateway: its guard logs where.
+            raise error  # This is a bug in the gateway, and its guard logs where.
     headers = NO_RETRY if prepared.retried else {}
     return Refusal(status, message, kind="upstream_error", code=code, headers=headers)
 
@@ -272,7 +273,7 @@ def _of_upstream(model: str, prepared: PreparedRequest, error: BackendError) -> 
     if isinstance(error, CircuitOpen):
         headers = retry_after(error.retry_after or 1.0)
     elif prepared.retried or not error.retryable:
-        # The gateway has already retried. If clients retried as well, the attempts would multiply.
+        # The gateway has already retried. If clients also retried, the attempts would multiply.
         headers = NO_RETRY
     return Refusal(status, message, kind="upstream_error", code=code, headers=headers)
 
@@ -289,7 +290,7 @@ WHY_ELSE = "is it too long, or has it a field or a part that the upstream does n
 
 
 def _of_refused_request(model: str, prepared: PreparedRequest, error: InvalidRequest) -> Refusal:
-    """Blame who said what the upstream refuses: the caller, or the configuration."""
+    """Blame whoever caused the upstream's refusal: the caller or the configuration."""
     code, param, kind, about_format = known_of(error)
     field = (param or "").replace("[", ".").partition(".")[0]
     if about_format and not prepared.tools:

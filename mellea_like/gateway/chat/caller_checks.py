@@ -1,4 +1,4 @@
-"""Checks and JSON Schemas of requests, run in other processes and in bounded time."""
+"""Run callers' checks and JSON Schemas in other processes, within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ T = TypeVar("T")
 __all__ = ["CallersChecks", "TooCostly", "Workers", "main"]
 
 PROCESSES = max(1, (os.cpu_count() or 2) // 2)
-"""At most this many run at a time, so that the gateway keeps the other processors."""
+"""The most processes that run at a time, which leaves the other processors to the gateway."""
 
 MAIN = "from mellea_like.gateway.chat.caller_checks import main; main()"
 
 INHERITED = ("LD_LIBRARY_PATH", "PATH")
-"""Variables that a process inherits; the others include the upstreams' keys."""
+"""The variables that a process inherits. Others include the upstreams' keys."""
 
 SPENT = "it takes more processor time or memory than a request's checks may in all"
 
 LONGEST_SCHEMA = 2**16
 
 REMEMBERED = 4096
-"""Number of tools' schemas, kept as digests, that needn't be tried again."""
+"""The number of tools' schemas to remember by digest, so that they needn't be tried again."""
 
 MEMORY = 2**30
-"""Bytes of address space of a process; compiling a pattern can take more than the machine has."""
+"""The bytes of address space of a process, because compiling a pattern can take any amount."""
 
 NICENESS = 10
 
@@ -67,7 +67,7 @@ class TooCostly(RequirementError):
 
 
 class Workers:
-    """Processes that run callers' checks, started when needed; ``async with`` ends them."""
+    """Processes that run callers' checks, started when needed. ``async with`` ends them."""
 
     def __init__(self) -> None:
         self._idle: list[_Process] = []
@@ -76,7 +76,7 @@ class Workers:
         self._tried: dict[bytes, None] = {}
 
     def knows(self, schema: bytes) -> bool:
-        """Tell whether a schema was tried before."""
+        """Tell whether a schema has been tried before."""
         return schema in self._tried
 
     def remember(self, schema: bytes) -> None:
@@ -94,12 +94,12 @@ class Workers:
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncGenerator[None]:
-        """Wait until no other check of the key runs and a process is free."""
+        """Wait until no other check of the same key is running and a process is free."""
         async with self._turns[key], self._slots:
             yield
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask a process a question; within `turn`."""
+        """Send a question to a process; call it within `turn`."""
         process = self._idle.pop() if self._idle else await _shielded(_start)
         line = b""
         try:
@@ -111,7 +111,7 @@ class Workers:
             self._idle.append(process)
             answer: dict[str, Any] = json.loads(line)
             return answer
-        if process.returncode < 0:  # A signal: the kernel's.
+        if process.returncode < 0:  # The kernel sent a signal.
             raise TooCostly(SPENT)
         msg = f"the process for callers' checks ended with status {process.returncode}"
         raise RuntimeError(msg)
@@ -137,7 +137,7 @@ def _start() -> _Process:
 
 
 def _ask(process: _Process, question: bytes) -> bytes:
-    """Send a question, and wait for the answer; there is none if the process ends."""
+    """Send a question, and wait for the answer, which is empty if the process ends."""
     assert process.stdin is not None  # noqa: S101 (see _start)
     assert process.stdout is not None  # noqa: S101
     with suppress(OSError):  # It has ended.
@@ -145,18 +145,18 @@ def _ask(process: _Process, question: bytes) -> bytes:
         process.stdin.flush()
     line = process.stdout.readline()
     if not line:
-        process.wait()  # Before anybody kills it: the status tells why it ended.
+        process.wait()  # Wait before anyone kills it, because its status tells why it ended.
     return line
 
 
 def _end(process: _Process) -> None:
     process.kill()
     with suppress(OSError), process:
-        pass  # Waits for its end, and closes its pipes.
+        pass  # This waits for its end and closes its pipes.
 
 
 class CallersChecks:
-    """The checks of one request, which share a limit of processor time for all of its replies."""
+    """The checks of one request, which share a limit of processor time over all its replies."""
 
     def __init__(self, workers: Workers, key: str, seconds: float) -> None:
         self._workers = workers
@@ -166,7 +166,7 @@ class CallersChecks:
     async def make(
         self, checks: Mapping[str, Check], *, early: bool, check_only: bool
     ) -> list[Requirement]:
-        """Make requirements from expressions and schemas; the keys are the fields they came in."""
+        """Make requirements from expressions and schemas; keys are the fields they came from."""
         made: list[Requirement] = []
         for param, check in checks.items():
             answer = await self._try(param, check)
@@ -184,7 +184,7 @@ class CallersChecks:
         return made
 
     async def accept(self, param: str, schema: Mapping[str, Any]) -> None:
-        """Check a tool's schema once; agents send the same ones with each request."""
+        """Check a tool's schema, but only once: agents send the same ones with each request."""
         digest = sha256(json.dumps(schema).encode("ascii")).digest()
         if not self._workers.knows(digest):
             await self._try(param, schema)
@@ -209,7 +209,7 @@ class CallersChecks:
             if self._left <= 0:
                 raise TooCostly(SPENT)
             question = {"check": check, "text": text, "call": call, "seconds": self._left}
-            self._left = 0.0  # Unless it comes back.
+            self._left = 0.0  # This changes if it returns.
             answer = await self._workers.ask(question)
             self._left = question["seconds"] - answer["spent"]
         if "costly" in answer:
@@ -220,7 +220,7 @@ class CallersChecks:
 
 
 class _Verdict:
-    """A check's verdict on a reply, which is decided when it is awaited."""
+    """A check's verdict on a reply, decided when it is awaited."""
 
     def __init__(self, checks: CallersChecks, check: Check, candidate: Candidate) -> None:
         self._asked = checks, check, candidate.text
@@ -237,16 +237,17 @@ def _stream(check: Check) -> StreamCheck | None:
     if not isinstance(check, str):
         return ForeignSchema(check).stream()
     if check.partition(":")[0].strip().lower() == "regex":
-        return None  # It would run in this process.
+        return None  # A copy would run in this process.
     return parse_check(check, early=True).stream
 
 
-# --- in the process: it may hang; nothing else does ----------------------------------------------
+# --- in the process, which may hang without harm
+# -----------------------------------------------------
 
 
 def main() -> None:
-    """Answer questions until input ends; questions and answers are lines of JSON."""
-    # The kernel ends the process when a question takes more processor time or memory than it may.
+    """Answer questions until the input ends. Questions and answers are lines of JSON."""
+    # The kernel ends the process when a question exceeds its processor time or memory.
     import resource  # noqa: PLC0415 (not on every system)
 
     os.nice(NICENESS)
@@ -255,7 +256,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         began = time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, asked["seconds"])  # Nobody catches its signal.
+        signal.setitimer(signal.ITIMER_PROF, asked["seconds"])  # Its signal isn't caught.
         answer = _answer(asked)
         signal.setitimer(signal.ITIMER_PROF, 0)
         spent = time.process_time() - began

@@ -1,4 +1,4 @@
-"""``/v1/chat/completions``."""
+"""The endpoint ``/v1/chat/completions``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ChatCompletions(Endpoint):
         request = read_chat(body, rules)
         usage = request.stream_options.include_usage
         write = partial(Completion, include_usage=usage)
-        # The log-probabilities of a text are known when all of it is there.
+        # A text's log-probabilities are known only when it is complete.
         live = None if request.logprobs else partial(LiveCompletion, include_usage=usage)
         return Reading(request, write, _failed, begin=live)
 
@@ -82,7 +82,8 @@ class Completion(Answer):
         return further_of(choice.reply, "choice") if self.carries else {}
 
     def _spent(self) -> dict[str, Any]:
-        # The upstream's details are those of one request, and so of an answer that took only one.
+        # The upstream's details are about one request, so they are used only if there was just
+        # one.
         alone = self.carries and self.usage.requests == 1
         return usage_of(self.usage, further_of(self.shown[0].reply, "usage") if alone else {})
 
@@ -112,7 +113,7 @@ class Completion(Answer):
             yield {**_chunk(self._frame, 0, {}), "choices": [], "usage": self._spent()}
 
     def rest(self) -> Iterator[bytes]:
-        """Write the chunks that come after the text of the only reply."""
+        """Write the chunks after the text of the only reply."""
         for delta in _deltas(self.shown[0].reply, further=self.carries):
             if "content" not in delta:
                 yield event_of(_chunk(self._frame, 0, delta))
@@ -129,13 +130,13 @@ class LiveCompletion:
         self._include_usage = include_usage
 
     def piece(self, text: str) -> bytes:
-        """Write the chunk of a piece of the text; the first names the role."""
+        """Write the chunk for a piece of the text. The first chunk also has the role."""
         role = {} if self.begun else {"role": "assistant"}
         self.begun = True
         return event_of(_chunk(self._frame, 0, {**role, "content": text}))
 
     def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Write all that comes after the text, or raise a Refusal."""
+        """Write everything after the text, or raise a `Refusal`."""
         given = (*self._given, outcomes)
         answer = Completion(*given, include_usage=self._include_usage, frame=self._frame)
         return b"".join(answer.rest()) + answer.end
@@ -168,7 +169,7 @@ def _deltas(reply: Slice, *, further: bool) -> Iterator[dict[str, Any]]:
     if more := {n: v for n, v in message.items() if n not in (*DELTAS, "role", "tool_calls")}:
         yield more
     for index, call in enumerate(message.get("tool_calls", ())):
-        # The first piece of a call names it, the next has what it is called with.
+        # The first piece of a call has its name, and the next one its arguments.
         function = call["function"]
         named = {**call, "function": {**function, "arguments": ""}}
         yield {"tool_calls": [{"index": index, **named}]}

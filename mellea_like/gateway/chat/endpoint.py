@@ -1,4 +1,4 @@
-"""The base of the endpoints: from an admitted request to the bytes of its answer."""
+"""The base class of the endpoints: from an admitted request to the bytes of its answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Endpoint", "EventStream", "LiveAnswer", "Reading", "event_of", "unkn
 
 
 class LiveAnswer(Protocol):
-    """An answer of a model that is sent while the reply arrives."""
+    """An answer that is sent while the reply arrives."""
 
     @property
     def begun(self) -> bool:
@@ -41,11 +41,11 @@ class LiveAnswer(Protocol):
         ...
 
     def piece(self, text: str) -> bytes:
-        """Write the events of a piece of the text."""
+        """Write the events for a piece of the text."""
         ...
 
     def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Write all that comes after the text, or raise a Refusal."""
+        """Write everything after the text, or raise a `Refusal`."""
         ...
 
     def failed(self, refusal: Refusal) -> bytes:
@@ -54,21 +54,21 @@ class LiveAnswer(Protocol):
 
 
 class Reading(NamedTuple):
-    """A request, read; and how an endpoint answers it."""
+    """A parsed request, and the functions with which its endpoint answers it."""
 
     request: ChatRequest
     write: Write
-    """Writes the answer, or raises a Refusal."""
+    """Writes the answer, or raises a `Refusal`."""
     failed: Callable[[Refusal], bytes]
     """Writes a refusal as the last event of a stream that has begun."""
     named: Callable[[str], str] = str
     """Returns the endpoint's name for a field of the request."""
     begin: Callable[[str, PreparedRequest], LiveAnswer] | None = None
-    """Begins an answer that is sent while the reply arrives; None if the endpoint can't."""
+    """Begins an answer that is sent while the reply arrives; None if the endpoint can't do that."""
 
 
 class Endpoint(ABC):
-    """A route's application. The models may be filled in later."""
+    """A route's application. Its models may be added later."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Endpoint(ABC):
         """Read a request, or refuse it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI wants it."""
+        """Answer one request (ASGI)."""
         caller = admitted(scope)
         name = model_of(caller.body)
         model = self._models.get(name) if caller.may_use(name) else None
@@ -146,13 +146,13 @@ class Endpoint(ABC):
             await events.write(reading.failed(refusal), more=False)
             return
         events.headers |= answer.headers
-        # Sent in one piece, because each piece costs a system call.
+        # It is sent in one piece, because each piece costs a system call.
         await events.write(b"".join(answer.events()) + answer.end, more=False)
 
     async def _send_live(
         self, name: str, prepared: PreparedRequest, live: LiveAnswer, events: EventStream
     ) -> Sequence[ReplyOutcome]:
-        """Send a reply's text as soon as it is certain to pass; return how the call ended."""
+        """Send a reply's text as soon as it is certain to pass; return the call's outcomes."""
         with self._counted(name) as outcomes:
             async with (
                 prepared.stream() as reply,
@@ -170,7 +170,7 @@ class Endpoint(ABC):
 
     @contextmanager
     def _counted(self, name: str) -> Generator[list[ReplyOutcome]]:
-        """Count the calls of a request, whose outcomes the block puts into a list."""
+        """Count the calls of a request. The block puts their outcomes into a list."""
         outcomes: list[ReplyOutcome] = []
         try:
             yield outcomes
@@ -210,15 +210,15 @@ _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def event_of(data: Mapping[str, Any], kind: str | None = None) -> bytes:
-    """Write an event; the kind is our own word."""
-    # JSON in ASCII has no line break of any kind: nothing in it ends an event or begins one.
+    """Write an event. ``kind`` is one of our own words."""
+    # JSON in ASCII has no line breaks of any kind, so nothing in it can end or begin an event.
     text = _encode(data)
     named = "" if kind is None else f"event: {kind}\n"
     return f"{named}data: {text}\n\n".encode("ascii")
 
 
 class EventStream:
-    """The events of one answer, which begins with the first of them: no status is sent before."""
+    """The events of one answer. The status is sent together with the first event."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -228,13 +228,13 @@ class EventStream:
         self.headers = {
             "content-type": "text/event-stream; charset=utf-8",
             "cache-control": "no-store",
-            # Asks proxies such as nginx not to hold anything back.
+            # This asks proxies such as nginx not to buffer.
             "x-accel-buffering": "no",
         }
 
     @asynccontextmanager
     async def kept_alive(self, seconds: float) -> AsyncGenerator[None]:
-        """Send a comment after each of so many seconds without a word, while the block runs."""
+        """Send a comment after each period of silence while the block runs."""
         there = anyio.Event()
         self._heard = anyio.current_time()
 
@@ -250,12 +250,12 @@ class EventStream:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(comment, name="keeps a stream alive")
             yield
-            # It ends by itself, perhaps after a comment: a cancelled task costs more, and leaves
-            # a cycle of some ninety objects to the garbage collector.
+            # The task ends by itself, perhaps after a comment. Cancelling it would cost more, and
+            # leave a cycle of some ninety objects to the garbage collector.
             there.set()
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send an event, or a comment; the last one ends the answer."""
+        """Send an event or a comment. With ``more`` false, it ends the answer."""
         async with self._writing:
             if not self.begun:
                 self.begun = True

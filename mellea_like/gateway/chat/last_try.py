@@ -1,4 +1,4 @@
-"""No more tries than a model's configuration says, and no new draw after a 429."""
+"""Limit retries to a model's configuration, and make no new draw after a 429."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ __all__ = ["LastTry"]
 
 
 class LastTry(BackendWrapper):
-    """An upstream whose errors are final after so many retries of a request.
-
-    A strategy waits longer for a server that answers 429, and then draws again. Behind a gateway
-    that would multiply what an overloaded server gets: clients try again as well.
-    """
+    """An upstream whose errors are final after some retries, because clients retry, too."""
 
     def __init__(self, inner: Backend, retries: int) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""Chat completion requests, read strictly: the gateway refuses what it would not do."""
+"""Chat completion requests, read strictly: the gateway refuses what it can't do."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ __all__ = [
 ]
 
 MOST_TOOLS = 128
-"""As OpenAI's own servers take."""
+"""The most tools of a request, as on OpenAI's own servers."""
 
 
 def reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
-    """Refuse a value that pydantic is reading."""
+    """Refuse a value while pydantic is reading it."""
     raise PydanticCustomError(kind, "{message}", {"message": message})
 
 
 def of_type(kinds: tuple[str, ...], what: str, *, or_text: bool = False) -> BeforeValidator:
-    """Make a check that an object's ``type`` is one of those; others are refused by their names."""
+    """Return a check that an object's ``type`` is one of several; others are refused by name."""
     return BeforeValidator(partial(_check_kind, kinds=kinds, what=what, or_text=or_text))
 
 
@@ -111,7 +111,7 @@ def _word_or_tag(given: Any) -> str:
 
 BY_TYPE = Discriminator(_tag)
 WORD_OR_BY_TYPE = Discriminator(_word_or_tag)
-"""Among models that are tagged with their ``type`` in angle brackets, see `_place`."""
+"""Distinguishes a word from models tagged with their ``type`` in angle brackets; see `_place`."""
 
 
 def _not_blank(text: str) -> str:
@@ -138,11 +138,11 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class Fields(BaseModel):
-    """One JSON object. None counts as left out, and so does an empty field that isn't known."""
+    """One JSON object. A field that is None, or unknown and empty, counts as missing."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
     place: ClassVar[str] = ""
-    """Name of the object, for messages about unknown fields in it."""
+    """The name of the object in messages about unknown fields."""
 
     @model_validator(mode="before")
     @classmethod
@@ -167,13 +167,13 @@ class Fields(BaseModel):
 
 
 class _Open(Fields):
-    """An object that may have further fields, for the upstream: what becomes of them is a rule."""
+    """An object that may have extra fields for the upstream; a rule decides about them."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Its further fields, and those of the objects inside it."""
+        """The object's extra fields, and those of the objects inside it."""
         found = dict(self.model_extra or {})
         for name in type(self).model_fields:
             inside = getattr(self, name)
@@ -183,7 +183,7 @@ class _Open(Fields):
 
 
 def _drops(place: str, name: str, info: ValidationInfo) -> bool:
-    """Tell whether an unknown field inside of a request is left out; refuse it where it must be."""
+    """Tell whether to drop an unknown field inside a request; refuse it if it must be refused."""
     context: dict[str, Any] = info.context or {}
     if is_kept_back(name):
         _refuse_inside(name, "there is no such field here", UNKNOWN)
@@ -205,7 +205,7 @@ def _refuse_inside(name: str, message: str, code: LiteralString) -> NoReturn:
 class _Called(_Open):
     name: NotBlank
     arguments: str
-    # Fields that OpenAI's SDK adds to a reply and sends back with it; no server knows them.
+    # Fields that OpenAI's SDK adds to a reply and sends back, and that no server knows.
     parsed_arguments: Any = None
 
 
@@ -279,7 +279,7 @@ class _File(_Part):
 
 
 def carried(part: Mapping[str, Any], extra: Mapping[str, Any] = NO_EXTRA) -> Part:
-    """Return a part as messages have it."""
+    """Return a part of a request as a message's part, or refuse it."""
     problem = ""
     try:
         read = part_from_dict(part)
@@ -320,7 +320,7 @@ class _Message(_Open):
     name: NotBlank | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    parsed: Any = None  # As `parsed_arguments`.
+    parsed: Any = None  # Like `parsed_arguments`.
 
     @field_validator("tool_calls", "refusal")
     @classmethod
@@ -340,7 +340,7 @@ class _Message(_Open):
     @field_validator("content", mode="before")
     @classmethod
     def _beside_calls(cls, given: Any, info: ValidationInfo) -> Any:
-        """Take no parts for no text, as some clients write it in a message of calls."""
+        """Take an empty list of parts for no text, as some clients write it beside calls."""
         return None if given == [] and info.data.get("tool_calls") else given
 
     @field_validator("content")
@@ -351,16 +351,16 @@ class _Message(_Open):
         return content
 
     def read(self) -> Message:
-        """Return the message as a backend gets it; a refusal is what the assistant said."""
+        """Return the message for backends. A refusal becomes the assistant's text."""
         content: Any = self.refusal or "" if self.content is None else self.content
-        # Texts in parts are one text, which every backend takes; but not if they say more.
+        # Text parts become one text, which every backend takes, unless they have extra fields.
         if not isinstance(content, str) and all(
             isinstance(part, Text) and not part.extra for part in content
         ):
             content = "".join(part.text for part in content)
         extra = self.extra
         if self.reasoning is not None and self.reasoning_content in (None, self.reasoning):
-            extra["reasoning"] = self.reasoning  # The upstream's own name for it.
+            extra["reasoning"] = self.reasoning  # The upstream's own field.
         return Message(
             "system" if self.role == "developer" else self.role,
             content,
@@ -494,7 +494,7 @@ class ChatRequest(Fields):
     presence_penalty: Penalty | None = None
     reasoning_effort: NotBlank | None = None
     forwarded: dict[str, Any] = {}
-    """Further fields for the upstream, as they were sent."""
+    """The extra fields for the upstream, as they were sent."""
 
     @field_validator("top_logprobs")
     @classmethod
@@ -522,7 +522,7 @@ class ChatRequest(Fields):
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """The messages, as a backend gets them; the last isn't the assistant's."""
+        """The messages for backends. The last one isn't the assistant's."""
         return tuple(message.read() for message in self.messages)
 
     @property
@@ -542,7 +542,7 @@ class ChatRequest(Fields):
 
     @property
     def wanted_call(self) -> str | None:
-        """``"auto"``, ``"none"``, ``"required"`` or the name of the tool to call, if said."""
+        """``"auto"``, ``"none"``, ``"required"`` or the name of the tool to call, if given."""
         match self.tool_choice:
             case _AllowedTools(allowed_tools=allowed):
                 return allowed.mode
@@ -553,7 +553,7 @@ class ChatRequest(Fields):
 
     @property
     def passed_on(self) -> dict[str, Any]:
-        """Further fields for the upstream, the names of which mean nothing to the engine."""
+        """The extra fields for the upstream that the engine doesn't know."""
         checked = self.model_dump(include=set(CHECKED), exclude_none=True)
         wanted: dict[str, Any] = {"logprobs": True} if self.logprobs else {}
         if self.top_logprobs:
@@ -574,7 +574,7 @@ def _names_in(choice: Any) -> set[str]:
 
 
 def model_of(body: Mapping[str, Any]) -> str:
-    """Return the model that a request asks for."""
+    """Return the name of the requested model."""
     name = body.get("model")
     if not isinstance(name, str) or not name.strip():
         refuse("model", "this is the name of a model: see /v1/models")
@@ -585,7 +585,7 @@ F = TypeVar("F", bound=Fields)
 
 
 def read_as(kind: type[F], given: Mapping[str, Any], rules: FieldRules) -> F:
-    """Read an object, or refuse it."""
+    """Parse an object, or refuse it."""
     try:
         return kind.model_validate(given, context=rules._asdict())
     except ValidationError as exc:
@@ -594,7 +594,7 @@ def read_as(kind: type[F], given: Mapping[str, Any], rules: FieldRules) -> F:
 
 
 def read_chat(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ChatRequest:
-    """Read a chat completion request, by what the model's configuration says of fields."""
+    """Parse a chat completion request under the rules of the model's configuration."""
     model_of(body)
     honoured, forwarded = read_fields(body, CHAT_FIELDS, rules)
     checked = {name: forwarded.pop(name) for name in CHECKED if name in forwarded}
@@ -606,7 +606,7 @@ def read_chat(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ChatRequ
 
 
 CHECKED = ("frequency_penalty", "presence_penalty", "reasoning_effort")
-"""Fields that are forwarded, and whose values are looked at before."""
+"""Fields that are forwarded after their values were checked."""
 
 
 def _refusal(error: ValidationError) -> Refusal:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["LiveResponse", "Response", "Responses"]
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a response isn't whole, by the finish reason."""
+"""Why a response is incomplete, by finish reason."""
 
 
 class Responses(Endpoint):
@@ -43,7 +43,7 @@ class Responses(Endpoint):
     def read(self, body: Mapping[str, Any], rules: FieldRules) -> Reading:
         """Read a request, or refuse it."""
         own, chat = read_response(body, rules)
-        # The log-probabilities of a text are known when all of it is there.
+        # A text's log-probabilities are known only when it is complete.
         live = None if chat.logprobs else partial(LiveResponse, asked=own)
         return Reading(chat, partial(Response, asked=own), _failed, own.name_of, live)
 
@@ -51,7 +51,8 @@ class Responses(Endpoint):
 def _failed(refusal: Refusal, number: int = 0) -> bytes:
     error = refusal.error
     named = {name: error[name] for name in ("code", "message", "param")}
-    # An event of type error, and the error as OpenAI's clients look for it in any stream.
+    # This is an event of type error, with the error where OpenAI's clients look for it in any
+    # stream.
     return event_of({"type": "error", "sequence_number": number, **named, "error": error}, "error")
 
 
@@ -59,7 +60,7 @@ def _failed(refusal: Refusal, number: int = 0) -> bytes:
 
 
 class _Frame:
-    """The fields that every copy of one response has, whatever its status."""
+    """The fields that every copy of a response has, whatever its status."""
 
     def __init__(self, model: str, asked: ResponsesRequest, options: Options) -> None:
         penalties = ("presence_penalty", "frequency_penalty")
@@ -79,7 +80,7 @@ class _Frame:
             "store": False,
             "background": False,
             "service_tier": "default",
-            # Numbers even if the request has none: OpenAI's defaults.
+            # OpenAI's defaults stand in for missing numbers.
             "temperature": 1.0 if options.temperature is None else options.temperature,
             "top_p": 1.0 if options.top_p is None else options.top_p,
             **{name: options.extra.get(name, 0.0) for name in penalties},
@@ -94,20 +95,20 @@ class _Frame:
     def written(
         self, status: str, output: Sequence[dict[str, Any]] = (), **known: Any
     ) -> dict[str, Any]:
-        """Write the response as it is by now."""
+        """Write the response in its current state."""
         done = int(time.time()) if status == "completed" else None
         by_now: dict[str, Any] = {"status": status, "completed_at": done, "output": [*output]}
         return {**self._fields, **by_now, "incomplete_details": None, "usage": None, **known}
 
     def begun(self) -> Iterator[Event]:
-        """Write the events that a stream begins with."""
+        """Write the events with which a stream begins."""
         response = self.written("in_progress")
         yield "response.created", {"response": response}
         yield "response.in_progress", {"response": response}
 
 
 class _Numbered:
-    """Writes events, each with its number in the stream."""
+    """Writes events with their numbers in the stream."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -153,7 +154,7 @@ class Response(Answer):
         return _Numbered()([*self._frame.begun(), *self._events()])
 
     def rest(self) -> Iterator[Event]:
-        """Write the events that come after the pieces of a text that has been shown."""
+        """Write the events after the pieces of a text that has been sent."""
         item, part = self._output[0], self._output[0]["content"][0]
         yield from _ended_part({**_place(0, item), "content_index": 0}, part)
         yield from _ended_item(0, item, after=1)
@@ -183,7 +184,7 @@ class LiveResponse:
         return self._numbered.next > 0
 
     def piece(self, text: str) -> bytes:
-        """Write the events of a piece of the text; the first begin the response."""
+        """Write the events for a piece of the text. The first ones begin the response."""
         return b"".join(self._numbered(self._piece(text)))
 
     def _piece(self, text: str) -> Iterator[Event]:
@@ -194,7 +195,7 @@ class LiveResponse:
         yield "response.output_text.delta", {**self._where, "delta": text, "logprobs": []}
 
     def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Write all that comes after the text, or raise a Refusal."""
+        """Write everything after the text, or raise a `Refusal`."""
         shown = self._item["id"]
         answer = Response(*self._given, outcomes, asked=self._asked, frame=self._frame, shown=shown)
         return b"".join(self._numbered(answer.rest()))
@@ -234,10 +235,7 @@ def _text_part(text: str, tokens: Sequence[dict[str, Any]] = ()) -> dict[str, An
 def _items(
     reply: Slice, status: str, asked: ResponsesRequest, shown: str | None
 ) -> list[dict[str, Any]]:
-    """Write what a reply says as the items of a response.
-
-    ``shown`` is the id of the message whose text has been sent: that one comes first.
-    """
+    """Write a reply as the items of a response, first the message ``shown`` that has been sent."""
     made, said = generated(reply), message_of(reply)
     items: list[dict[str, Any]] = []
     content: list[dict[str, Any]] = []
@@ -267,7 +265,7 @@ WRITTEN = {
     "function_call": ("arguments", "response.function_call_arguments"),
     "custom_tool_call": ("input", "response.custom_tool_call_input"),
 }
-"""The field of a call that is written piece by piece, and the events that it is written by."""
+"""The field of a call that is sent piece by piece, and the events for it."""
 
 
 def _place(index: int, item: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,7 +273,7 @@ def _place(index: int, item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _begun_item(index: int, item: dict[str, Any]) -> Iterator[Event]:
-    """Write the event of an item of which nothing is there yet."""
+    """Write the event for an item that is still empty."""
     field, _ = WRITTEN.get(item["type"], ("content", ""))
     nothing: Any = [] if field == "content" else ""
     begun = {**item, "status": "in_progress", field: nothing}
@@ -283,7 +281,7 @@ def _begun_item(index: int, item: dict[str, Any]) -> Iterator[Event]:
 
 
 def _ended_item(index: int, item: dict[str, Any], after: int = 0) -> Iterator[Event]:
-    """Write the events of what an item consists of, but for its first parts, and its end."""
+    """Write the events for an item's remaining parts and for its end."""
     where = _place(index, item)
     if item["type"] in WRITTEN:
         field, kind = WRITTEN[item["type"]]
@@ -301,7 +299,7 @@ def _ended_item(index: int, item: dict[str, Any], after: int = 0) -> Iterator[Ev
 
 
 def _said_in(part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of a part's text, and the further fields of its events."""
+    """Return the name of a part's text, and the other fields of its events."""
     name = "refusal" if part["type"] == "refusal" else "text"
     return name, {"logprobs": part["logprobs"]} if "logprobs" in part else {}
 

@@ -1,4 +1,4 @@
-"""Requests to ``/v1/responses``, read strictly and turned into chat completion requests."""
+"""Requests to ``/v1/responses``, read strictly and converted to chat completion requests."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ __all__ = ["AskedResponse", "ResponsesRequest", "read_response"]
 LOGPROBS = "message.output_text.logprobs"
 
 INCLUDED = (LOGPROBS, "reasoning.encrypted_content")
-"""Additions that a response may have; the thoughts of OpenAI's servers never come through here."""
+"""Additions that a request may ask for; OpenAI's reasoning never passes through here."""
 
 LABELS = ("safety_identifier", "prompt_cache_key", "user")
-"""Texts of a request that a response repeats."""
+"""The texts of a request that its response repeats."""
 
 
 # --- parts ---------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class _InputFile(Sent):
 
 
 def _carriable(part: Any) -> Any:
-    """Make sure of a part here, where its place is known."""
+    """Check a part here, where its place is known."""
     carried(part.chat)
     return part
 
@@ -187,7 +187,7 @@ class _OutputItem(Sent):
 
 
 class _SkippedItem(Sent):
-    """Thoughts, which are for the server that wrote them; and what hosted tools did."""
+    """Reasoning, which is for the server that wrote it, and the actions of hosted tools."""
 
     type: str
 
@@ -260,7 +260,7 @@ class _Text(Sent):
 
     @property
     def echoed(self) -> dict[str, Any]:
-        """The part of it that a response shows."""
+        """The part of it that a response repeats."""
         format: dict[str, Any] = {"type": "text"} if self.format is None else self.format.sent
         if format["type"] == "json_schema":
             format = {"description": None, "strict": False, **format}
@@ -307,11 +307,11 @@ class ResponsesRequest(Fields):
 
     @property
     def names(self) -> Mapping[str, ToolName]:
-        """The caller's names for the functions that replace its tools."""
+        """The caller's names of the functions that replace its tools."""
         return names_of(self.tools)
 
     def name_of(self, param: str) -> str:
-        """Return what this request calls a field of the same chat completion's."""
+        """Return this request's name for a chat completion's field."""
         for pattern, name in NAMES:
             param = re.sub(pattern, name, param)
         places = places_of(self.tools)
@@ -319,7 +319,7 @@ class ResponsesRequest(Fields):
 
     @property
     def chat(self) -> dict[str, Any]:
-        """The same request as a chat completion's."""
+        """The same request in the form of a chat completion request."""
         choice, format = self.tool_choice, self.text.format
         fields: dict[str, Any] = {
             **{name: getattr(self, name) for name in SAME},
@@ -344,7 +344,7 @@ class ResponsesRequest(Fields):
                     content = [part.chat for part in item.content]
                     messages.append({"role": item.role, "content": content})
                 case _CallItem() | _CustomCallItem():
-                    # The assistant's text and calls of one turn are one message.
+                    # The assistant's text and calls between two other messages become one message.
                     if not messages or messages[-1]["role"] != "assistant":
                         messages.append({"role": "assistant"})
                     messages[-1].setdefault("tool_calls", []).append(item.chat)
@@ -358,14 +358,14 @@ class ResponsesRequest(Fields):
 
 
 class AskedResponse(NamedTuple):
-    """A request, as it was sent and as a chat completion's."""
+    """A request as it was sent, and in the form of a chat completion request."""
 
     own: ResponsesRequest
     chat: ChatRequest
 
 
 def read_response(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> AskedResponse:
-    """Read a request, by what the model's configuration says of fields."""
+    """Parse a request under the rules of the model's configuration."""
     model_of(body)
     honoured, forwarded = read_fields(body, RESPONSES_FIELDS, rules.of_responses)
     labels = {name: text if isinstance(text := body.get(name), str) else None for name in LABELS}
@@ -402,4 +402,4 @@ NAMES = (
     (r"^reasoning_effort", "reasoning.effort"),
     (r"^(tools\.\d+|tool_choice)\.function", r"\1"),
 )
-"""Fields of chat completions with their names in a request to this endpoint."""
+"""Chat completions' fields with their names in a request to this endpoint."""

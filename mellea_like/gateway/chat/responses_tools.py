@@ -1,8 +1,8 @@
-"""The tools of a request to ``/v1/responses``, as the functions of a chat completion, and back.
+"""Convert the tools of a request to ``/v1/responses`` to a chat completion's functions, and back.
 
-Chat completions have functions alone. A *custom* tool, whose input is any text, is a function with
-one argument; the tools of a *namespace* are functions whose names begin with it. Tools of all other
-types are *hosted*: OpenAI's servers run them, or its models were trained on them.
+Chat completions have only functions. A *custom* tool, whose input is any text, becomes a function
+with one argument. The tools of a *namespace* become functions whose names begin with it. Tools of
+all other types are *hosted*: OpenAI's servers run them, or its models were trained on them.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ HOSTED_ITEMS = frozenset(
         "web_search_call",
     }
 )
-"""The items in which a conversation tells of hosted tools."""
+"""The items of a conversation that describe what hosted tools did."""
 
 HINT = "hosted_tools: drop in the model's overrides leaves it out"
 
 
 class Sent(Fields):
-    """An object of a request that may have more to say than is of use here."""
+    """An object of a request that may have fields of no use here."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
@@ -92,13 +92,13 @@ class ToolName(NamedTuple):
 
 
 def drops_hosted(info: ValidationInfo) -> bool:
-    """Tell whether what is being read leaves hosted tools out."""
+    """Tell whether hosted tools are to be left out."""
     context: dict[str, Any] = info.context or {}
     return context.get("hosted_tools") == "drop"
 
 
 def function_name(name: str, namespace: str | None = None) -> str:
-    """Return the name of the function that stands for a tool upstream."""
+    """Return the name of the function that represents a tool upstream."""
     whole = name if namespace is None else f"{namespace}__{name}"
     if len(whole) <= LONGEST_NAME:
         return whole
@@ -120,13 +120,13 @@ class _Function(Sent):
 
     @property
     def about(self) -> dict[str, Any]:
-        """The function as chat completions describe it, but for its name."""
+        """The function in the form of chat completions, without its name."""
         named = ("type", "name")
         return {name: value for name, value in self.sent.items() if name not in named}
 
     @property
     def echoed(self) -> dict[str, Any]:
-        """The tool as a response shows it."""
+        """The tool in the form of a response."""
         return {"description": None, "parameters": {}, "strict": None, **self.sent}
 
 
@@ -214,11 +214,11 @@ Tool = Annotated[
     Discriminator(_tag),
     BeforeValidator(_own_or_dropped),
 ]
-"""A tool, as it is read."""
+"""A parsed tool."""
 
 
 def _each(tools: Sequence[Any]) -> Iterator[tuple[str, str | None, _Function | _Custom]]:
-    """Give each tool that the caller runs: its place in the request, and its namespace."""
+    """Yield each tool that the caller runs, with its place in the request and its namespace."""
     for position, tool in enumerate(tools):
         match tool:
             case _Namespace():
@@ -239,12 +239,12 @@ def functions_of(tools: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def places_of(tools: Sequence[Any]) -> list[str]:
-    """Return where in the request each of these functions is from."""
+    """Return the place in the request from which each of these functions comes."""
     return [place for place, _, _ in _each(tools)]
 
 
 def names_of(tools: Sequence[Any]) -> dict[str, ToolName]:
-    """Return what the caller calls each of these functions."""
+    """Return the caller's name for each of these functions."""
     return {
         function_name(tool.name, space): ToolName(tool.name, space, isinstance(tool, _Custom))
         for _, space, tool in _each(tools)
@@ -262,7 +262,7 @@ def input_as_arguments(text: str) -> str:
 def called_as(
     names: Mapping[str, ToolName], name: str, arguments: str
 ) -> tuple[str, dict[str, Any]]:
-    """Return the type of the item that a call of a function is, and what it says."""
+    """Return the type of item that represents a function call, and its contents."""
     tool = names.get(name) or ToolName(name)
     named = {"name": tool.name}
     if tool.namespace is not None:
@@ -276,7 +276,7 @@ def _input(arguments: str) -> str:
     try:
         given = json.loads(arguments)[INPUT]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return arguments  # The best of replies none of which has passed.
+        return arguments  # A failed reply may have invalid calls.
     return given if isinstance(given, str) else arguments
 
 
@@ -325,4 +325,4 @@ Choice = Annotated[
     Discriminator(_choice_tag),
     BeforeValidator(_known_choice),
 ]
-"""The tool that must be called, as the request names it."""
+"""The tool that must be called, as named in the request."""

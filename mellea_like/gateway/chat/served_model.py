@@ -1,4 +1,4 @@
-"""The model behind a name, and how a request becomes a call of its strategy."""
+"""The model behind a name, and converting a request to a call of its strategy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 class Choice(NamedTuple):
-    """A reply, and the call that it comes from."""
+    """A reply, and the call that it belongs to."""
 
     result: SamplingResult[Any]
     reply: Slice
@@ -61,14 +61,14 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplyOutcome:
-    """How a call ended: with a result, or an error, which may have a record."""
+    """How a call ended: with a result, or with an error that may have a record."""
 
     result: SamplingResult[Any] | None
     error: Exception | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether there are as many replies that passed as were asked for."""
+        """Whether as many replies passed as were asked for."""
         return self.error is None and self.result is not None and self.result.success
 
     @property
@@ -77,7 +77,7 @@ class ReplyOutcome:
         return "errored" if self.error is not None else "passed" if self.passed else "failed"
 
     def choices(self, most: int, *, failures: bool) -> list[Choice]:
-        """Return the replies that won, and the best failures after them where those count too."""
+        """Return the replies that won and, with ``failures``, the best failures after them."""
         result = self.result
         if self.error is not None or result is None:
             return []
@@ -87,19 +87,19 @@ class ReplyOutcome:
             chosen = [passed[winner] for winner in result.decision.winners]
         if failures and len(chosen) < most:
             failed = [s for s in result.slices if s.outcome is Outcome.FAILED]
-            # The strategy's choice first.
+            # The strategy's choice comes first.
             failed.sort(key=lambda s: (s is result.best, *s.merit), reverse=True)
             chosen += failed[: most - len(chosen)]
         return [Choice(result, slice_) for slice_ in chosen]
 
 
 class StreamedOutcome:
-    """A call whose reply comes in pieces; enter it with ``async with``."""
+    """A call whose reply comes in pieces. Enter it with ``async with``."""
 
     def __init__(self, reply: StreamedReply[Any]) -> None:
         self._reply = reply
         self.outcome = ReplyOutcome(None)
-        """How the call has ended, once there are no more pieces."""
+        """The outcome of the call, once there are no more pieces."""
 
     async def __aenter__(self) -> Self:
         await self._reply.__aenter__()
@@ -109,16 +109,16 @@ class StreamedOutcome:
         return await self._reply.__aexit__(*cast("Any", error))
 
     async def next(self) -> str:
-        """Wait for the next piece; an empty one is the end, or says that there are none to send."""
+        """Wait for the next piece. An empty one means the end, or that there are none to send."""
         reply = self._reply
         try:
             piece = await anext(reply, "")
             if not piece:
                 self.outcome = ReplyOutcome(reply.result)
             elif piece == reply.released:
-                with suppress(Exception):  # It has not ended, or has broken.
+                with suppress(Exception):  # It hasn't ended or is broken.
                     self.outcome = ReplyOutcome(reply.result)
-                    return ""  # It came in one piece, once it had passed.
+                    return ""  # It came in one piece after it passed.
         except Exception as exc:  # noqa: BLE001 (whatever it is, the caller gets an answer)
             self.outcome = _failed(exc)
             return ""
@@ -143,26 +143,26 @@ class PreparedRequest:
     options: Options
     budget: Budget | None
     tools: dict[str, Any]
-    """The arguments of ``sample`` that say which tools a reply may call."""
+    """The arguments of ``sample`` that determine which tools a reply may call."""
     n: int
     collects: bool
-    """Whether one call collects all n replies; else there is a call for each."""
+    """Whether one call collects all n replies. If not, there is a call for each."""
     best: bool
-    """Whether the best failure is the answer if nothing passed."""
+    """Whether the best failure is the answer if nothing passes."""
     retried: bool
-    """Whether a request that fails is sent again, by retries or as another draw."""
+    """Whether a failed request is sent again, by a retry or by another draw."""
     carries: bool
-    """Whether a reply's further fields come back, as those of requests go forward."""
+    """Whether a reply's extra fields are returned, just as those of requests are forwarded."""
     configured: Mapping[str, str]
-    """The fields that the configuration sends and the caller did not, and where it says so."""
+    """The fields that only the configuration sends, and where it sets them."""
 
     @property
     def may_stream(self) -> bool:
-        """Whether its text may be sent while it arrives, as far as it decides that."""
+        """Whether its text may be sent while it arrives, as far as this request decides that."""
         return self.n == 1
 
     def stream(self) -> StreamedOutcome:
-        """Sample one reply, whose text comes as soon as it is certain."""
+        """Sample one reply, whose text is available as soon as it is certain."""
         arguments = {
             "context": self.context,
             "options": self.options,
@@ -176,7 +176,7 @@ class PreparedRequest:
         )
 
     async def sample(self) -> list[ReplyOutcome]:
-        """Sample as many replies as are wanted, all at a time."""
+        """Sample as many replies as are wanted, all at the same time."""
         if self.n == 1 or self.collects:
             return [await self._sample_reply(self.options)]
         outcomes: dict[int, ReplyOutcome] = {}
@@ -207,7 +207,7 @@ class PreparedRequest:
 
 
 def warm_up() -> None:
-    """Load what the first JSON Schema check loads from disk, so that no request waits for it."""
+    """Load the files that the first JSON Schema check needs, so that no request waits for them."""
     requirement = json_schema({"$ref": "#/$defs/any", "$defs": {"any": {"pattern": "."}}})
     assert requirement.validator is not None  # noqa: S101 (a ready-made check has one)
     requirement.validator(Candidate("{}", "{}", Generation("{}"), Context(), Instruction("{}")))
@@ -215,7 +215,7 @@ def warm_up() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _InformedMessages(Instruction):
-    """A caller's last message and what tools said after it, with what must hold below the first."""
+    """A caller's last message, with the requirements below it, and tools' answers after it."""
 
     messages: tuple[Message, ...] = ()
 
@@ -234,17 +234,17 @@ class _InformedMessages(Instruction):
 
 
 class _Shape(NamedTuple):
-    """The parts of a strategy that a request decides; requests of the same shape share one."""
+    """The parts of a strategy that depend on a request. Requests with the same shape share one."""
 
     loop: int
     concurrency: int
     timeout: float
     bare: bool
-    """Whether nothing must hold."""
+    """Whether there are no requirements."""
     collected: int | None
-    """The replies that one call collects."""
+    """The number of replies that one call collects."""
     most: int | None
-    """The most tokens of a reply if there are stages of an escalation, which need to know."""
+    """The most tokens of a reply, if there are stages of an escalation, which need to know it."""
     tools: bool
     """Whether a reply may call tools."""
 
@@ -261,7 +261,7 @@ class ServedModel:
             for each in (self._upstreams, self._judges)
         )
         self._constrains = all(upstream.constrains for upstream in self._upstreams)
-        # Shared by all calls: a schedule learns from one call for the next.
+        # All calls share it, because a schedule learns from each call for later ones.
         self._schedule = config.make_schedule()
         self.prices = self._find_prices()
         cheaper = config.escalate_when == "cheaper"
@@ -278,7 +278,7 @@ class ServedModel:
             else all(upstream.official for upstream in self._upstreams),
             "refuse" if said.unknown_fields == "refuse" else "drop",
             said.hosted_tools,
-            # A field of another name asks for something; one inside says more of what is carried.
+            # A new field at the top asks for something; one inside only adds to what is carried.
             inside=None if takes_all or said.unknown_fields else "drop",
         )
         """The rules for a request's fields."""
@@ -286,7 +286,7 @@ class ServedModel:
     async def prepare(
         self, request: ChatRequest, caller: Admitted, workers: Workers
     ) -> PreparedRequest:
-        """Make a request ready to be sampled, within what the model and its sender may."""
+        """Prepare a request for sampling, within the limits of the model and the caller."""
         config, asked, limits = self.config, request.mellea_like, caller.limits
         for name, given, most in (
             ("n", request.n, limits.max_n),
@@ -328,10 +328,10 @@ class ServedModel:
         )
 
     def _asked(self, request: ChatRequest) -> tuple[Context, Action[Any]]:
-        """Cut a conversation where what must hold is told: at the user's last message."""
+        """Split a conversation at the user's last message, where the requirements are told."""
         messages = request.conversation
         at = max((i for i, m in enumerate(messages) if m.role == "user"), default=-1)
-        # Only tools have spoken since; a system message at the end is sent as it is.
+        # Only tools' messages may follow. A system message at the end is sent unchanged.
         if not self.config.tell or at < 0 or messages[-1].role == "system":
             return Context(messages[:-1]), messages[-1]
         return Context(messages[:at]), _InformedMessages.of(*messages[at:])
@@ -341,9 +341,9 @@ class ServedModel:
         config = self.config.model_copy(
             update={"loop": shape.loop, "concurrency": concurrency, "timeout": shape.timeout}
         )
-        # Without requirements, a truncated reply is a reply, as with any other server.
+        # Without requirements, a truncated reply is accepted, as on any other server.
         incomplete = shape.bare if config.accept_incomplete is None else config.accept_incomplete
-        # One call has the turns of all n, and ends when n have passed.
+        # One call has the attempts of all n, and ends when n have passed.
         several: dict[str, Any] = {}
         if collected is not None:
             several = {
@@ -365,7 +365,7 @@ class ServedModel:
         )
 
     def _stages(self, most: int | None, *, tools: bool) -> list[Stage]:
-        """Make the further stages, whose replies have at most so many tokens."""
+        """Make the further stages, whose replies have a limited number of tokens."""
         backends, judges = self._backends[1:], self._judge_backends[1:]
         further = zip(self.config.escalate, backends, judges, strict=True)
         made = [
@@ -383,7 +383,7 @@ class ServedModel:
         ]
 
     def _own_options(self, place: ModelConfig | StageConfig, most: int | None) -> Options:
-        """Return how a stage generates where a request does not say."""
+        """Return the options of a stage, unless a request overrides them."""
         options = Options(model=place.upstream_model, **place.options.model_dump())
         options = options.over(Options(**self.config.options.model_dump()))
         return replace(options, max_tokens=_least(options.max_tokens, most))
@@ -402,7 +402,7 @@ class ServedModel:
         }
         if format is not None and format.json_schema is not None:
             given["response_format.json_schema.schema"] = format.json_schema.schema_
-        # An upstream that is told the schema by a field need not read it in the prompt.
+        # An upstream that gets the schema in a field doesn't need it in the prompt.
         early, check_only = self.config.early, self._constrains
         checks: list[Requirement] = []
         if given:
@@ -422,7 +422,7 @@ class ServedModel:
             seed=request.seed,
             extra={**request.passed_on, **self._told_format(request)},
         )
-        if self.config.escalate:  # Each stage has its own defaults.
+        if self.config.escalate:  # Each stage has its own.
             return replace(given, max_tokens=wanted)
         own = defaults.model_dump(exclude={"max_tokens"})
         return given.over(Options(model=self.config.upstream_model, **own))
@@ -474,14 +474,14 @@ class ServedModel:
 
 
 def _least(*bounds: int | None) -> int | None:
-    """Return the lowest of the bounds that there are."""
+    """Return the lowest of the given bounds."""
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def _for_texts(
     requirements: Sequence[Requirement | str], *, tools: bool
 ) -> tuple[Requirement | str, ...]:
-    """Return the requirements of a reply that calls no tool."""
+    """Return the requirements for replies that call no tool."""
     return tuple(map(unless_it_calls, requirements) if tools else requirements)
 
 
@@ -489,7 +489,7 @@ N = TypeVar("N", int, float)
 
 
 def _within(name: str, asked: N | None, own: N, most: N | None = None) -> N:
-    """Return what a request asks for, where that isn't more than it may; else the model's own."""
+    """Return the requested value if it is within the bounds, or else the model's own."""
     most = most or own
     if asked is not None and asked > most:
         refuse(f"mellea_like.{name}", f"{most:g} is the most for this model")

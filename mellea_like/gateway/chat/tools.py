@@ -1,4 +1,4 @@
-"""The tools of a request: their description for the engine, and the check of their calls."""
+"""The tools of a request: describing them to the engine, and checking their calls."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["CallersTool", "check_calls", "tools_of"]
 
 @dataclass(frozen=True, slots=True)
 class CallersTool(Tool):
-    """A tool that the caller runs; its schema is checked in another process."""
+    """A tool that the caller runs. Its schema is checked in another process."""
 
     sent: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, kw_only=True)
     watch: CallWatch | None = field(default=None, repr=False, compare=False, kw_only=True)
     """Checks a call's arguments while they arrive."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the tool as it was sent, with the fields that only OpenAI's protocol has."""
+        """Return the tool as it was sent, including fields that only OpenAI's protocol has."""
         return dict(self.sent)
 
     def read(self, arguments: str) -> dict[str, Any]:
-        """Read a call's arguments; the engine asks for that, and `check_calls` does the rest."""
+        """Parse a call's arguments. `check_calls` does the rest of the checking."""
         try:
             value: Any = json.loads(arguments or "{}")
         except RecursionError:
@@ -47,7 +47,7 @@ class CallersTool(Tool):
 
 
 def tools_of(request: ChatRequest, *, early: bool = False) -> tuple[CallersTool, ...]:
-    """Make the tools that a reply may call; ``early`` checks calls while they arrive."""
+    """Make the tools that a reply may call. With ``early``, calls are checked while they arrive."""
     made: list[CallersTool] = []
     for position, tool in enumerate(request.tools):
         if tool not in request.allowed_tools:
@@ -82,7 +82,7 @@ def _watch(parameters: Mapping[str, Any]) -> CallWatch:
 
 
 async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requirement:
-    """Return the requirement on a reply's calls; refuse an invalid schema."""
+    """Return the requirement for a reply's calls; refuse an invalid schema."""
     schemas = {tool.function.name: tool.function.parameters for tool in request.allowed_tools}
     for position, tool in enumerate(request.tools):
         if tool.function.name in schemas:
@@ -108,7 +108,7 @@ def _says_nothing_of_texts(text: str, delta: str) -> Verdict:  # noqa: ARG001
 
 
 class _Verdict:
-    """The verdict on a reply's calls, which is decided when it is awaited."""
+    """The verdict on a reply's calls, decided when it is awaited."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The configuration's file: YAML with variables of the environment; each mistake has its line."""
+"""The configuration file: YAML with environment variables. Mistakes are reported with lines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VARIABLE = re.compile(r"\$(\$?)\{([^}]*)\}")
 
 
 class ConfigError(ValueError):
-    """A configuration can't be used; each line of the message names a place and what to write."""
+    """A configuration can't be used. Each line of the message has a place and what to write."""
 
 
 def read_config(
@@ -52,23 +52,24 @@ def read_config(
     further: Callable[[Parts], Iterable[Problem]] | None = None,
     **server: Any,
 ) -> GatewayConfig:
-    """Read a configuration's file.
+    """Read a configuration file.
 
-    ``${NAME}`` in a value becomes the environment variable's text; ``$${`` stands for ``${``.
+    ``${NAME}`` in a value is replaced by the environment variable; write ``$${`` for a literal
+    ``${``.
 
     Args:
         path: a YAML file.
-        environ: the environment's variables; by default the process's.
-        further: finds further problems in the parts that have none so far.
-        **server: fields of the section ``server`` that take the place of the file's.
+        environ: the environment variables; the default is the process's.
+        further: a function that finds further problems in the parts that are correct so far.
+        **server: fields of the section ``server`` that override the file's.
 
     Returns:
         The configuration.
 
     Raises:
-        ConfigError: the file can't be read, or something in it is wrong. The message names the file
-            and has a line for each mistake, with its place and what to write. It shows no
-            value.
+        ConfigError: the file can't be read, or something in it is wrong. The message names the
+            file and has a line for each mistake, with its place and what to write there. It shows
+            no values.
         ImportError: PyYAML is not installed.
     """
     file = _File(Path(path), os.environ if environ is None else environ)
@@ -101,7 +102,7 @@ S = TypeVar("S", bound=Section)
 
 
 def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
-    """Read each part of a configuration by itself, for what can be said in spite of the others."""
+    """Read each part of a configuration separately, in spite of mistakes in other parts."""
 
     def read(kind: type[T], section: object) -> T | None:
         try:
@@ -114,7 +115,7 @@ def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
         return {name: read(kind, section) for name, section in named.items()}
 
     def read_most(kind: type[S], sections: object, needed: set[str]) -> dict[str, S | None]:
-        """Read sections without the fields that are wrong, if the others say enough."""
+        """Read sections without their wrong fields, if the other fields suffice."""
         found: dict[str, S | None] = {}
         named = cast("dict[str, Any]", sections) if isinstance(sections, dict) else {}
         for name, section in named.items():
@@ -150,7 +151,7 @@ class _File:
         self._filled: set[int] = set()
 
     def read(self) -> Any:
-        """Return the file's content as plain data; nothing in it is run."""
+        """Return the file's content as plain data, without running anything in it."""
         text = self._text()
         try:
             loader: Any = yaml.SafeLoader(text)
@@ -177,7 +178,7 @@ class _File:
             self.fail(f"it isn't UTF-8 text, from byte {exc.start} on")
 
     def _visit(self, node: Any, place: Place) -> None:
-        """Note lines, insert variables, and refuse duplicate names."""
+        """Record lines, insert variables, and refuse duplicate names."""
         line = node.start_mark.line + 1
         self._lines.setdefault(place, line)
         if isinstance(node, yaml.MappingNode):
@@ -186,7 +187,7 @@ class _File:
             for position, part in enumerate(node.value):
                 self._visit(part, (*place, position))
         elif node.tag == "tag:yaml.org,2002:str" and id(node) not in self._filled:
-            self._filled.add(id(node))  # An alias may have put it in several places.
+            self._filled.add(id(node))  # Aliases may repeat it.
             node.value = VARIABLE.sub(lambda found: self._variable(found, line, place), node.value)
 
     def _visit_mapping(self, node: Any, place: Place) -> None:
@@ -202,7 +203,7 @@ class _File:
             if key.tag == "tag:yaml.org,2002:merge":
                 self._visit(part, place)
                 continue
-            # Names are texts, also those that YAML takes for numbers or truths.
+            # Names are texts, even those that YAML takes for numbers or booleans.
             key.tag = "tag:yaml.org,2002:str"
             self._lines[*place, key.value] = line
             self._visit(part, (*place, key.value))
@@ -224,14 +225,14 @@ class _File:
         return self.environ[name]
 
     def fail(self, message: str, line: int | None = None, place: Place = ()) -> NoReturn:
-        """Describe the mistake and its place."""
+        """Raise an error with the mistake and its place."""
         raise ConfigError("\n".join([*self.problems, self.said(message, line, place)])) from None
 
     def add(self, error: ErrorDetails) -> None:
-        """Note what a check of the file's content found wrong, and where."""
+        """Add an error that a check of the file's content found."""
         misplaced = error.get("ctx", {}) if error["type"] == "misplaced" else {}
         message = misplaced.get("what") or message_of(error)
-        # Variables' names, where a message has their texts.
+        # Replace variables' texts in the message by their names.
         for value, name in sorted(self._used.items(), key=lambda item: -len(item[0])):
             if len(value) >= SHORTEST_SECRET:
                 message = message.replace(value, "${" + name + "}")
@@ -246,8 +247,8 @@ class _File:
             self.problems.append(self.said(message, place=tuple(place)))
 
     def said(self, message: str, line: int | None = None, place: Place = ()) -> str:
-        """Return a problem as a line: the file, the place and the message."""
-        if line is None:  # The line of the nearest part that is in the file.
+        """Return a problem as a line with the file, the place and the message."""
+        if line is None:  # Take the nearest part's line.
             known = (self._lines.get(place[:length]) for length in range(len(place), 0, -1))
             line = next((line for line in known if line is not None), None)
         where = f"{self.path}" if line is None else f"{self.path}, line {line}"
@@ -256,7 +257,7 @@ class _File:
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str) -> tuple[str, int | None]:
-    # The message may quote a key, unless it quotes a single character; the mark would quote the
+    # The message may quote a key, unless it quotes a single character. The mark would quote the
     # line.
     def hidden(quote: re.Match[str]) -> str:
         return quote[0] if len(quote[0]) < len("'...'") or "<" in quote[0] else "..."

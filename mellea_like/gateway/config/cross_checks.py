@@ -1,4 +1,4 @@
-"""Checks of the references and conflicts between parts of a configuration."""
+"""Check references and conflicts between parts of a configuration."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["Parts", "Problem", "problems_between"]
 
 
 class Problem(NamedTuple):
-    """A mistake, and the path to its place: names and positions."""
+    """A mistake, and the path of its place: names and indices."""
 
     place: tuple[str | int, ...]
     what: str
 
     @property
     def told(self) -> dict[str, Any]:
-        """The problem, as an error of pydantic's carries it."""
+        """The problem in the form of one of pydantic's errors."""
         where = ".".join(map(str, self.place))
         return {"where": where, "path": self.place, "what": self.what}
 
 
 class Parts(NamedTuple):
-    """The parts of a configuration; None replaces one that has mistakes itself."""
+    """The parts of a configuration. A part that has mistakes itself is None."""
 
     upstreams: Mapping[str, UpstreamSpec | None]
     models: Mapping[str, ModelConfig | None]
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
 
 
 def problems_between(parts: Parts) -> list[Problem]:
-    """Find what some parts ask of others that those don't have."""
+    """Find references to things that other parts lack."""
     found: list[Problem] = []
     for name, model in parts.models.items():
         if model is not None:
@@ -114,7 +114,7 @@ def _of_call_budget(model: ModelConfig, parts: Parts) -> Iterator[Problem]:
 def _of_length(
     where: tuple[str, ...], budget: CallBudgetSpec, *models: ModelConfig | None
 ) -> Iterator[Problem]:
-    """Make sure that a budget knows how long a reply may get, for it is charged before."""
+    """Make sure that a budget knows the longest reply, which it charges in advance."""
     limited = [name for name in ("output_tokens", "money") if getattr(budget, name) is not None]
     lengths = [
         place.options.max_tokens or model.options.max_tokens
@@ -138,7 +138,7 @@ def _can_not_judge(parts: Parts, name: str) -> bool:
 def _of_money(
     where: tuple[str, ...], parts: Parts, *models: ModelConfig | None
 ) -> Iterator[Problem]:
-    """Make sure that the prices of all models in use are known if something needs them."""
+    """If anything needs prices, make sure that those of all models in use are known."""
     used = {
         (upstream, place.upstream_model if upstream == place.upstream else None): None
         for model in models

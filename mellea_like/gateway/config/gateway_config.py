@@ -42,27 +42,28 @@ FieldName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Overrides(Section):
-    """Bounds on what a request may ask for in addition to its model's settings.
+    """Limits on what a request may ask for beyond its model's settings.
 
     Args:
-        requirements: how many requirements in words a request may add.
-        checks: how many checks a request may add.
-        check_seconds: processor time that its checks and its schema may take, in seconds: on all of
-            its draws together.
-        loop: draws in a row that a request may ask for, at most; None for the model's own number.
-        concurrency: draws at a time that a request may ask for, at most; None for the model's own.
-        fields: exceptions from the table of a request's fields, by name: ``forward`` sends the
+        requirements: the most requirements in words that a request may add.
+        checks: the most checks that a request may add.
+        check_seconds: the processor time in seconds that its checks and its schema may take, on
+            all of its draws together.
+        loop: the most draws in a row that a request may ask for; None for the model's own number.
+        concurrency: the most draws at a time that a request may ask for; None for the model's own
+            number.
+        fields: exceptions from the table of a request's fields, by name. ``forward`` sends the
             field to the upstream unchanged, ``drop`` ignores it, and ``refuse`` answers 400.
-        unknown_fields: the same for fields that the table does not have, also inside of messages,
-            parts, tool calls and tools. None forwards them to upstreams of kind ``openai`` and
-            ``llama``; for others it refuses them, and drops those inside. With ``forward``, such
-            fields of a reply come back. Those of ``/v1/responses`` are never forwarded: they are
-            dropped, unless this is ``refuse``.
-        media_urls: whether a URL of the web may stand for an image: the upstream fetches it, the
-            gateway never does. None takes them for OpenAI's own servers alone.
-        hosted_tools: whether a request to ``/v1/responses`` may name tools that OpenAI's servers
-            run, such as ``web_search``: ``drop`` leaves them out, and the items that tell of them;
-            ``refuse`` answers 400.
+        unknown_fields: the same for fields that the table does not have, including those inside
+            messages, parts, tool calls and tools. None forwards them to upstreams of kind
+            ``openai`` and ``llama``; for other kinds, it refuses them at the top level and drops
+            those inside. With ``forward``, unknown fields of a reply are returned. Unknown fields
+            of ``/v1/responses`` are never forwarded: they are dropped, unless this is ``refuse``.
+        media_urls: whether a web URL may be given for an image. The upstream fetches it; the
+            gateway never does. None allows it only for OpenAI's own servers.
+        hosted_tools: what to do with tools that OpenAI's servers run, such as ``web_search``, in a
+            request to ``/v1/responses``. ``drop`` leaves out the tools and the items about them,
+            and ``refuse`` answers 400.
     """
 
     requirements: Annotated[int, Field(ge=0, strict=True)] = 8
@@ -86,13 +87,13 @@ class Overrides(Section):
 
 
 class StageConfig(StageSpec):
-    """A further stage of a model: a bigger model, and what it does.
+    """A further stage of a model: a bigger model, and how it is used.
 
     Args:
         upstream: the name of the upstream that generates.
-        upstream_model: the model to ask it for; by default the upstream's own.
-        judge: the name of the upstream that decides ``requirements``; by default the model's judge,
-            or else this stage's upstream.
+        upstream_model: the model to ask for; the default is the upstream's own.
+        judge: the name of the upstream that decides ``requirements``. The default is the model's
+            judge, or else this stage's upstream.
     """
 
     upstream: Text = Field(examples=["big"])
@@ -101,18 +102,18 @@ class StageConfig(StageSpec):
 
 
 class ModelConfig(StrategySpec):
-    """A model that callers may ask for: a strategy, the requirements on replies, and an upstream.
+    """A model that callers may ask for: a strategy, the requirements for replies, and an upstream.
 
     Args:
         upstream: the name of the upstream that generates.
-        upstream_model: the model to ask it for; by default the upstream's own.
-        judge: the name of the upstream that decides ``requirements``; by default the same one.
+        upstream_model: the model to ask for; the default is the upstream's own.
+        judge: the name of the upstream that decides ``requirements``; the default is the same one.
         escalate: the bigger models that continue when draws fail, each with its ``upstream``.
-        tell: whether the requirements are written below the conversation's last message.
-        timeout: the longest a call may take, in seconds.
-        when_nothing_passed: ``error`` answers 422 with the reasons and the best failure, ``best``
+        tell: whether to write the requirements below the conversation's last message.
+        timeout: how long a call may take, in seconds.
+        when_nothing_passed: ``error`` answers 422 with the reasons and the best failure; ``best``
             answers with the best failure and a header that says so.
-        overrides: bounds on what a request may ask for in addition.
+        overrides: limits on what a request may ask for beyond these settings.
     """
 
     upstream: Text = Field(examples=["main"])
@@ -143,9 +144,9 @@ class StreamingConfig(Section):
     """How streamed replies are sent.
 
     Args:
-        keep_alive: seconds of silence after which a comment shows that the gateway is at work.
-        release: when text is sent: ``passed``, once the reply has passed; or ``prefix``, as soon as
-            it is certain that it will, where every check can tell that of a beginning.
+        keep_alive: the seconds of silence after which a comment shows that the gateway is at work.
+        release: when to send text: ``passed``, once the reply has passed, or ``prefix``, as soon
+            as it is certain to pass, if every check can tell that from the beginning of a reply.
     """
 
     keep_alive: Seconds = 5.0
@@ -153,21 +154,21 @@ class StreamingConfig(Section):
 
 
 class KeyBudget(CallBudgetSpec):
-    """The budget of a key, which pays for judges and losing draws too; it has at least one limit.
+    """The budget of a key, including judges and losing draws. At least one limit is required.
 
     The amount spent is kept in the gateway's store under the key's name and the period, so it
     survives a restart.
 
     Args:
         requests: the most requests to upstreams.
-        caller_requests: the most requests of callers, however many go to upstreams for each.
+        caller_requests: the most requests of callers, no matter how many each one needs upstream.
         input_tokens: the most tokens of prompts.
         output_tokens: the most tokens of replies.
         money: the most money, in the currency of the upstreams' prices.
-        cancelled: the charge for a cancelled request: an ``estimate``, the amount ``reserved`` for
+        cancelled: how to charge a cancelled request: an ``estimate``, the amount ``reserved`` for
             it, or the amount ``received``; see `Budget`.
-        per: the ``hour``, ``day``, ``week`` or ``month`` (of UTC; weeks begin on Mondays) after
-            which it is a new one; None for one budget for good.
+        per: the period after which the budget starts again: ``hour``, ``day``, ``week`` or
+            ``month`` (in UTC; weeks begin on Mondays). None for a single budget forever.
     """
 
     caller_requests: Whole | None = None
@@ -175,7 +176,7 @@ class KeyBudget(CallBudgetSpec):
 
     @property
     def of_upstreams(self) -> bool:
-        """Whether it limits anything but callers' own requests."""
+        """Whether it limits anything other than callers' own requests."""
         return super()._limited()
 
     def _limited(self) -> bool:
@@ -187,20 +188,19 @@ class KeyLimits(Section):
 
     Args:
         max_n: the highest ``n`` of a request.
-        max_tokens: the highest ``max_tokens`` of a request, and the default if it has none. None
-            for no limit: then ``max_tokens`` is only sent if the request or the model has one. A
-            budget of output tokens or money needs one.
-        concurrency: how many of its requests are worked on at a time.
-        queue: how many more may wait for that; 0 for none.
-        queue_seconds: how long one waits at most.
-        requests_per_minute: how many requests it may make in a minute, the first of them at once;
-            None for no limit.
-        tokens_per_minute: how many tokens its requests may cost in a minute, prompts and replies of
-            all draws and judges; None for no limit. A request has its ``max_tokens`` taken at once
-            and what it cost when it has ended, and one that comes while more is taken than there is
-            is refused.
-        budget: the most it may spend, in total or in a period; None for no limit.
-        models: the models that it may ask for and is shown; None for all.
+        max_tokens: the highest ``max_tokens`` of a request, and the default if it has none. With
+            None there is no limit, and ``max_tokens`` is sent only if the request or the model has
+            one. A budget of output tokens or money needs one.
+        concurrency: the number of its requests that are worked on at a time.
+        queue: how many more requests may wait; 0 for none.
+        queue_seconds: how long a request may wait, in seconds.
+        requests_per_minute: the most requests per minute, which may all come at once; None for no
+            limit.
+        tokens_per_minute: the most tokens per minute, for prompts and replies of all draws and
+            judges; None for no limit. A request takes its ``max_tokens`` at once, which its real
+            cost replaces when it has ended. While the limit is exceeded, requests are refused.
+        budget: the most that it may spend, in total or per period; None for no limit.
+        models: the models that it may use and see; None for all.
     """
 
     max_n: Whole = 4
@@ -214,16 +214,16 @@ class KeyLimits(Section):
     models: tuple[Name, ...] | None = Field(default=None, min_length=1)
 
     def allows(self, model: str) -> bool:
-        """Tell whether a model is one of those that may be asked for."""
+        """Tell whether the key may use a model."""
         return self.models is None or model in self.models
 
 
 class TokenSource(Section):
-    """The source of a token; exactly one of ``env`` and ``sha256``.
+    """The source of a token: either ``env`` or ``sha256``.
 
     Args:
         env: the environment variable that holds the token.
-        sha256: the token's SHA-256 in hexadecimal digits, so that the file has no secret in it.
+        sha256: the token's SHA-256 in hexadecimal digits, so that the file contains no secret.
     """
 
     env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -238,34 +238,33 @@ class TokenSource(Section):
 
 
 class KeyConfig(TokenSource, KeyLimits):
-    """A token that opens the gateway, and its limits; exactly one of ``env`` and ``sha256``."""
+    """A token that opens the gateway, and its limits: either ``env`` or ``sha256`` is required."""
 
 
 class ServerConfig(Section):
     """The address that the gateway listens on, and its limits.
 
     Args:
-        host: the address to listen on. Any other than the loopback needs a key.
-        port: the port; 0 takes a free one.
-        allowed_hosts: further values of the ``Host`` header, without a port, that are answered if
-            no keys are configured. The loopback's names and ``host`` are always answered.
+        host: the address to listen on. Any address other than the loopback needs a key.
+        port: the port; 0 chooses a free one.
+        allowed_hosts: further values of the ``Host`` header, without a port, that are accepted if
+            no keys are configured. The loopback's names and ``host`` are always accepted.
         max_body: the longest body, in bytes.
-        max_bodies: how much the bodies of all requests under way may take, in bytes, in each
-            worker; at least ``max_body``. Beyond it a request is answered 503, to come back later.
+        max_bodies: the most bytes that the bodies of all requests under way may take together in
+            each worker, at least ``max_body``. Beyond it, requests are answered with 503.
         max_depth: how deep JSON may be nested.
         max_header_bytes: the longest request line with its headers, in bytes.
-        max_connections: how many connections may be open at a time; a further one is closed.
-            If half of them have not shown a key yet, the oldest of those is closed instead.
+        max_connections: the most open connections. Further ones are closed. If half of the
+            connections have not shown a key yet, the oldest of those is closed instead.
         header_seconds: how long the request line and the headers may take.
         body_seconds: how long the body may take.
         keep_alive_seconds: how long a connection stays open between two requests.
-        stop_seconds: how long running requests may take to finish once the server is asked to stop.
+        stop_seconds: how long running requests may take to finish when the server stops.
         limits: the limits of callers if no keys are configured.
-        metrics_key: a token that opens ``/metrics`` and nothing else. If there is one, no other key
-            opens them.
-        log_upstream_errors: whether the log says in an upstream's own words why it failed. They
-            may repeat parts of prompts and replies, so this is for finding a fault, and off
-            otherwise.
+        metrics_key: a token that opens ``/metrics`` and nothing else. If there is one, no other
+            key opens ``/metrics``.
+        log_upstream_errors: whether to log upstreams' errors in their own words. They may repeat
+            parts of prompts and replies, so use this only while looking for a fault.
     """
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
@@ -303,10 +302,11 @@ class GatewayConfig(Section):
         models: the models that callers may ask for, by name.
         streaming: how streamed replies are sent.
         server: the address that it listens on, and its limits.
-        keys: the keys of callers, by name; without any, everybody who reaches the loopback may ask.
-        store: the SQLite file in which the command keeps what keys have spent, from where the
-            configuration's file is; or ``memory``. By default it is beside that file and has its
-            name, with the ending ``.spent.db``, and is made when something is kept there.
+        keys: the keys of callers, by name. Without keys, anyone who can reach the loopback may use
+            the gateway.
+        store: the SQLite file in which the command keeps what keys have spent, relative to the
+            configuration file; or ``memory``. The default is a file beside the configuration file,
+            with its name and the ending ``.spent.db``, which is created when it is needed.
     """
 
     upstreams: dict[Name, UpstreamSpec] = Field(

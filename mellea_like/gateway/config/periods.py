@@ -1,4 +1,4 @@
-"""The periods that a key's budget may be for: hours, days, weeks and months of UTC."""
+"""The periods of keys' budgets: hours, days, weeks and months in UTC."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ Period: TypeAlias = Literal["hour", "day", "week", "month"]
 
 
 def end_of_period(now: float, period: Period) -> float:
-    """Return when the period that a time is in ends; both in seconds since 1970.
-
-    Days begin at midnight UTC, weeks on Mondays (ISO 8601), months on the first.
-    """
+    """Return the end of a time's period in UTC; weeks begin on Mondays (ISO 8601)."""
     hour = datetime.fromtimestamp(now, UTC).replace(minute=0, second=0, microsecond=0)
     day = hour.replace(hour=0)
     ends = {

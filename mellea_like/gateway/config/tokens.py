@@ -1,4 +1,4 @@
-"""The tokens of a configuration, known by their digests only."""
+"""The tokens of a configuration, known only by their digests."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["METRICS_KEY", "Tokens", "digest"]
 
 METRICS_KEY = "metrics_key"
-"""Name of the key for metrics in errors, metrics and logs."""
+"""The name of the key for metrics in errors, metrics and logs."""
 
 SHORTEST_TOKEN = 16
-"""Characters; a shorter token can be guessed."""
+"""The least characters of a token; a shorter one can be guessed."""
 
 
 class Tokens:
-    """The owner of each token, by its digest, and what is wrong with those that can't be used."""
+    """The owner of each token, by digest, and the problems of unusable tokens."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class Tokens:
             place = ("server", METRICS_KEY)
             self.metrics = self._read(place, metrics_key, environ)
             if self.metrics in self.owners:
-                # The one that watches could ask, or the one that asks be taken for it.
+                # Otherwise a monitor could send requests, or a caller could be taken for a
+                # monitor.
                 what = (
                     f"the key {self.owners[self.metrics]!r} and server.{METRICS_KEY} have the"
                     " same token"
@@ -74,5 +75,5 @@ class Tokens:
 
 
 def digest(token: bytes) -> bytes:
-    """Return the digest by which a token is known."""
+    """Return the digest that identifies a token."""
     return hashlib.sha256(token).digest()

@@ -1,4 +1,4 @@
-"""The upstreams of a configuration: opened once, shared by all models, closed at the end."""
+"""The upstreams of a configuration: opened once, shared by all models, and closed at the end."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ __all__ = ["OpenUpstreams", "Upstream", "Used", "check_upstreams", "open_upstrea
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """One upstream, ready to be asked within its limits."""
+    """One open upstream with its limits."""
 
     name: str
     backend: Backend
     judges: bool
-    constrains: bool  # Whether it is told a reply's JSON Schema by ``response_format``.
+    constrains: bool  # Whether it gets a JSON Schema in ``response_format``.
     official: bool  # Whether it is OpenAI's own server.
     price: Price | None
 
 
 def check_upstreams(specs: Mapping[str, UpstreamSpec | None]) -> list[Problem]:
-    """Find the upstreams that can't be opened, as far as that shows beforehand."""
+    """Find upstreams that can't be opened, as far as this can be known in advance."""
     problems: list[Problem] = []
     for name, spec in specs.items():
         place = f"upstreams.{name}."
@@ -72,7 +72,7 @@ def check_upstreams(specs: Mapping[str, UpstreamSpec | None]) -> list[Problem]:
 
 @dataclass(slots=True)
 class _Held:
-    """An upstream that is open, and how many configurations use it."""
+    """An open upstream, and the number of configurations that use it."""
 
     spec: UpstreamSpec
     upstream: Upstream
@@ -85,14 +85,7 @@ Used: TypeAlias = "Sequence[_Held]"
 
 
 class OpenUpstreams:
-    """Upstreams that are open as long as a configuration uses them; ``async with`` closes all.
-
-    Args:
-        backends: those that are handed over take the places of upstreams, and stay open.
-        spent: hears what each request has cost.
-        log_errors: whether the log says in their own words why they fail.
-        store: the store that counts their limits, if other processes share them.
-    """
+    """Upstreams that stay open while a configuration uses them; replaced ones always stay open."""
 
     def __init__(
         self,
@@ -118,7 +111,7 @@ class OpenUpstreams:
             self._held.clear()
 
     async def open(self, specs: Mapping[str, UpstreamSpec]) -> Used:
-        """Open what isn't yet; two configurations share an upstream if they say the same of it."""
+        """Open upstreams that aren't open yet. Configurations share those with equal settings."""
         used: list[_Held] = []
         try:
             for name, spec in specs.items():
@@ -133,7 +126,7 @@ class OpenUpstreams:
         return used
 
     async def release(self, used: Used) -> None:
-        """Close those that nobody uses any more."""
+        """Close upstreams that nobody uses any more."""
         for held in used:
             held.users -= 1
             if not held.users and held in self._held:
@@ -186,7 +179,7 @@ async def open_upstreams(
 
 
 class _Counted:
-    """A limit that lets everything pass, and tells what it has cost."""
+    """A limit that admits everything, and reports the cost."""
 
     def __init__(self, price: Price | None, spent: Spent) -> None:
         self._price = price

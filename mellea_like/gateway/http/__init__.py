@@ -1,1 +1,1 @@
-"""HTTP: who may ask, how much, and what a refusal says."""
+"""HTTP: who may send requests, how many, and the form of refusals."""

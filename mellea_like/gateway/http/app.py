@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application, whose configuration can be replaced while it runs."""
+"""The gateway as an ASGI application. Its configuration can be replaced while it runs."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def make_app(
 ) -> Gateway:
     """Make the gateway's application.
 
-    Its lifespan opens the upstreams and closes them. It runs on asyncio and on trio, under any ASGI
-    server; `mellea_like.gateway.http.server` has one with the limits on connections that a gateway
-    wants.
+    Its lifespan opens and closes the upstreams. It runs on asyncio and trio, under any ASGI
+    server. The server in `mellea_like.gateway.http.server` also has the connection limits that a
+    gateway needs.
 
     Args:
         config: the configuration.
-        backends: ready backends in place of upstreams of the configuration, by name. They stay
-            open.
-        now: the time of day in seconds since 1970, for budgets of keys that are for a period.
+        backends: backends that replace upstreams of the configuration, by name. They stay open.
+        now: a function that returns the time in seconds since 1970, for keys' budgets with a
+            period.
 
     Returns:
         The application, an ASGI callable.
@@ -77,11 +77,11 @@ class Gateway:
 
     Args:
         config: the configuration.
-        backends: ready backends in place of upstreams, by name.
-        now: the time of day in seconds since 1970.
-        store: the store of the keys' spending; by default in memory.
-        together: whether other processes serve the same configuration with the same store: rates
-            and concurrency are counted there as well then.
+        backends: backends that replace upstreams, by name.
+        now: a function that returns the time in seconds since 1970.
+        store: the store of the keys' spending; the default is in memory.
+        together: whether other processes serve the same configuration with the same store. Rates
+            and concurrency are then also counted in the store.
 
     Raises:
         ValueError: ``backends`` has a name that no upstream has, or a key has no token.
@@ -121,8 +121,8 @@ class Gateway:
     async def open(self) -> AsyncGenerator[None]:
         """Open the upstreams, and close them at the end.
 
-        The application's lifespan does it too, where it wasn't done before. Here the error itself
-        is raised when an upstream can't be opened; a server would only log it.
+        The application's lifespan also does this, unless it has been done. If an upstream can't be
+        opened, this raises the error itself, whereas a server would only log it.
         """
         if self.serving.ready:
             yield
@@ -138,18 +138,18 @@ class Gateway:
                 self.serving.close()
 
     async def reload(self, config: GatewayConfig) -> None:
-        """Answer with another configuration from now on.
+        """Use another configuration from now on.
 
-        Requests under way end with the old one. Keys that stay keep what they have spent, and the
-        requests that they have under way. Upstreams that stay as they are stay open. The section
-        ``server`` does not change, nor do backends that were handed over.
+        Requests under way finish with the old one. Keys that are in both keep their spending and
+        their requests under way. Upstreams that don't change stay open. The section ``server`` and
+        backends that were passed in don't change.
 
         Args:
             config: the configuration.
 
         Returns:
-            Once the last of the old one's requests has ended, and the upstreams that only it had
-            are closed.
+            When the old configuration's last request has ended, and the upstreams that only it
+            used are closed.
 
         Raises:
             ValueError: a key has no token. The old configuration stays in use.
@@ -183,7 +183,7 @@ class Gateway:
         return used
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI wants it."""
+        """Answer one request (ASGI)."""
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
         else:

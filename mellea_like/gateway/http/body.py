@@ -1,4 +1,4 @@
-"""Bodies of requests: within the bounds of size, time, depth and shared memory, and strict JSON."""
+"""Request bodies: strict JSON within limits of size, time, depth and shared memory."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 __all__ = ["BodyMemory", "BodyShare", "check_headers", "parse", "read_body"]
 
 MOST_PARTS = 50_000
-"""How many brackets and commas a body may have: what makes JSON slow to read, other than size."""
+"""The most brackets and commas in a body. They, apart from size, make JSON slow to read."""
 
 MOST_QUOTES = 2 * MOST_PARTS
 
 MOST_DIGITS = 20
-"""Of a Content-Length."""
+"""The most digits of a Content-Length."""
 
 ONCE = (b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")
 
 LONGEST_NAME = 60
-"""Characters of a name that an error shows."""
+"""The most characters of a name that an error shows."""
 
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Half of a pair, perhaps without the other half: UTF-8 itself has none."""
+"""Half of a surrogate pair, perhaps without the other half, which UTF-8 itself lacks."""
 
 OTHERS = bytes(set(range(256)) - set(b"[]{},"))
 BRACKETS = bytes.maketrans(b"[]{}", b"()()")
 
 COME_BACK = 1.0
-"""Seconds until a refused caller may try again; when memory becomes free isn't known."""
+"""The seconds until a refused caller may try again, because nobody knows when memory is free."""
 
 
 class BodyMemory:
-    """Bytes that bodies take, from when they arrive until their requests are answered."""
+    """The bytes that bodies take, from their arrival until their requests are answered."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -55,7 +55,7 @@ class BodyMemory:
 
     @contextmanager
     def share(self) -> Generator[BodyShare]:
-        """Give a request its share, which it has until the block ends."""
+        """Give a request its share until the block ends."""
         share = BodyShare(self)
         try:
             yield share
@@ -64,7 +64,7 @@ class BodyMemory:
 
 
 class BodyShare:
-    """The memory that one request's body takes."""
+    """The memory for one request's body."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
@@ -91,17 +91,14 @@ class BodyShare:
 
 
 def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> int:
-    """Refuse a body that is too long, compressed or not JSON, by what the headers say of it.
-
-    Return its length, or 0 where they don't say.
-    """
+    """Return a body's length, or 0; refuse one that is too long, compressed or not JSON."""
     fields: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in ONCE and name in fields:
             raise Refusal(400, f"there is more than one {name.decode('ascii').title()}")
         fields[name] = value
     if b"content-length" in fields and b"transfer-encoding" in fields:
-        # If a proxy in front used the other of the two, one request would become two.
+        # If a proxy in front used the other header, one request could become two.
         raise Refusal(400, "there are both Content-Length and Transfer-Encoding: send one")
     encoding = fields.get(b"content-encoding", b"identity").strip().lower()
     if encoding not in (b"", b"identity"):
@@ -123,7 +120,7 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) 
 async def read_body(
     receive: Receive, server: ServerConfig, share: BodyShare | None = None
 ) -> bytes:
-    """Read a body to its end, within the server's bounds and its share of memory."""
+    """Read a whole body within the server's limits and its share of memory."""
     parts: list[bytes] = []
     size = 0
     more = True
@@ -152,9 +149,9 @@ def _too_long(server: ServerConfig) -> Refusal:
 
 
 def parse(data: bytes, most_depth: int) -> dict[str, Any]:
-    """Parse a body, which must be an object in strict JSON; errors don't show its text.
+    """Parse a body, which must be an object in strict JSON. Errors don't show its text.
 
-    Extensions that Python accepts (NaN, Infinity, UTF-16) are refused. So is everything that other
+    Extensions that Python accepts (NaN, Infinity, UTF-16) are refused. So is anything that other
     programs may read differently: a duplicate name in an object, a number too large for a float,
     half a surrogate pair.
     """
@@ -178,7 +175,7 @@ def parse(data: bytes, most_depth: int) -> dict[str, Any]:
         why = f"{exc.msg} at position {exc.pos}"
     except ValueError:
         why = "a number in it is none in JSON, or too large"
-    if why is not None:  # Outside the handlers: those exceptions hold the whole body.
+    if why is not None:  # This is outside the handlers, whose exceptions hold the whole body.
         _malformed(why)
     if not isinstance(value, dict):
         _malformed("it isn't an object")
@@ -186,7 +183,7 @@ def parse(data: bytes, most_depth: int) -> dict[str, Any]:
 
 
 def _check_structure(data: bytes, most_depth: int) -> None:
-    # All of it runs in C, over many MiB perhaps: a loop in Python would hold up other requests.
+    # All of this runs in C, because a loop in Python over many MiB would hold up other requests.
     if b"\\" in data:
         data = data.replace(rb"\\", b"").replace(rb"\"", b"")
     if data.count(b'"') > MOST_QUOTES:

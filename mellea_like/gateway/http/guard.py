@@ -1,4 +1,4 @@
-"""The checks that every request passes before anything is done for it."""
+"""The checks that every request must pass before anything is done for it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ logger = logging.getLogger("mellea_like.gateway")
 _TELEMETRY = Telemetry()
 
 OPEN_PATHS = ("/healthz",)
-"""Answered without a key: they tell nothing."""
+"""Paths that are answered without a key, because they reveal nothing."""
 
 METRICS_PATH = "/metrics"
 
@@ -66,7 +66,7 @@ PATHS = (
     "/healthz",
     "/metrics",
 )
-"""Paths that the log names; the others are ``other``."""
+"""The paths that the log names. Others are ``other``."""
 
 UNROUTED = {
     404: ("there is nothing at this path", "not_found"),
@@ -74,18 +74,18 @@ UNROUTED = {
 }
 
 VERSIONS = ("1.0", "1.1", "2", "3")
-"""As ASGI writes them; the parser lets others through."""
+"""The HTTP versions, as ASGI writes them. The parser lets others through."""
 
 CALLER_LEFT = 499
-"""nginx's status for it, for the metrics; nobody is there to get it."""
+"""nginx's status for a caller that has left, for metrics. Nobody receives it."""
 
 TOO_SLOW = 408
 
 STORE_SECONDS = 5.0
-"""After so many, a caller may try again whom the gateway could not count."""
+"""The seconds after which a caller may try again whose spending could not be counted."""
 
 LINGER_SECONDS = 2.0
-"""How long the rest of a refused body is read, so that the caller can read the answer."""
+"""How long to read the rest of a refused body, so that the caller can read the answer."""
 
 ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
@@ -95,37 +95,37 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Connection:
-    """The guard's view of a connection. This one is for other servers, and does nothing."""
+    """A connection as the guard uses it. This default, for other servers, does nothing."""
 
     closing = False
     last_answer = False
-    """Whether the connection must close after this answer."""
+    """Whether the connection must be closed after this answer."""
 
     def request_began(self, version: str) -> None:
         """Note that a request's head is complete."""
 
     def owner_known(self) -> None:
-        """Keep the connection, however many others come."""
+        """Keep the connection, no matter how many others come."""
 
     def body_read(self) -> None:
         """Note that the request is complete."""
 
     def answer_began(self) -> None:
-        """Note that the answer's head is sent."""
+        """Note that the answer's head was sent."""
 
     def answer_ended(self) -> None:
         """Note that the request is over."""
 
 
 CONNECTION: ContextVar[Connection] = ContextVar("connection", default=Connection())  # noqa: B039 (it has no state)
-"""The connection of the request that the running code answers."""
+"""The connection of the current request."""
 
 
 class Guard:
-    """An ASGI app around another: it lets through what may pass and answers the rest itself."""
+    """An ASGI app around another one: it passes on what is allowed, and answers the rest itself."""
 
-    # The app inside finds what it needs in `admitted`, and reads no body: after the guard,
-    # ``receive`` waits for the caller to leave.
+    # The app inside gets what it needs from `admitted`, and reads no body. After the guard,
+    # ``receive`` only waits for the caller to leave.
     def __init__(
         self,
         app: App,
@@ -145,7 +145,7 @@ class Guard:
         self.bodies = BodyMemory(server.max_bodies)
 
     def take_over(self, before: Guard) -> None:
-        """Take over the keys of another guard, within this one's limits."""
+        """Take over another guard's keys, with this one's limits."""
         for name, key in self.keys.items():
             if name in before.keys:
                 before.keys[name].change(key)
@@ -154,7 +154,7 @@ class Guard:
         self.bodies = before.bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI wants it."""
+        """Answer one request (ASGI)."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
@@ -163,12 +163,12 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
 
     def authorize(self, scope: Scope) -> KeyState:
-        """Find whose request it is, by its headers alone."""
+        """Find out whose request it is, from its headers alone."""
         self._check_host(scope)
         return self.keys[self._tokens.owner(scope["headers"])]
 
     def opens_metrics(self, scope: Scope) -> bool:
-        """Tell whether a request shows the key for metrics alone; refuse it where it should."""
+        """Tell whether a request has the key for metrics; refuse it if it needs that key."""
         if self.server.metrics_key is None or scope["path"] != METRICS_PATH:
             return False
         self._check_host(scope)
@@ -181,7 +181,7 @@ class Guard:
 
 
 def _shown(scope: Scope) -> str:
-    """A request's method and path, without any text of the caller's."""
+    """A request's method and path, without any text from the caller."""
     method, path = scope["method"], scope["path"]
     if path.startswith("/v1/models/"):
         path = "/v1/models/..."
@@ -206,7 +206,7 @@ class _Exchange:
         self._ended = False
 
     async def run(self) -> None:
-        """Let the request through, or answer it."""
+        """Pass the request on, or answer it."""
         began = time.perf_counter()
         here = CURRENT.set(self._current)
         self._connection.request_began(self._scope["http_version"])
@@ -255,9 +255,9 @@ class _Exchange:
         if scope["http_version"] not in VERSIONS:
             raise Refusal(505, "this gateway speaks HTTP/1.1", code="http_version")
         if _head_size(scope) > guard.server.max_header_bytes:
-            # The parser counts what it has to keep, not what comes in one piece.
+            # The parser counts only what it buffers, not what arrives in one piece.
             raise Refusal(431, "the headers are too long", code="headers_too_large")
-        scope["app"] = guard.app  # Has starlette's router raise its errors, not answer them.
+        scope["app"] = guard.app  # This makes starlette's router raise its errors.
         asks = scope["method"] in ("GET", "HEAD")
         if asks and scope["path"] in OPEN_PATHS:
             await guard.app(scope, self._receive, self._send)
@@ -311,13 +311,13 @@ class _Exchange:
             message, code = UNROUTED[problem.status_code]
             refusal = Refusal(problem.status_code, message, code=code, headers=problem.headers)
         else:
-            # Its text may contain anyone's data; the place is enough.
+            # The error's text may contain anyone's data, so only its place is logged.
             last = traceback.extract_tb(problem.__traceback__)[-1]
             where = f"{last.filename}:{last.lineno}"
             logger.error("a request failed with %s at %s", type(problem).__name__, where)
             refusal = Refusal(500, "the gateway failed: its log says where", kind="server_error")
         if self._status is not None:
-            return  # The answer has begun: the server breaks it off.
+            return  # The answer has begun, so the server aborts it.
         if (
             refusal.code == BUDGET_SPENT
             and "retry-after" in refusal.headers
@@ -338,7 +338,7 @@ class _Exchange:
 
     async def _send(self, message: Message) -> None:
         if self._connection.closing:
-            return  # Uvicorn has answered nonsense in the body.
+            return  # Uvicorn has answered an invalid body.
         if message["type"] == "http.response.start":
             self._status = message["status"]
             headers = list(message.get("headers", ()))
@@ -352,7 +352,7 @@ class _Exchange:
             message = {**message, "headers": headers}
         await self._plain_send(message)
         if message["type"] == "http.response.body" and not message.get("more_body"):
-            self._end()  # At once: the caller's next request may be on its way.
+            self._end()  # The next request may follow at once.
 
     def _end(self) -> None:
         if not self._ended:
@@ -371,7 +371,7 @@ def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def _innermost(exc: BaseException) -> BaseException:
-    # A task group wraps what one of its tasks raised.
+    # A task group wraps the errors of its tasks.
     inside: tuple[BaseException, ...] = getattr(exc, "exceptions", ())
     return _innermost(inside[0]) if len(inside) == 1 else exc
 
@@ -380,7 +380,7 @@ def _innermost(exc: BaseException) -> BaseException:
 
 
 class Keys:
-    """The tokens that open the gateway, known by their digests only."""
+    """The tokens that open the gateway, known only by their digests."""
 
     def __init__(
         self,
@@ -410,14 +410,14 @@ class Keys:
         raise _unauthorized(len(given))
 
     def require_metrics_key(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Refuse a request that does not carry the token for metrics alone."""
+        """Refuse a request without the token for metrics."""
         given, presented = _presented(headers)
         if self._metrics is None or not hmac.compare_digest(presented, self._metrics):
             raise _unauthorized(len(given))
 
 
 def _presented(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]:
-    """Return the headers that carry tokens, and the token's digest if there is one of them."""
+    """Return the headers that carry tokens, and the digest of the token if there is just one."""
     given = [value for name, value in headers if name == b"authorization"]
     scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
     return given, digest(token.strip()) if scheme.lower() == b"bearer" else b""
@@ -445,7 +445,7 @@ def _unauthorized(given: int) -> Refusal:
 def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
     """Refuse a request that was meant for another host."""
     # Without keys, a page in a browser on this machine could send requests under its own site's
-    # name by having that resolve to 127.0.0.1 (DNS rebinding). Its requests carry that name.
+    # name, if that name resolves to 127.0.0.1 (DNS rebinding). Its requests carry that name.
     hosts = [value for name, value in headers if name == b"host"]
     name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
     ours = {*LOOPBACK_NAMES, server.host, *server.allowed_hosts}

@@ -1,4 +1,4 @@
-"""The state of a key while the gateway runs: its spending, its rates, its requests."""
+"""The state of a key while the gateway runs: its spending, its rates, and its requests."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = ["Charge", "KeyState", "KeyStores"]
 MINUTE = 60.0
 
 LONGEST_WAIT = 60.0
-"""Upper bound of Retry-After, in seconds, where requests wait for each other."""
+"""The highest Retry-After, in seconds, for requests that wait for each other."""
 
 WEIGHT = 0.2
-"""Weight of the newest duration in the moving average."""
+"""The weight of the newest duration in the moving average."""
 
 ONE = Amounts(requests=1)
 
@@ -40,14 +40,7 @@ ASKED_TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 class KeyStores(NamedTuple):
-    """The stores in which keys count.
-
-    Attributes:
-        spent: the store of their spending.
-        rates: the store of their rates.
-        together: the store in which all processes count a key's running requests together; None if
-            each counts its own.
-    """
+    """The stores of keys' spending, rates and, if processes share their count, running requests."""
 
     spent: Store
     rates: Store
@@ -79,7 +72,7 @@ class KeyState:
         self._changed(self)
 
     def change(self, to: KeyState) -> None:
-        """Take the limits of another state of the key; what is counted stays."""
+        """Take over the limits of another state of the key, and keep the counts."""
         self.prices = to.prices
         self._turns.total_tokens = to.limits.concurrency
         self._limit_to(to.limits)
@@ -90,7 +83,7 @@ class KeyState:
         self._ends: float | None = None
         self._accounts: list[str] = []  # Of this period.
         self._calls: StoreAccount | None = None
-        self._calls_spent = False  # As far as this process knows.
+        self._calls_spent = False  # As far as is known here.
         rates = self._stores.rates
         self._rates = [
             _Rate(what, rates.bucket(f"key {self.name}: {what}", most, most), most)
@@ -100,7 +93,7 @@ class KeyState:
             )
             if most is not None
         ]
-        # The default holds down the memory of each process.
+        # The default limits each process's memory.
         together = self._stores.together if "concurrency" in limits.model_fields_set else None
         self._places: StoreAccount | None = None
         if together is not None:
@@ -108,19 +101,19 @@ class KeyState:
             self._places = together.account(f"key {self.name}: at a time", most)
 
     def may_use(self, model: str) -> bool:
-        """Tell whether it may ask for a model."""
+        """Tell whether the key may use a model."""
         return self.limits.allows(model)
 
     # --- what it spends --------------------------------------------------------------------------
 
     @property
     def budget(self) -> Budget | None:
-        """The budget of this period; a request is charged to the period it began in."""
+        """The budget of the current period. A request is charged to the period it began in."""
         self._look_at_the_time()
         return self._budget
 
     def _look_at_the_time(self) -> None:
-        """Begin a new budget with a new period."""
+        """Begin a new budget if a new period has begun."""
         spec = self.limits.budget
         if spec is None:
             return
@@ -145,12 +138,12 @@ class KeyState:
             self._calls = store.account(f"{name}: caller_requests", most)
 
     def seconds_to_reset(self) -> float:
-        """Return when the budget is a new one, in seconds from now."""
+        """Return the seconds until the budget starts again."""
         ends = inf if self._ends is None else self._ends
         return NO_BUDGET_SOON if ends == inf else ends - self._now()
 
     def check_budget(self) -> None:
-        """Refuse a request of a key that has spent all it may."""
+        """Refuse a request if the key has spent its whole budget."""
         budget = self.budget
         if budget is not None and any(
             limit is not None and spent >= limit
@@ -161,7 +154,7 @@ class KeyState:
             raise budget_spent()
 
     async def count(self, body: Mapping[str, Any]) -> Charge:
-        """Count a request, or refuse it: one more than in a minute, or than the budget has."""
+        """Count a request, or refuse it if it exceeds the rate or the budget."""
         charge = await self._take_rates(body)
         self._look_at_the_time()
         if self._calls is not None:
@@ -207,17 +200,17 @@ class KeyState:
 
     @property
     def in_flight(self) -> int:
-        """How many requests are being worked on, of this process."""
+        """The number of requests that this process is working on."""
         return self._turns.borrowed_tokens
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn, of this process."""
+        """The number of requests that wait in this process."""
         return self._here - self.in_flight
 
     @contextmanager
     def queued(self) -> Generator[None]:
-        """Count a request, from before its body is read: the memory of bodies has a bound."""
+        """Count a request, even before its body is read, because memory for bodies is limited."""
         limits = self.limits
         if self._here >= limits.concurrency + limits.queue:
             requests = plural(limits.concurrency, "request")
@@ -238,7 +231,7 @@ class KeyState:
     async def turn(
         self, receive: Callable[[], Awaitable[Mapping[str, Any]]]
     ) -> AsyncGenerator[None]:
-        """Wait for a request's turn, first come, first served, while its caller is there."""
+        """Wait for a request's turn, first come, first served, while its caller is connected."""
         slot, began = object(), None
         places: list[Reservation] = []
         try:
@@ -254,7 +247,7 @@ class KeyState:
         finally:
             for place in places:
                 place.settle([Amounts()])
-            with suppress(RuntimeError):  # It may be gone before its turn came, or just then.
+            with suppress(RuntimeError):  # It may have left before its turn or just then.
                 self._turns.release_on_behalf_of(slot)
                 self._changed(self)
             if began is not None:
@@ -269,7 +262,7 @@ class KeyState:
         self._give_up(seconds)
 
     async def _wait_for_others(self, places: list[Reservation]) -> None:
-        """Wait until the key's requests in other processes leave a place."""
+        """Wait until the key's requests in other processes free a place."""
         store, account = self._stores.together, self._places
         assert store is not None and account is not None  # noqa: S101, PT018 (both or none)
         seconds = self.limits.queue_seconds
@@ -283,7 +276,7 @@ class KeyState:
         raise too_many(message, self.retry_after())
 
     def retry_after(self) -> float:
-        """Return about when those who are here now will have had their turn, in seconds."""
+        """Return about how many seconds it takes to serve all present requests."""
         turns = (self.waiting + 1) / self.limits.concurrency
         return min(max(self._average * turns, 1.0), LONGEST_WAIT)
 
@@ -295,7 +288,7 @@ class _Rate(NamedTuple):
 
 
 class Charge:
-    """The amounts reserved from a key's rates for one request until its cost is known."""
+    """The amounts reserved from a key's rates for a request until its cost is known."""
 
     def __init__(
         self,
@@ -308,16 +301,16 @@ class Charge:
         self._tokens = tokens
         self._taken = taken
         self.headers = [(n.encode("ascii"), v.encode("ascii")) for n, v in headers]
-        """Headers that tell the caller how much is left."""
+        """The headers that tell the caller how much is left."""
 
     def settle(self, tokens: int) -> None:
-        """Take what the request has cost instead, in tokens."""
+        """Replace the reservation by the request's real cost in tokens."""
         if self._tokens is not None and tokens != self._taken:
             self._store.correct([(self._tokens, tokens - self._taken)])
 
 
 def _told(rates: Sequence[_Rate], left: Sequence[float]) -> dict[str, str]:
-    """Return the headers by which OpenAI's servers tell how much of a rate is left."""
+    """Return the headers in which OpenAI's servers report how much of a rate is left."""
     headers: dict[str, str] = {}
     for (what, _, most), now in zip(rates, left, strict=True):
         headers[f"x-ratelimit-limit-{what}"] = f"{most:.0f}"

@@ -1,4 +1,4 @@
-"""The server: uvicorn on a socket of ours, with the limits on connections that it lacks."""
+"""The server: uvicorn on our own socket, with limits on connections that it lacks."""
 
 from __future__ import annotations
 
@@ -37,23 +37,22 @@ __all__ = ["listen", "serve"]
 BACKLOG = 512
 
 LOOK_SECONDS = 0.02
-"""Polling interval for startup and shutdown."""
+"""The polling interval for startup and shutdown."""
 
 CUT_SECONDS = 2.0
-"""How long requests may take to end that are cut off."""
+"""How long requests may take to end after they are cut off."""
 
 STRANGERS = 2
-"""At most one connection in so many may be of an unknown owner; then the oldest of those makes room
-for a new one. A caller with a key shows it at once."""
+"""At most one in this many connections may be from a caller that has shown no key."""
 
 STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""Clients skip it. If the caller has closed its connection, its system answers with a reset."""
+"""Bytes that clients skip; a closed connection answers them with a reset."""
 
 PROBE_SECONDS = 0.02
-"""Polling interval for that reset."""
+"""The polling interval for that reset."""
 
 PROBES = 50
-"""After so many, the caller is asked again."""
+"""The number of polls after which the caller is probed again."""
 
 TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_MANY = (
@@ -67,18 +66,18 @@ def listen(server: ServerConfig, *, has_keys: bool) -> socket.socket:
 
     Args:
         server: the configuration.
-        has_keys: whether callers need a token; without, only the loopback is listened on.
+        has_keys: whether callers need a token. If not, the address must be the loopback.
 
     Returns:
         The socket, bound and listening.
 
     Raises:
-        ValueError: the address would be open to others without a key, or there is none.
-        OSError: the address can't be had: another program may have the port.
+        ValueError: the address is open to other machines without a key, or there is no address.
+        OSError: the address can't be used. Another program may have the port.
     """
     family, address = listening_address(server, has_keys=has_keys)
     opened = socket.create_server(address, family=family, backlog=BACKLOG)
-    # Of a socket whose protocol isn't named, asyncio would leave Nagle's algorithm on: 40 ms.
+    # Without a named protocol, asyncio would leave Nagle's algorithm on, which costs 40 ms.
     named = socket.socket(fileno=opened.detach())
     named.setblocking(False)
     return named
@@ -98,21 +97,22 @@ async def serve(
 ) -> signal.Signals | None:
     """Answer requests until SIGTERM or SIGINT comes, or ``stop`` is set.
 
-    Running requests then have ``stop_seconds`` to finish; those that haven't are cut off. A second
-    signal cuts them off at once. Runs on asyncio. Signals are seen in the main thread.
+    Running requests then have ``stop_seconds`` to finish; after that, they are cut off. A second
+    signal cuts them off at once. It runs on asyncio. Signals work only in the main thread.
 
     Args:
-        app: the app, with its guard.
+        app: the app, including its guard.
         server: the configuration.
-        listening: the socket, from `listen`; it is closed in the end.
-        on_ready: called once requests are answered.
-        on_stop: called with the number of requests under way at the first signal.
-        on_hangup: runs at each SIGHUP, beside the requests; without it, that signal is left alone.
-            A SIGHUP that comes because the terminal was closed ends the server, as SIGTERM does.
-        stop: ends the server when it is set, as a signal does.
-        cut: cuts off running requests when it is set after that.
-        quiet: keep prompts, replies and keys out of the logs of the whole process meanwhile, as the
-            command does; without it, no logger is touched.
+        listening: the socket from `listen`, which is closed at the end.
+        on_ready: called when requests are being answered.
+        on_stop: called at the first signal with the number of requests under way.
+        on_hangup: an async function that runs at each SIGHUP, while requests are answered. Without
+            it, SIGHUP isn't handled. If SIGHUP comes because the terminal was closed, it ends the
+            server like SIGTERM.
+        stop: ends the server when it is set, like a signal.
+        cut: cuts off running requests when it is set after ``stop``.
+        quiet: whether to keep prompts, replies and keys out of the logs of the whole process while
+            it runs, as the command does. If not, no logger is changed.
 
     Returns:
         The signal that ended it, or None.
@@ -145,7 +145,7 @@ async def serve(
             try:
                 await runner.serve(sockets=[listening])
             except SystemExit:
-                pass  # Uvicorn's way to say that the app did not start, in place of an error.
+                pass  # This is how uvicorn reports that the app did not start.
             finally:
                 listening.close()
                 with anyio.CancelScope(shield=True):
@@ -158,13 +158,13 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server, without its signal handlers: they raise the signal again in the end."""
+    """Uvicorn's server without its signal handlers, which raise the signal again at the end."""
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()
 
     def break_off(self) -> None:
-        """Begin to end all requests that are still under way."""
+        """Start to end all requests that are still under way."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         for task in list(self.server_state.tasks):
@@ -177,7 +177,7 @@ class _Server(uvicorn.Server):
             while self.server_state.tasks:  # noqa: ASYNC110 (nor for this)
                 await anyio.sleep(LOOK_SECONDS)
         if self.force_exit and self.started:
-            # Uvicorn leaves it open then, and asyncio would break it off with a traceback.
+            # Uvicorn leaves it open, and asyncio would abort it with a traceback.
             with anyio.move_on_after(CUT_SECONDS):
                 await self.lifespan.shutdown()
 
@@ -191,7 +191,7 @@ async def _watch_signals(
     watched = [signal.SIGTERM, signal.SIGINT]
     if hung_up is not None:
         watched.append(signal.SIGHUP)
-    terminal = os.isatty(2)  # One that was closed is none any more.
+    terminal = os.isatty(2)  # A closed terminal isn't one any more.
     before = {number: signal.getsignal(number) for number in watched}
     ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     try:
@@ -206,9 +206,10 @@ async def _watch_signals(
                 if on_stop is not None and len(ended_by) == 1:
                     on_stop(len(runner.server_state.tasks))
                 if runner.force_exit:
-                    runner.break_off()  # Since Python 3.12, uvicorn waits until all are closed.
+                    # Since Python 3.12, uvicorn waits until all connections are closed.
+                    runner.break_off()
     finally:
-        for number in ours:  # The event loop puts Python's own there.
+        for number in ours:  # The event loop sets Python's own handlers.
             signal.signal(number, before[number])
 
 
@@ -219,7 +220,7 @@ def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
         ws="none",
         lifespan="on",
         loop="none",
-        log_config=None,  # Nor a level: the loggers are the process's.
+        log_config=None,  # The loggers belong to the process.
         server_header=False,
         proxy_headers=False,  # Nothing here uses the caller's address.
         h11_max_incomplete_event_size=server.max_header_bytes,
@@ -232,8 +233,8 @@ def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
 
 
 def listening_address(server: ServerConfig, *, has_keys: bool) -> tuple[int, Any]:
-    """Find the family and the address to listen on; refuse one open to others without a key."""
-    # A name is judged by all that it resolves to, not by how it looks.
+    """Find the family and address to listen on; refuse one that is open to others without a key."""
+    # A name is judged by all addresses that it resolves to, not by its spelling.
     host = server.host.removeprefix("[").removesuffix("]")
     try:
         resolved = socket.getaddrinfo(host, server.port, type=socket.SOCK_STREAM)
@@ -262,25 +263,25 @@ def _is_loopback(host: str) -> bool:
 
 # --- connections ---------------------------------------------------------------------------------
 
-# uvicorn waits forever for the end of a request's head and for a caller that doesn't read its
+# uvicorn waits forever for the end of a request's head, and for a caller that doesn't read its
 # answer. If a caller sends the next request before the answer, uvicorn stops reading, and can't
-# notice that the caller leaves. So a protocol around uvicorn's own keeps the limits, and the guard
-# tells it how far a request is.
+# notice that the caller leaves. So a protocol around uvicorn's own enforces the limits, and the
+# guard tells it how far a request is.
 
 
 def connection_factory(server: ServerConfig) -> partial[_Limited]:
-    """Return a factory, for uvicorn, of connections that keep a configuration's limits."""
+    """Return a factory of connections for uvicorn that enforce a configuration's limits."""
     return partial(_Limited, server, {})
 
 
 class _Limited(asyncio.Protocol, Connection):
-    """A connection with limits; uvicorn's protocol inside of it speaks HTTP."""
+    """A connection with limits, around uvicorn's protocol."""
 
     def __init__(
         self, limits: ServerConfig, strangers: dict[_Limited, None], **uvicorns: Any
     ) -> None:
         self.inner = H11Protocol(**uvicorns)
-        self.inner.access_log = False  # It shows query strings.
+        self.inner.access_log = False  # The log would show query strings.
         self._limits = limits
         self._strangers = strangers  # The oldest first.
         self._loop = asyncio.get_running_loop()
@@ -317,7 +318,7 @@ class _Limited(asyncio.Protocol, Connection):
     def data_received(self, data: bytes) -> None:
         if self._refused or self.closing:
             return
-        if self._complete:  # Of the next request (pipelining). HTTP lets a server drop it.
+        if self._complete:  # It belongs to the next request (pipelining), which a server may drop.
             self.last_answer = True
             return
         self._expect_head()
@@ -332,7 +333,7 @@ class _Limited(asyncio.Protocol, Connection):
 
     def eof_received(self) -> bool | None:
         """Continue if the caller may be waiting: it has sent a request, and no answer has begun."""
-        if not self._complete or self._answered or self._version == "1.0":  # 1.0 has no 100.
+        if not self._complete or self._answered or self._version == "1.0":  # HTTP/1.0 has no 100.
             return None
         self.last_answer = True
         self._look_for_caller(PROBES)
@@ -352,7 +353,7 @@ class _Limited(asyncio.Protocol, Connection):
 
     @property
     def closing(self) -> bool:  # type: ignore[override]
-        """Whether nothing can be sent any more."""
+        """Whether nothing more can be sent."""
         return self._transport.is_closing()
 
     def request_began(self, version: str) -> None:
@@ -367,7 +368,7 @@ class _Limited(asyncio.Protocol, Connection):
     def body_read(self) -> None:
         self._complete = True
         if self.inner.conn.trailing_data[0] and not self.closing:
-            # The next request came in one piece with this one, and uvicorn has stopped reading.
+            # The next request arrived together with this one, and uvicorn has stopped reading.
             self.last_answer = True
             self._transport.resume_reading()
 
@@ -400,7 +401,7 @@ class _Limited(asyncio.Protocol, Connection):
             self._watch_end()
 
     def _watch_end(self) -> None:
-        if self.closing:  # It waits until all is sent, however long the caller takes to read.
+        if self.closing:  # It waits until everything is sent, however slowly the caller reads.
             self._limit_end()
 
     def _limit_end(self) -> None:

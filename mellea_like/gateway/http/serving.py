@@ -1,4 +1,4 @@
-"""A configuration at work: its routes, its models, and the requests that it answers."""
+"""A configuration in use: its routes, its models, and the requests that it answers."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["Serving"]
 
 STARTED = int(time.time())
-"""When every model was created, as far as clients are told."""
+"""The creation time of every model, as clients see it."""
 
 
 class Serving:
-    """One configuration, which answers requests until another takes its place."""
+    """One configuration, which answers requests until another one replaces it."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Serving:
 
     @property
     def ready(self) -> bool:
-        """Whether its models can be asked."""
+        """Whether its models can be used."""
         return bool(self._models)
 
     def begin(self, upstreams: Mapping[str, Upstream]) -> None:
-        """Make its models, and tell keys whose budgets are money what these cost; it takes time."""
+        """Make its models, and tell keys with budgets of money their prices. This takes time."""
         warm_up()
         made = {name: ServedModel(config, upstreams) for name, config in self.config.models.items()}
         for key in self.guard.keys.values():
@@ -85,7 +85,7 @@ class Serving:
         self._models |= made
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI wants it."""
+        """Answer one request (ASGI)."""
         self._under_way += 1
         try:
             await self.guard(scope, receive, send)
@@ -94,7 +94,7 @@ class Serving:
             self._look_for_the_end()
 
     def retire(self) -> None:
-        """Note that there are no new requests for it."""
+        """Note that it gets no new requests."""
         self._retired = True
         self._look_for_the_end()
 
@@ -103,7 +103,7 @@ class Serving:
         await self._ended.wait()
 
     def close(self) -> None:
-        """Forget the models: their upstreams are about to be closed."""
+        """Forget the models, because their upstreams are about to be closed."""
         self._models.clear()
 
     def _look_for_the_end(self) -> None:
@@ -134,7 +134,7 @@ class Serving:
 
 
 def _prices(models: list[ServedModel]) -> dict[str, Price]:
-    """Return what models cost, for a key's budget of money."""
+    """Return the prices of models, for a key's budget of money."""
     prices: dict[str, Price] = {}
     for served in models:
         for name, price in (served.prices or {}).items():

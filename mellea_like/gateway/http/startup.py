@@ -1,4 +1,4 @@
-"""A configuration that a gateway can start with."""
+"""Read a configuration that a gateway can start with."""
 
 from __future__ import annotations
 
@@ -27,30 +27,12 @@ logger = logging.getLogger("mellea_like.gateway")
 
 
 def read_ready_config(path: Path, **server: Any) -> GatewayConfig:
-    """Read a configuration, and look for all that would keep a gateway from starting with it.
-
-    Args:
-        path: the file.
-        **server: fields of its section ``server`` that are given otherwise.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ConfigError: something is wrong; the message has a line for each mistake.
-    """
+    """Read a configuration, or raise a `ConfigError` with a line for each mistake."""
     return read_config(path, further=_problems_at_the_start, **server)
 
 
 async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: Any) -> None:
-    """Read a running gateway's configuration again; if it has mistakes, the old one stays in use.
-
-    Args:
-        gateway: the gateway.
-        path: the file.
-        tell: whether the log says that the section ``server`` has changed.
-        **server: as for `read_ready_config`.
-    """
+    """Read a running gateway's configuration again; one with mistakes changes nothing."""
     before = gateway.serving.config
     try:
         config = await run_in_thread(partial(read_again, path, before, tell=tell, **server))
@@ -62,23 +44,7 @@ async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: A
 def read_again(
     path: Path, before: GatewayConfig, *, tell: bool = True, **server: Any
 ) -> GatewayConfig:
-    """Read the configuration that is to take the place of another.
-
-    The section ``server`` stays as it was: the address and what its connections may is fixed when
-    the socket is opened.
-
-    Args:
-        path: the file.
-        before: the other configuration.
-        tell: whether the log says that that section has changed.
-        **server: as for `read_ready_config`.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ConfigError: something is wrong, also with the server as it was.
-    """
+    """Read the configuration that replaces another one, whose section ``server`` it keeps."""
 
     def further(parts: Parts) -> Iterator[Problem]:
         yield from _problems_at_the_start(parts._replace(server=before.server))

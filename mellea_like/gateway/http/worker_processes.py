@@ -1,7 +1,7 @@
-"""Several processes that serve on one socket, and the one that starts and ends them.
+"""Several processes that serve on one socket, and their parent, which starts and ends them.
 
-They are forked before any event loop runs, and share the socket that their parent listens on: each
-takes a connection when it has time for one, and none is lost with a process that dies.
+They are forked before any event loop runs, and share the socket that the parent listens on. Each
+accepts a connection when it has time, so none is lost when a process dies.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ READY, RELOAD, STOP, CUT = b"r", b"h", b"t", b"k"
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
-"""Seconds before a worker that died is started again: twice as many after each death in a row."""
+"""The most seconds before a dead worker is replaced; the pause doubles with each death in a row."""
 
 SOUND_SECONDS = 60.0
-"""A worker that has served for so long has not died in a row."""
+"""The seconds of service after which a death doesn't count as one in a row."""
 
 QUIET_SECONDS = 0.3
-"""A stop that takes longer is explained."""
+"""The seconds after which a slow stop is explained."""
 
 GRACE_SECONDS = 10.0
-"""Time for a worker to end after its requests were cut off."""
+"""The seconds for a worker to end after its requests were cut off."""
 
 
 class Link:
@@ -51,17 +51,17 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.stop = anyio.Event()
-        """Set when the worker must accept no more requests, or the parent is gone."""
+        """Set when the worker must accept no more requests, or when the parent is gone."""
         self.cut = anyio.Event()
         """Set when running requests must be cut off."""
 
     def ready(self) -> None:
-        """Tell the parent that requests are answered."""
+        """Tell the parent that requests are being answered."""
         with contextlib.suppress(OSError):
             self._connection.send(READY)
 
     async def listen(self, reload: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Do what the parent says, for ever; ``reload`` reads the configuration again."""
+        """Carry out the parent's messages forever; ``reload`` reads the configuration again."""
         self._connection.setblocking(False)
         async with anyio.create_task_group() as tasks:
             while True:
@@ -86,31 +86,22 @@ class Link:
 class _Worker:
     number: int
     deaths: int = 0
-    """In a row."""
+    """The number of deaths in a row."""
     pid: int = 0
-    """0 while none runs."""
+    """Its process id; 0 while none is running."""
     link: socket.socket | None = None
     began: float = 0.0
     due: float = 0.0
-    """When it is started."""
+    """When it is to be started."""
     is_ready: bool = False
 
 
 class Supervisor:
-    """Starts worker processes, starts those again that die, and ends all at a signal.
+    """Starts worker processes, replaces those that die, and ends all of them at a signal.
 
-    SIGTERM and SIGINT stop the workers, and a second one breaks off what is under way in them.
-    SIGHUP has them read their configuration again, unless it comes because a terminal was closed.
-
-    Args:
-        count: how many.
-        work: a worker's whole life, in its own process: it gets its number, from 1, and its link,
-            and returns the exit code.
-        stop_seconds: how long running requests may take to finish at a stop.
-        reload: called at SIGHUP; False leaves the workers with the configuration they have.
-        on_ready: called when all workers are ready for the first time.
-        on_stop: called when a stop takes a while.
-        on_end: called with the number of a worker that has ended.
+    SIGTERM and SIGINT stop the workers; a second one aborts their requests. SIGHUP makes them read
+    their configuration again, unless it comes because a terminal was closed. ``work`` runs a
+    worker's whole life, given its number from 1 and its link, and returns the exit code.
     """
 
     def __init__(
@@ -139,14 +130,7 @@ class Supervisor:
         self._code = 0
 
     def run(self, listening: socket.socket) -> int:
-        """Run the workers until they are stopped.
-
-        Args:
-            listening: the socket that they accept connections from; it is closed at a stop.
-
-        Returns:
-            The exit code: 0, or that of a worker that ended before all were ready.
-        """
+        """Run the workers until they are stopped, and return the exit code."""
         self._listening = listening
         with _signals_as_bytes() as self._wakes, self._selector:
             self._selector.register(self._wakes[0], selectors.EVENT_READ)
@@ -158,7 +142,7 @@ class Supervisor:
                     self._look_at_the_stop()
             finally:
                 for worker in self._workers:
-                    if worker.pid:  # Only if this process itself fails.
+                    if worker.pid:  # This process itself failed.
                         os.kill(worker.pid, signal.SIGKILL)
         return self._code
 
@@ -187,8 +171,8 @@ class Supervisor:
         code = 70
         try:
             signal.set_wakeup_fd(-1)
-            # The parent hears of signals and passes them on: a terminal, or a service manager, may
-            # send them to all of its processes.
+            # The parent receives signals and passes them on, because a terminal or service manager
+            # may send them to all processes.
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             self._selector.close()
@@ -224,7 +208,7 @@ class Supervisor:
                 self._on_ready()
 
     def _bury(self, worker: _Worker) -> None:
-        """Note that a worker has ended, and when another is to take its place."""
+        """Note that a worker has ended, and when it will be replaced."""
         assert worker.link is not None  # noqa: S101 (it is registered)
         self._selector.unregister(worker.link)
         worker.link.close()
@@ -285,7 +269,7 @@ class Supervisor:
                     worker.link.send(what)
 
     def _patience(self) -> float | None:
-        """Return how long nothing needs to be done, in seconds."""
+        """Return the seconds until something must be done; None if nothing must."""
         now = time.monotonic()
         if self._signals:
             until = self._stops_at if self._explained else self._stopped + QUIET_SECONDS
@@ -295,12 +279,12 @@ class Supervisor:
 
 
 def _do_nothing(_number: int, _frame: object) -> None:
-    """Handle a signal that is read from the socket."""
+    """Ignore a signal, because it is read from the socket."""
 
 
 @contextlib.contextmanager
 def _signals_as_bytes() -> Generator[tuple[socket.socket, socket.socket]]:
-    """Have signals written to a socket while the block runs: a byte each, its number."""
+    """Write signals to a socket while the block runs, each as a byte with its number."""
     read, write = socket.socketpair()
     read.setblocking(False)
     write.setblocking(False)

@@ -6,9 +6,9 @@ from mellea_like.requirements.code import passes_tests
 requirement = passes_tests("assert add(2, 2) == 4", names=["add"])
 ```
 
-Each check finds the code in a model's reply. A Markdown fence with the language's name is preferred
-over one without a name, and that over one with another language. If there are several, the longest
-is used, or the first or last one with ``fence="first"`` or ``fence="last"``. A fence that is never
+Each check finds the code in a model's reply. It prefers a Markdown fence with the language's name
+to one without a name, and that to one with another language. If there are several, it uses the
+longest, or the first or last with ``fence="first"`` or ``fence="last"``. A fence that is never
 closed extends to the end. A reply without a fence is code if all of it parses.
 """
 

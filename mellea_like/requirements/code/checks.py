@@ -44,10 +44,10 @@ class CodeSettings(Settings, total=False):
 
     Attributes:
         seconds: the most seconds of processor time for a run; by default the sandbox's limit.
-        fence: the fence to use if a reply has several, ``"longest"`` (the default), ``"first"`` or
-            ``"last"``; see `mellea_like.requirements.code`.
-        sandbox: runs the code; by default one `Sandbox` for all checks of the process. On systems
-            without sandboxes, checks raise ``NotImplementedError``.
+        fence: which fence to use if a reply has several: ``"longest"`` (the default), ``"first"``
+            or ``"last"``; see `mellea_like.requirements.code`.
+        sandbox: runs the code. By default, all checks of the process share one `Sandbox`. On
+            systems without sandboxes, checks raise ``NotImplementedError``.
     """
 
     seconds: float | None
@@ -70,7 +70,7 @@ def runs(
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
-        The requirement. Its reason has the exception with the last frames of the program's own
+        The requirement. Its reason is the exception with the last frames of the program's own
         code, the first line that differs, or that the time was up.
     """
 
@@ -101,7 +101,8 @@ def passes_tests(
     or import it as the module ``solution``. At the top level, each assertion, each call, and each
     block with one of these is a test, and so is each function and method; the score is the share
     that passes. Tests may be ``async``. Of pytest, they can use ``raises``, ``approx``, ``param``,
-    ``mark.parametrize``, the marks that skip, ``skip``, ``fail``, simple fixtures and ``tmp_path``.
+    ``mark.parametrize``, the marks that skip, ``skip``, ``fail``, simple fixtures and
+    ``tmp_path``.
 
     **The program and its tests share one process**, as in HumanEval and other benchmarks, so tests
     can check identity, exceptions, threads and patches. Only the harness's report after the last
@@ -110,17 +111,17 @@ def passes_tests(
     the harness can forge a pass. For training and reinforcement learning, use `returns`,
     `agrees_with` or `prints`.
 
-    Tests don't see names of the program that hide builtins, unless ``names`` lists them. Tests that
-    can't run, because a module or another part of pytest is missing, raise `RequirementError`, and
-    the draw counts as errored.
+    Tests don't see names of the program that hide builtins, unless ``names`` lists them. Tests
+    that can't run, because a module or another part of pytest is missing, raise
+    `RequirementError`, and the draw counts as errored.
 
     Args:
         tests: one source, or several that are independent of each other.
-        names: the names that the code must define. Tests see no others; None shows them all.
+        names: the names that the code must define. Tests see only these; with None, they see all.
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
-        The requirement. Its reason has the first failed assertions with their values, the exception
+        The requirement. Its reason is the first failed assertions with their values, the exception
         with the last frames of the code, or that the time was up.
 
     Raises:
@@ -322,7 +323,7 @@ def running(
     decides: tuple[object, ...],
     language: Literal["python", "sql"] = "python",
 ) -> Requirement:
-    """Make a requirement; `decides` tells a resumed run whether it is the same."""
+    """Make a requirement; `decides` identifies it when a run is resumed."""
     seconds, fence = settings.pop("seconds", None), settings.pop("fence", "longest")
     runner = settings.pop("sandbox", None) or shared_sandbox()
 
@@ -344,7 +345,7 @@ def running(
 
 @lru_cache(maxsize=1)
 def shared_sandbox() -> Sandbox:
-    """Return the sandbox of all checks without their own."""
+    """Return the sandbox of all checks that have no sandbox of their own."""
     return Sandbox()
 
 
@@ -360,7 +361,7 @@ def _compared(
     tolerance: float,
     show_case: bool,  # noqa: FBT001
 ) -> ValidationResult:
-    """Compare the answers. One that can't be compared raises only if no other is wrong."""
+    """Compare the answers. An answer that can't be compared raises only if no other is wrong."""
     right, first, problem = 0, report.failure, ""
     for given, want, answer in zip(inputs, wanted, report.answers, strict=False):
         call = f"{function}({', '.join(clipped(repr(one)) for one in given)})"
@@ -442,7 +443,7 @@ def _function_name(reference: str | Callable[..., object]) -> str:
 
 
 def _source(function: Callable[..., object]) -> str:
-    """Identify a function for a resumed run."""
+    """Identify a function for resuming a run."""
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
@@ -463,7 +464,7 @@ def _difference(printed: str, wanted: str) -> str:
 
 
 def _read(report: CodeReport) -> ValidationResult:
-    """Read how tests ended. Only if all ran to their end and passed, it is a pass."""
+    """Read the outcome of tests. It is a pass only if all of them ran to their end and passed."""
     if not report.failure and not report.failures and report.passed == report.total > 0:
         return _verdict("", f"it passes {report.total} tests")
     lines = [report.failure] if report.failure else []

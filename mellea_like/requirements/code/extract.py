@@ -1,4 +1,4 @@
-"""The code in a model's reply."""
+"""Find the code in a model's reply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LABELS = {
         *("mysql", "tsql", "duckdb", "bigquery"),
     ),
 }
-"""The labels of a language's fences, in lower case."""
+"""The labels of each language's fences, in lower case."""
 
 _OPENS = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`{]*)[^`\n]*$")
 
@@ -36,7 +36,7 @@ def fenced(text: str, language: str, which: Fence = "longest") -> str | None:
     """
     found: list[tuple[str, list[str]]] = []
     indent, mark = "", ""
-    # Not `splitlines`, which also breaks at characters that strings in the code may contain.
+    # `splitlines` also breaks at characters that strings in the code may contain.
     for line in text.replace("\r\n", "\n").removesuffix("\n").split("\n"):
         if not mark:
             if opens := _OPENS.match(line):

@@ -1,7 +1,8 @@
-"""Runs in a sandbox, in the process of one program: the program, its tests, calls of its functions.
+"""Runs inside a sandbox, in a program's process: the program, its tests, or calls of a function.
 
-Standard library only: the sandbox runs this module's source. The code here has builtins that a
-program can't replace, and looks nothing up in other modules that it may have changed.
+It uses only the standard library, because the sandbox runs this module's source. It has its own
+builtins, which a program can't replace, and looks nothing up in other modules that the program may
+have changed.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ PROGRAM, TESTS = "program.py", "tests.py"
 """The names of the two files in tracebacks."""
 
 FRAMES = 3
-"""How many frames of a program a reason shows."""
+"""The number of a program's frames to show in a reason."""
 
 LONGEST = 4000
-"""Characters of one failure."""
+"""The most characters of one failure."""
 
 NAMES = re.compile(r"[\w.]+")
 
@@ -101,7 +102,7 @@ def _run(source: str, say: Callable[[dict[str, Any]], None]) -> NoReturn:
 
 
 def _attempt(step: Callable[..., object], *given: object) -> None:
-    with suppress(BaseException):  # The program's, and it is over.
+    with suppress(BaseException):  # This runs the program's own code, which is over.
         step(*given)
 
 
@@ -127,7 +128,7 @@ def _told(exc: BaseException) -> str:
     for _, same in groupby(own, key=lambda part: (part.lineno, part.name)):
         part, *again = same
         line = f"  {PROGRAM}, line {part.lineno}, in {part.name}: {part.line}\n"
-        if again:  # Shortened as by Python, because an endless recursion has a thousand.
+        if again:  # Python shortens them too: an endless recursion has a thousand.
             line += f"  [Previous line repeated {len(again)} more times]\n"
         lines.append(line)
     return _clipped("".join([*said.format_exception_only(), *lines[-FRAMES:]]), LONGEST).strip()
@@ -188,7 +189,7 @@ class _Tests:
         self.total = 0
         self.failures: list[str] = []
         setattr(unittest, "main", nothing)  # noqa: B010 (cases are run here)
-        # Only modules that they name, because reading an object copies its page of memory.
+        # Only modules that the tests name, because reading an object copies its page of memory.
         words = NAMES.findall(" ".join(job["tests"]))
         self.modules = {word: sys.modules[word] for word in words if word in sys.modules}
         guarded: list[Any] = [
@@ -236,11 +237,11 @@ class _Tests:
         return {"passed": self.passed, "total": self.total, "failures": self.failures}
 
     def _doubt(self) -> None:
-        """Fail a program whose objects equal everything, because comparisons can't test them."""
+        """Fail a program whose objects equal everything, because comparisons would always pass."""
         for kind in [one for one in gc.get_objects() if isinstance(one, type)]:
             if kind.__module__ == "solution" and "__eq__" in vars(kind):
                 base: Any = next(one for one in kind.__mro__ if one.__module__ != "solution")
-                with suppress(BaseException):  # Of an object that was never made.
+                with suppress(BaseException):  # The object may never have been made.
                     if cast("Any", kind).__eq__(base.__new__(kind), object()) is True:
                         self.passed = 0
                         said = f"objects of the program's {kind.__name__} are equal to anything"
@@ -296,7 +297,7 @@ class _Tests:
             self._unit(label, partial(_tested, name.rpartition(".")[2], test, given, space, kind))
 
     def _unit(self, name: str, test: Callable[[], object], counted: bool = True) -> bool:  # noqa: FBT001, FBT002
-        """Run one test, note how it ended, and return whether it passed."""
+        """Run one test, record its outcome, and return whether it passed."""
         self.say({"at": name})
         self.restore(lambda now: getattr(now, "__module__", "") == "solution")
         try:
@@ -355,7 +356,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _is_runner(statement: ast.stmt) -> bool:
-    """Whether a statement only makes a library run the tests."""
+    """Tell whether a statement only makes a library run the tests."""
     if isinstance(statement, ast.If):
         return all(_is_runner(part) for part in (*statement.body, *statement.orelse))
     called = statement.value if isinstance(statement, ast.Expr) else None
@@ -364,7 +365,7 @@ def _is_runner(statement: ast.stmt) -> bool:
 
 
 def _is_unit(statement: ast.stmt) -> bool:
-    """Whether a statement is a test by itself: an assertion, a call, or a block that has one."""
+    """Tell whether a statement is a test: an assertion, a call, or a block that has one."""
     if isinstance(statement, ast.For | ast.While | ast.With | ast.Try | ast.If):
         parts = [part for part in ast.walk(statement) if part is not statement]
         return any(isinstance(part, ast.stmt) and _is_unit(part) for part in parts)
@@ -377,7 +378,7 @@ def _names(parts: Iterable[ast.AST]) -> set[str]:
 
 
 def _seen(names: Mapping[str, Any], tree: ast.Module) -> list[str]:
-    """Return the names that tests see; names that hide builtins only if the tests use no other."""
+    """Return the names that tests see; those that hide builtins only if tests use no other name."""
     public = [name for name in names if not name.startswith(("__", "@"))]
     others = [name for name in public if not hasattr(builtins, name)]
     return others if _names([tree]).intersection(others) else public

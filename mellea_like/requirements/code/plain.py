@@ -1,6 +1,6 @@
-"""Plain data as JSON, the only thing that a program whose answers are compared can return.
+"""Plain data as JSON: the only values that can be compared with a program's answers.
 
-Standard library only: the sandbox runs this module's source, too.
+It uses only the standard library, because the sandbox runs this module's source too.
 """
 
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -61,7 +61,7 @@ def encode(value: Any) -> Any:
         if isinstance(value, kind):
             return [name, text(value)]
     for name, kind in _SEQUENCES.items():
-        if isinstance(value, kind):  # A subclass's own value.
+        if isinstance(value, kind):  # The value of a subclass.
             return [name, [encode(item) for item in cast("Any", kind).__iter__(value)]]
     if isinstance(value, dict):
         pairs = cast("Any", dict).items(value)
@@ -92,7 +92,7 @@ def decode(data: Any) -> Any:
 
 
 def same(found: Any, wanted: Any, relative: float, absolute: float) -> bool:
-    """Whether two values are equal (``==``), and floats nearly so."""
+    """Tell whether two values are equal (``==``), with a tolerance for floats."""
     if isinstance(found, Array) or isinstance(wanted, Array):
         found, wanted = (one.values if isinstance(one, Array) else one for one in (found, wanted))
     if isinstance(found, float | complex) or isinstance(wanted, float | complex):

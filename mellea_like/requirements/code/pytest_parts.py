@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Unrunnable(BaseException):
-    """The tests can't be run with any program."""
+    """The tests can't run with any program."""
 
 
 class _Raises:
@@ -65,7 +65,7 @@ def _raises(expected: Any, *call: Any, match: str | None = None, **named: Any) -
 
 
 class _Approx:
-    """A number, or numbers, that others are equal to within a tolerance."""
+    """A number or numbers that equal others within a tolerance."""
 
     __array_ufunc__ = None  # NumPy leaves the comparison to this class.
 
@@ -145,7 +145,7 @@ def _marks(test: Any, name: str) -> list[Any]:
 
 
 def is_skipped(test: Any) -> bool:
-    """Whether a mark, of pytest or of unittest, leaves out a test."""
+    """Tell whether a mark of pytest or unittest skips a test."""
     names = "__unittest_skip__", "__unittest_expecting_failure__"
     return any(
         (
@@ -173,7 +173,7 @@ def arguments(
 ) -> dict[str, Any]:
     """Return the arguments of a test or fixture: parameters, and values of the tests' fixtures."""
     found: dict[str, Any] = {}
-    # The decorated function, not the one inside: `unittest.mock.patch` adds arguments.
+    # Use the decorated function, not the one inside, because `unittest.mock.patch` adds arguments.
     for name, parameter in inspect.signature(function, follow_wrapped=False).parameters.items():
         made: Any = space.get(name)
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

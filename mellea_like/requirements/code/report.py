@@ -16,21 +16,21 @@ CLIPPED = 2000
 """The most characters of a program's output in a reason."""
 
 ENDED = ", and was ended"
-"""The end of the message about a program that had to be ended."""
+"""The end of the message about a program that was ended by force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeJob:
-    """A program to run once, by itself, with tests, or to call one of its functions.
+    """A program to run once: by itself, with tests, or for calls of one of its functions.
 
     Attributes:
         program: its source, in Python.
         stdin: its standard input.
         tests: the sources of its tests, which run in the program's process.
-        names: the names of the program that the tests use; None is all.
+        names: the names of the program that the tests may use; None for all.
         function: an expression for the function to call, such as its name.
         inputs: the positional arguments of each call, as plain data.
-        seconds: the most seconds of processor time; None is the runner's own limit.
+        seconds: the most seconds of processor time; None for the runner's own limit.
     """
 
     program: str
@@ -49,7 +49,7 @@ class CodeAnswer:
     Attributes:
         value: the value it returned.
         raised: the names of the exception's class and its base classes, if it raised one.
-        told: the exception in words, with the program's last frames.
+        told: a description of the exception, with the program's last frames.
         problem: the reason why the value can't be compared, such as a type that isn't plain data.
     """
 
@@ -61,18 +61,18 @@ class CodeAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeReport:
-    """The end of a program's run.
+    """The outcome of a program's run.
 
     Attributes:
-        failure: the problem, in words for the model. Empty if the program ended by itself with exit
-            status 0, or if all its tests or calls ran, even if they failed.
+        failure: the problem, in words for the model. Empty if the program ended by itself with
+            exit status 0, or if all its tests or calls ran, even if they failed.
         stdout: its output, up to the runner's limit.
         stderr: its standard error, up to the runner's limit.
-        passed: how many of its tests passed.
-        total: how many tests there are.
-        failures: the reason of each failed test.
+        passed: the number of tests that passed.
+        total: the number of tests.
+        failures: the reason for each failed test.
         answers: the outcomes of the calls, in the order of the inputs; fewer if the run was ended.
-        seconds: how long it ran, in seconds by the clock.
+        seconds: the duration of the run, in seconds of real time.
     """
 
     failure: str = ""
@@ -86,16 +86,16 @@ class CodeReport:
 
 
 class CodeRunner(Protocol):
-    """Something that runs programs, such as a `Sandbox` or your client of a service."""
+    """Something that runs programs, such as a `Sandbox`, or your own client of a service."""
 
     async def run(self, job: CodeJob) -> CodeReport:
-        """Run a program, and end it when cancelled. Raise only if it couldn't be run.
+        """Run a program, and end it when cancelled. Raise only if it could not be run.
 
         Args:
             job: the program and its tests.
 
         Returns:
-            The end of the run.
+            The outcome of the run.
         """
         ...
 
@@ -108,7 +108,7 @@ def _size(count: int) -> str:
 
 
 def described(config: dict[str, Any], way: str, holds: dict[str, Any]) -> str:
-    """Describe which limits hold, and what a program can still reach."""
+    """Describe which limits are in force, and what a program can still reach."""
     wall = config["wall_seconds"] or 4 * config["seconds"] + 1
     limits = (
         f"Each program runs in a process of its own, for at most {config['seconds']:g} s of"
@@ -133,7 +133,7 @@ def described(config: dict[str, Any], way: str, holds: dict[str, Any]) -> str:
 def report(
     job: CodeJob, found: dict[str, Any], asked: dict[str, Any], config: dict[str, Any]
 ) -> CodeReport:
-    """Report how a run ended; raise if the program isn't at fault."""
+    """Report the outcome of a run; raise if the program isn't to blame."""
     said, last = _said(found["said"]), dict[str, Any]()
     for one in said:
         last = one if one.get("secret") == asked["secret"] else last

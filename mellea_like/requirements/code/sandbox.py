@@ -1,4 +1,4 @@
-"""A sandbox for programs that models wrote, with a limited process for each."""
+"""A sandbox for programs that models wrote. Each runs in its own process with limits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ for name, source in given["modules"]:
     exec(compile(source, name, "exec", dont_inherit=True), vars(module))
 module.serve(given["settings"])
 """
-"""The program with which an interpreter starts; it reads the template's source."""
+"""The program that an interpreter starts with, which reads the template's source."""
 
 PARTS = ("plain", "pytest_parts", "harness", "template")
 
@@ -49,14 +49,14 @@ SHOWN = (
     *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime"),
     *(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")),
 )
-"""The paths that programs see with namespaces, in addition to Python's."""
+"""With namespaces, the paths that programs see in addition to Python's."""
 
 WAYS = {"auto": ("bubblewrap", "unshare"), "limits": ("limits",)}
 """The ways to isolate programs; the first that works is used."""
 
 SECONDS_TO_START = 30.0
 SECONDS_TO_ANSWER = 30.0
-"""Seconds for which a template may stay silent after a program's time. Programs may stop it."""
+"""The seconds to wait for a template after a program's time is up, because programs may stop it."""
 SECONDS_TO_END = 5.0
 
 
@@ -66,34 +66,35 @@ class Sandbox:
     The first run starts a template process, which forks a process for each program in a few
     milliseconds. Programs share the seed of hashes, and nothing else.
 
-    Namespaces keep a program from the network, from other processes, and from all files except
-    Python's and ``/usr``, which it can only read. They are made with bubblewrap (``bwrap``), or
-    else with util-linux's ``unshare``. If neither works, no program runs, and the check errs with
-    the reason. **A sandbox is a seat belt, not a wall**, because programs share the kernel. Run
-    code of attackers in a container or a virtual machine, with ``python=`` or with your own
+    Namespaces keep a program away from the network, other processes, and all files except Python's
+    and ``/usr``, which it can only read. They are made with bubblewrap (``bwrap``), or else with
+    util-linux's ``unshare``. If neither works, no program runs, and the check errs with the
+    reason. **A sandbox is a seat belt, not a wall**, because programs share the kernel. Run
+    attackers' code in a container or a virtual machine, with ``python=`` or with your own
     `CodeRunner`.
 
-    Use it with ``async with``, or call `aclose`; templates also end with this process.
+    Use it with ``async with``, or call `aclose`. Templates also end with this process.
 
     Args:
         seconds: the most seconds of processor time for a program; over 0.
-        wall_seconds: the most seconds by the clock; by default one second more than four times the
-            processor time, because programs may have to wait for a processor.
-        memory: bytes of address space for each process of a program; at least 64 MiB.
+        wall_seconds: the most seconds of real time. The default is four times the processor time
+            plus one second, because programs may have to wait for a processor.
+        memory: the bytes of address space for each process of a program, at least 64 MiB.
         processes: the most processes and threads that a program may start, at least 0.
         output: the most bytes that a program may write to each of its outputs.
-        files: the most bytes that a program may write, to all files with namespaces, else to each.
+        files: the most bytes that a program may write: with namespaces to all files together,
+            otherwise to each file.
         concurrency: the most programs at a time in each event loop; by default, the number of this
             machine's processors.
         path: directories from which programs may import, in addition to the standard library.
         preload: modules that the template imports before it forks, which saves each program time.
-        isolation: ``"auto"``, or ``"limits"`` for no namespaces. Programs can then reach the
-            network and all files and processes of their user. They never run as root; if this
-            process does, they become an unprivileged user or are refused.
-        python: the command that starts Python 3.11 or newer, by default this one; with namespaces,
-            one in ``/usr``. ``("docker", "run", "-i", "--rm", "--network=none",
-            "--user=65534", "python:3.13-slim", "python3")`` puts the template into a container,
-            together with ``isolation="limits"``; nothing must be installed in it.
+        isolation: ``"auto"``, or ``"limits"`` for no namespaces. In the latter case, programs can
+            reach the network and all files and processes of their user. They never run as root: if
+            this process does, they run as an unprivileged user, or are refused.
+        python: the command that starts Python 3.11 or newer. The default is this Python; with
+            namespaces, it must be in ``/usr``. To run the template in a container, use
+            ``isolation="limits"`` with ``("docker", "run", "-i", "--rm", "--network=none",
+            "--user=65534", "python:3.13-slim", "python3")``; nothing needs to be installed in it.
 
     Warns:
         RuntimeWarning: ``isolation="limits"`` is used without ``python``, so without a container.
@@ -172,7 +173,7 @@ class Sandbox:
         await _to_its_end(_end_all, self._servers)
 
     async def describe(self) -> str:
-        """Describe the limits that hold here, and what a program can still reach.
+        """Describe the limits that are in force here, and what a program can still reach.
 
         Returns:
             A text for people.
@@ -231,7 +232,7 @@ class Sandbox:
                 found = await server.receive()
             except anyio.get_cancelled_exc_class():
                 with anyio.move_on_after(SECONDS_TO_END, shield=True):
-                    await server.send(None)  # It ends the program.
+                    await server.send(None)  # This ends the program.
                     found = await server.receive()
                 raise
             return found
@@ -278,12 +279,12 @@ class _Server:
     """A template process and the connection to it, for one task at a time."""
 
     def __init__(self, config: dict[str, Any], way: str) -> None:
-        """Start it; blocks."""
+        """Start it. This blocks."""
         path = [os.path.abspath(place) for place in config["path"]]  # noqa: PTH100
         shown = sorted({*SHOWN, sys.base_prefix, sys.base_exec_prefix, *path} - {"/"})
         in_tmp = any(place.startswith("/tmp/") for place in shown)  # noqa: S108
         links = ["/dev/shm", *(() if in_tmp else ("/tmp",))]  # noqa: S108
-        # Not the virtual environment's, which programs don't see.
+        # It isn't the virtual environment's, which programs don't see.
         base: str = getattr(sys, "_base_executable", sys.executable)
         command = [
             *_wrapped(way, shown, links),
@@ -315,7 +316,7 @@ class _Server:
         self._settings = config | {"path": path, "way": way, "shown": shown, "links": links}
 
     async def begin(self) -> None:
-        """Send it its own program, and receive a description of the limits."""
+        """Send it its program, and receive a description of the limits."""
         here = anyio.Path(__file__)
         modules = [
             (f"{__package__}.{part}", await here.with_name(f"{part}.py").read_text("utf-8"))
@@ -339,7 +340,7 @@ class _Server:
 
     async def receive(self) -> dict[str, Any] | None:
         """Wait for its answer; None if it has ended."""
-        data = self._read  # It is kept if the wait is cancelled.
+        data = self._read  # It is kept if this is cancelled.
         while not data.endswith(b"\n"):
             try:
                 more = self.connection.recv(2**20)
@@ -356,10 +357,10 @@ class _Server:
         return found
 
     def end(self) -> None:
-        """End it with everything that it has started; blocks for a moment."""
-        self.connection.close()  # It then ends its program and itself.
+        """End it and everything that it has started. This blocks for a moment."""
+        self.connection.close()  # This makes it end its program and itself.
         if self.owner != os.getpid():
-            return  # A fork of the process that started it.
+            return  # This is a fork of the process that started it.
         with suppress(OSError):  # Without namespaces, a program may have stopped it.
             os.kill(self.process.pid, signal.SIGCONT)
         try:
@@ -399,7 +400,7 @@ async def _to_its_end(function: Callable[..., T], *given: object) -> T:
 
 def _made(config: dict[str, Any]) -> Sandbox:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Its maker has been warned.
+        warnings.simplefilter("ignore")  # The user has already been warned.
         return Sandbox(**config)
 
 

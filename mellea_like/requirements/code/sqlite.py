@@ -116,8 +116,8 @@ def runs_sql(
         **settings: see `CodeSettings`, and `Requirement` for ``name``, ``weight`` and others.
 
     Returns:
-        The requirement. Its reason is SQLite's message (``no such column: nmae``), or has the two
-        numbers of rows and the first row of each. It errs if the schema or ``like`` can't be run,
+        The requirement. Its reason is SQLite's message (``no such column: nmae``), or the numbers
+        of rows and the first row of both results. It errs if the schema or ``like`` can't be run,
         or the file can't be read.
 
     Raises:
@@ -170,7 +170,7 @@ def _is_ordered(query: str) -> bool:
 
 
 def _image(path: str) -> str:
-    where = f"{Path(path).absolute().as_uri()}?mode=ro"  # As it is, a # or % would end the path.
+    where = f"{Path(path).absolute().as_uri()}?mode=ro"  # Unescaped, a # or % would end the path.
     try:
         with closing(sqlite3.connect(where, uri=True)) as connection:
             return base64.b64encode(connection.serialize()).decode("ascii")

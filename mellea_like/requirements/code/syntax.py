@@ -1,4 +1,4 @@
-"""Whether code parses."""
+"""A requirement of code that parses."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def parses(
 ) -> Requirement:
     """Require code that parses, Python with this Python's compiler and SQL with ``sqlglot``.
 
-    Nothing runs. SQL may be several statements; a lone expression isn't one.
+    Nothing runs. SQL may be several statements, but not just an expression.
 
     Args:
         language: ``"python"`` or ``"sql"``.
-        dialect: a dialect of SQL that ``sqlglot`` knows, such as ``"sqlite"``, ``"postgres"`` or
-            ``"tsql"``. None is its own, which accepts most of the others.
+        dialect: a SQL dialect of ``sqlglot``, such as ``"sqlite"``, ``"postgres"`` or ``"tsql"``.
+            None is its own dialect, which accepts most of the others.
         fence: the fence to use if a reply has several; see `mellea_like.requirements.code`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
@@ -89,7 +89,7 @@ def python_problem(code: str) -> str:
 
 
 _TOKEN = re.compile(r"<Token token_type: .*?, text: (.*?), line: \d+, col: .*?>", re.DOTALL)
-"""The form of a token in an error of ``sqlglot``, of which only the text is useful."""
+"""The form of a token in ``sqlglot``'s errors, of which only the text is useful."""
 
 
 def _sql_parser(dialect: str | None) -> Callable[[str], str]:
@@ -118,7 +118,7 @@ def _sql_parser(dialect: str | None) -> Callable[[str], str]:
             loose = expressions.Condition | expressions.Alias | expressions.Tuple
             if isinstance(tree, loose) and not isinstance(tree, expressions.Query):
                 return f"no statement begins so: {quoted(tree.sql(dialect))}"
-            # An unparsed statement, although its first word is known.
+            # sqlglot knows the statement's first word, but has not parsed it.
             unknown = {"", "SELECT", "INSERT", "UPDATE", "DELETE", "WITH"}
             if isinstance(tree, expressions.Command) and str(tree.this).upper() in unknown:
                 return f"no statement begins so: {quoted(str(tree.this))}"

@@ -1,8 +1,8 @@
-"""Runs in a sandbox: a template process that forks a process for each program, and watches it.
+"""Runs inside a sandbox: a template process that forks a process for each program and watches it.
 
-Everything is imported here, once, so that a program starts by a mere fork. The
-template never runs a program itself. Linux and the standard library only: the sandbox runs this
-module's source, perhaps in a container.
+Everything is imported here once, so that starting a program takes only a fork. The template itself
+never runs a program. It needs Linux and uses only the standard library, because the sandbox runs
+this module's source, perhaps in a container.
 """
 
 # ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH116, PTH120, PTH123, PTH207, PTH211
@@ -59,7 +59,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def serve(settings: dict[str, Any]) -> NoReturn:
-    """Answer jobs on descriptor 0 until there are no more; `settings` are those of a `Sandbox`."""
+    """Answer jobs on descriptor 0 until there are no more, with the `settings` of a `Sandbox`."""
     install()
     os.umask(0o022)
     sys.executable = os.path.realpath(sys.executable)
@@ -80,10 +80,10 @@ def _call(name: str, *args: Any) -> None:
 
 
 def _show_only(paths: list[str], links: list[str]) -> None:
-    """Make a root directory with nothing but some paths, read-only, and links to /box."""
+    """Make a root directory with only some paths, read-only, and with links to /box."""
     with socket.socket() as connection:  # The loopback device is up: SIOCSIFFLAGS, IFF_UP.
         fcntl.ioctl(connection, 0x8914, struct.pack("16sh22x", b"lo", 1))
-    base = "/sys"  # It is always there, and never shown.
+    base = "/sys"  # It always exists and is never shown.
     _call("mount", b"tmpfs", base.encode(), b"tmpfs", MS_NOSUID, b"size=1m,mode=755")
     os.mkdir(f"{base}/box")
     for path in (*paths, *map(os.path.realpath, paths)):
@@ -100,7 +100,7 @@ def _show_only(paths: list[str], links: list[str]) -> None:
     _call("pivot_root", b".", b".")
     _call("umount2", b".", 2)  # MNT_DETACH
     os.chdir("/")
-    attributes = (ctypes.c_uint64 * 4)(1 | 2, 0, 0, 0)  # Read-only, without set-user-id.
+    attributes = (ctypes.c_uint64 * 4)(1 | 2, 0, 0, 0)  # Read-only and without set-user-id.
     size, number = ctypes.c_size_t(32), ctypes.c_long(442)  # mount_setattr, AT_RECURSIVE
     _call("syscall", number, -100, b"/", 0x8000, ctypes.byref(attributes), size)
 
@@ -158,8 +158,8 @@ class _Template:
         os.dup2(os.open(os.devnull, os.O_RDWR), 2)
         gc.collect()
         gc.freeze()
-        # A user's threads are counted, so each template of root has its own user, or "nobody" if
-        # that isn't possible.
+        # The limit counts a user's threads. So under root, each template has its own user, or
+        # "nobody" if that isn't possible.
         strangers = (0x7000_0000 + int.from_bytes(os.urandom(4), "big") % 2**20, 65534)
         trouble = ""
         for self.user in (os.geteuid(),) if os.geteuid() else strangers:
@@ -172,7 +172,7 @@ class _Template:
         _send({"trouble": trouble, "user": self.user, "seccomp": seccomp})
 
     def receive(self) -> dict[str, Any]:
-        """Wait for a job; end if there are no more. An empty line came too late to cancel."""
+        """Wait for a job; exit if there are no more. An empty line is a belated cancellation."""
         while b"\n" not in self.inbox.lstrip():
             if not self.hear():
                 os._exit(0)
@@ -216,12 +216,13 @@ class _Template:
         return found | {"seconds": time.monotonic() - began}
 
     def _watch(self, program: int, job: dict[str, Any], began: float) -> str:
-        """Wait until the run has ended, or has to; return the reason."""
+        """Wait until the run has ended or must be ended; return the reason."""
         exited = os.pidfd_open(program)
         try:
             while True:
                 used = 0.0
-                with suppress(OSError):  # All of its threads': CPUCLOCK_SCHED of <posix-timers.h>.
+                # The time of all its threads: CPUCLOCK_SCHED of <posix-timers.h>.
+                with suppress(OSError):
                     used = time.clock_gettime(~program << 3 | 2)
                 left = job["seconds"] - used, job["wall"] + began - time.monotonic()
                 if min(left) <= 0:
@@ -275,7 +276,7 @@ class _Template:
         work(job, SAYS)
 
     def _confine(self, job: dict[str, Any], place: str) -> None:
-        """Take away from this process everything that a program may not have."""
+        """Take away from this process everything that a program must not have."""
         settings = self.settings
         os.setsid()
         others = 0
@@ -297,7 +298,7 @@ class _Template:
             "MSGQUEUE": 0,
         }
         for name, limit in limits.items():
-            with suppress(OSError, ValueError):  # It has less already.
+            with suppress(OSError, ValueError):  # The limit is already lower.
                 resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
         _drop_privileges(self.user)
 
