@@ -278,7 +278,8 @@ class JobStore:
                 for key, text, when in rows:
                     known.answers[key] = Answer(JobOutcome(**json.loads(text)), when)
                 marks = db.execute("SELECT iteration, value FROM marks WHERE item = ?", (item,))
-                known.marks.update((n, _mark(json.loads(value))) for n, value in marks)
+                # Scores with their reasons, or keys with their weights.
+                known.marks.update((n, tuple(json.loads(value))) for n, value in marks)
         return found
 
     def last_item(self) -> int:
@@ -553,13 +554,6 @@ def jobs_under_way(journal: Path) -> int:
     run = read_run(journal, check=False)
     with closing(JobStore(jobs_path(journal), str(run["started"]), look=True)) as store:
         return len(store.jobs(*UNDER_WAY))
-
-
-def _mark(value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    pair: Any = value  # A score and its reason.
-    return tuple(pair)
 
 
 def _written(state: JobState) -> str:
