@@ -31,7 +31,7 @@ COMMANDS = {
     ),
     "batch status": (
         "batch.status.StatusOptions",
-        "Show the jobs of a run at a provider's batch API.",
+        "Show the jobs of a run: their ages, how far they are, and what they may cost.",
     ),
     "batch cancel": (
         "batch.cancel.CancelOptions",

@@ -19,7 +19,7 @@ from mellea_like.cli.standard_streams import one_line, warn
 if TYPE_CHECKING:
     from mellea_like.cli.signals import SignalHandler
 
-HELP = """Cancel the jobs of a run, and keep what they have answered by then.
+HELP = """Cancel the jobs of a run, and keep what they have answered.
 
 RUN is the journal of a run of [bold]mellea-like batch --batch-api[/bold] that isn't running now.\
  Cancelling takes a provider some minutes. Answers that are there by then are paid for, and are\
