@@ -28,6 +28,9 @@ Ts = TypeVarTuple("Ts")
 PATIENCE = 5.0
 """The real seconds to wait for threads and sockets before a standstill counts as a deadlock."""
 
+LOOK = 0.0001
+"""The real seconds between two looks at whether a thread has come back."""
+
 
 class DeadlockError(AssertionError):
     """Every task waits for another one, and no timer could wake any of them."""
@@ -220,10 +223,10 @@ def _trio_options(at_standstill: Callable[[], bool]) -> dict[str, Any]:
                 return
             # Without a thread that might wake the loop, two looks in a row are proof enough.
             if _others_may_wake_it() and time.monotonic() - self.since < PATIENCE:
-                time.sleep(0.001)
+                time.sleep(LOOK)
                 return
             if not at_standstill():
-                time.sleep(0.001)
+                time.sleep(LOOK)
 
     return {"clock": MockClock(autojump_threshold=0), "instruments": [Watch()]}
 

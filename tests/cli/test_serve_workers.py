@@ -105,7 +105,7 @@ def test_a_sighup_reads_the_configuration_again_and_drops_no_request(config, wor
             said = ""
             while said.count("stays as it was") < 3:
                 said += process.stderr.readline()
-            assert [ask(url, model="new").status_code for _ in range(4)] == [200] * 4
+            assert Asking(url, 4, model="new").join() == [200] * 4
             process.terminate()
             _, err = process.communicate(timeout=30)
     assert process.returncode == 0

@@ -383,8 +383,11 @@ def recorded(path):
     return [i["usage"] for i in read_items(path)]
 
 
+STORMS = [pytest.param(seed, marks=pytest.mark.storm) for seed in range(1, 6)]
+
+
 @pytest.mark.parametrize("keys", [True, False])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *STORMS])
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_run_that_is_left_at_any_step_is_resumed(path, loop, seed, keys):
     random = Random(seed)
