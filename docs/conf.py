@@ -101,7 +101,7 @@ napoleon_attr_annotations = False
 # or another project's.
 nitpick_ignore_regex = [
     (r"py:class", r".*"),
-    (r"py:exc", r"concurrent\.futures\..*"),
+    (r"py:exc", r"(concurrent\.futures|openai)\..*"),
     (r"py:obj", r"(?!mellea_like).*\..*"),
     (r"py:obj", r"mellea_like\..*\.[A-Z](_co)?"),
 ]

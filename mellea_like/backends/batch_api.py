@@ -1,7 +1,7 @@
 """Providers' batch APIs: a job of many requests that is answered within a day, at half the price.
 
 A `BatchAPI` writes requests for one provider, reads its answers, and manages its jobs. It keeps no
-state: whoever uses it, such as `mellea_like.batch.BatchJobs`, remembers which jobs there are.
+state: whoever uses it, such as `BatchJobs`, remembers which jobs there are.
 """
 
 from __future__ import annotations

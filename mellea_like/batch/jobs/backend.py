@@ -51,7 +51,7 @@ class BatchJobs:
     submits nothing a second time.
 
     Args:
-        api: the model and its provider, such as `mellea_like.backends.OpenAIBatches`.
+        api: the model and its provider, such as `OpenAIBatches`.
         direct: the same model through the ordinary API, for rounds that are too small for a job
             (``direct_below``) and for a first request that tries everything out (``canary``).
         direct_below: if the last requests that are left are fewer than this, ``direct`` answers
