@@ -51,9 +51,11 @@ def make_api(
     """Make the batch API of a provider, with a client that speaks to a fake server."""
     from mellea_like import backends
 
+    if transport is None and not url:
+        transport = httpx2.MockTransport(_nobody)
     url = url or ("https://api.openai.com" if provider == "openai" else "http://provider.test")
     # Without one, the SDKs close their own from whatever event loop runs when they are garbage.
-    http = httpx2.AsyncClient(transport=transport or httpx2.MockTransport(_nobody))
+    http = httpx2.AsyncClient(transport=transport)
     if provider == "anthropic":
         import anthropic
 
