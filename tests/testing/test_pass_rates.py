@@ -24,7 +24,7 @@ def test_a_body_that_always_passes_runs_until_that_is_certain(run, pytester):
         """
         runs = []
 
-        @pytest.mark.pass_rate(at_least=0.9, most=100)
+        @pytest.mark.pass_rate(at_least=0.9, most=100, concurrency=1)
         def test_it(draw, tmp_path):
             runs.append(draw.number)
             assert tmp_path.is_dir()
