@@ -363,45 +363,38 @@ GONE = {
 }
 
 STAR_IMPORTS = """
-    import json, sys
     import mellea_like.backends
 
     everything = mellea_like.backends.__all__
     for name in everything:
         getattr(mellea_like.backends, name)
+    imported = dict(sys.modules)
     found = {}
-    for missing in sys.argv[1:]:
-        for module in list(sys.modules):
-            if module.partition(".")[0] == "mellea_like":
+    for case in sys.argv[1:]:
+        missing = set(case.split())
+        anew = missing | {"mellea_like"}
+        if "httpx2" in missing:  # The SDKs notice at their own import.
+            anew |= {"openai", "anthropic", "mistralai"}
+        for module in imported:
+            if module.partition(".")[0] in anew:
                 del sys.modules[module]
-        kept = dict(sys.modules)
-        absent = missing.split()
-        sys.modules.update(dict.fromkeys(absent))
-        sys.modules.update({m: None for m in kept if m.partition(".")[0] in absent})
-        if "httpx2" in absent:  # The SDKs would have noticed at their own import.
-            for module in kept:
-                if module.partition(".")[0] in ("openai", "anthropic", "mistralai"):
-                    del sys.modules[module]
         names = {}
-        exec("from mellea_like import *", names)
-        exec("from mellea_like.backends import *", names)
+        exec("from mellea_like import *; from mellea_like.backends import *", names)
         said = []
         for name in everything:
             try:
                 getattr(sys.modules["mellea_like.backends"], name)
             except ImportError as exc:
                 said.append(f"ImportError: {exc}")
-        found[missing] = [name for name in everything if name not in names], said
-        for module in [m for m, there in sys.modules.items() if there is None]:
-            del sys.modules[module]
-        sys.modules.update(kept)
+        found[case] = [name for name in everything if name not in names], said
+        sys.modules.update(imported)
     print(json.dumps(found))
 """
 
 
 @pytest.fixture(scope="module")
 def star_imports():
-    return json.loads(python(STAR_IMPORTS, *GONE))
+    return json.loads(python(WITHOUT_EXTRAS + STAR_IMPORTS, "", *GONE))
 
 
 @pytest.mark.parametrize("missing", GONE)

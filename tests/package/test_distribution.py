@@ -150,7 +150,7 @@ def direct() -> set[str]:
 
 
 def licence_of(row: dict[str, str]) -> str:
-    """What the metadata says, or else the first words of the licence's text."""
+    """Return the licence in the metadata, or the first words of the licence's text."""
     if row["License"] != "UNKNOWN":
         return row["License"]
     return " ".join(row["LicenseText"].split()[:4]).rstrip(",")

@@ -19,13 +19,16 @@ def run(pytester):
     return run
 
 
-def test_a_body_that_always_passes_runs_until_that_is_certain(run, pytester):
+# Draws count in the order of their start: a thread that gets no time holds up the verdict.
+@pytest.mark.parametrize("body", ["async def", "def"])
+def test_a_body_that_always_passes_runs_until_that_is_certain(run, body):
+    concurrency = 8 if body == "async def" else 1
     done = run(
         """
         runs = []
 
-        @pytest.mark.pass_rate(at_least=0.9, most=100, concurrency=1)
-        def test_it(draw, tmp_path):
+        @pytest.mark.pass_rate(at_least=0.9, most=100, concurrency=CONCURRENCY)
+        BODY test_it(draw, tmp_path):
             runs.append(draw.number)
             assert tmp_path.is_dir()
 
@@ -33,6 +36,8 @@ def test_a_body_that_always_passes_runs_until_that_is_certain(run, pytester):
             assert 40 < len(runs) < 70
             assert sorted(runs) == list(range(len(runs)))
         """.replace("\n        ", "\n")
+        .replace("CONCURRENCY", str(concurrency))
+        .replace("BODY", body)
     )
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines(

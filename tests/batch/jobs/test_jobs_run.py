@@ -383,7 +383,7 @@ def recorded(path):
     return [i["usage"] for i in read_items(path)]
 
 
-STORMS = [pytest.param(seed, marks=pytest.mark.storm) for seed in range(1, 3)]
+STORMS = [pytest.param(seed, marks=pytest.mark.storm) for seed in range(1, 6)]
 
 
 @pytest.mark.parametrize("keys", [True, False])
