@@ -84,8 +84,9 @@ def maker(log, seconds=WORK):
 def noted(log, what="begin"):
     """Return the calls in a log: process, time, prompt."""
     with suppress(FileNotFoundError):
-        lines = Path(log).read_text(encoding="utf-8").splitlines()
-        found = [line.split(" ", 3) for line in lines]
+        whole, _, _ = Path(log).read_text(encoding="utf-8").rpartition("\n")
+        # A write across two pages of the file may be seen half done.
+        found = [line.split(" ", 3) for line in whole.splitlines()]
         return [(int(pid), float(at), prompt) for kind, pid, at, prompt in found if kind == what]
     return []
 
