@@ -24,22 +24,24 @@ MOST, TESTS = 3000, 20_000
 RATES = (0.5, 0.7, 0.8, 0.85, 0.88, 0.899, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99)
 
 
+def verdict(passes: int, draws: int) -> str | None:
+    """Return the verdict on so many passes among so many draws, if there was none before."""
+    test = PassRateTest(THRESHOLD, CONFIDENCE)
+    last = passes > 0
+    test.started = test.draws = draws - 1
+    test.passes = passes - last
+    test.add(last)
+    return test.verdict
+
+
 def boundaries() -> list[tuple[int, int]]:
     """Return for each number of draws up to how many passes fail, and from how many pass."""
-    test = PassRateTest(THRESHOLD, CONFIDENCE)
-    needed = -math.log(1 - CONFIDENCE)
     found = [(-1, 1)]
     for draws in range(1, MOST + 1):
-        test.draws = draws
-
-        def enough(passes: int, rates: list[float]) -> bool:
-            test.passes = passes
-            return test._evidence(rates) >= needed
-
         fails, passes = found[-1]
-        while fails + 1 <= draws * THRESHOLD and enough(fails + 1, test._below):
+        while verdict(fails + 1, draws) == "failed":
             fails += 1
-        while passes <= draws and not enough(passes, test._above):
+        while passes <= draws and verdict(passes, draws) != "passed":
             passes += 1
         found.append((fails, passes))
     return found

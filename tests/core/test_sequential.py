@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import sys
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -12,6 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like.sequential import PairedTest, PassRateTest, compare
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+import sequential as benchmark  # noqa: E402
 
 RUNS, MOST = 200, 300
 
@@ -26,6 +32,22 @@ def verdicts(rate: float, seed: int, at_least: float = 0.9) -> tuple[float, floa
             test.add(chance.random() < rate)
         found.append(test.verdict)
     return found.count("passed") / RUNS, found.count("failed") / RUNS
+
+
+def test_the_benchmark_decides_as_the_test_does(monkeypatch):
+    monkeypatch.setattr(benchmark, "MOST", 60)
+    limits = benchmark.boundaries()
+    chance = random.Random(4)
+    decided = set()
+    for rate in (0.3, 0.7, 1.0) * 20:
+        test = PassRateTest(benchmark.THRESHOLD, benchmark.CONFIDENCE)
+        while test.verdict is None and test.draws < benchmark.MOST:
+            test.add(chance.random() < rate)
+            fails, passes = limits[test.draws]
+            assert (test.passes <= fails) == (test.verdict == "failed")
+            assert (test.passes >= passes) == (test.verdict == "passed")
+        decided.add(test.verdict)
+    assert decided >= {"passed", "failed"}
 
 
 # Three standard errors of 5 % in that many runs.
