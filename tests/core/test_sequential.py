@@ -17,7 +17,7 @@ from mellea_like.sequential import PairedTest, PassRateTest, compare
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-import sequential as benchmark  # noqa: E402
+import sequential as benchmark
 
 RUNS, MOST = 200, 300
 
