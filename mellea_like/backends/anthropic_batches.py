@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from mellea_like.backends.batch_api import JobLimits, JobOutcome, JobResult, JobState
+from mellea_like.backends.batch_api import JobLimits, JobOutcome, JobState
 
 try:
     import anthropic
@@ -19,7 +19,7 @@ except ImportError as exc:  # pragma: no cover
 
 from mellea_like.backends.anthropic_messages import MessageReply, count_message, messages_body
 from mellea_like.backends.batch_files import JoinedLines, mapped, plain
-from mellea_like.backends.sdk_batches import SDKBatches
+from mellea_like.backends.sdk_batches import Listed, SDKBatches, result_of_line
 from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_address import (
     Secret,
@@ -33,7 +33,7 @@ from mellea_like.errors import AuthenticationFailed, InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from mellea_like.backends.batch_api import Intention
+    from mellea_like.backends.batch_api import Intention, JobResult
     from mellea_like.backends.output_mode import Mode, OutputTool
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.generation import Generation, RequestMeter
@@ -192,40 +192,21 @@ class AnthropicBatches(SDKBatches):
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    async def known(self) -> Sequence[str]:
-        """Return the ids of the newest jobs, since jobs carry no key; see `BatchAPI.known`."""
-        async with self._clients.hold() as held:
-            page = await self._ask(held.client, held.client.messages.batches.list(limit=PAGE))
-            return [batch.id for batch in page.data]
-
-    async def find(self, intention: Intention) -> JobState | Literal["perhaps"] | None:
-        """Look for a job by its requests' custom ids; see `BatchAPI.find`."""
-        perhaps = False
-        async with (
-            self._clients.hold() as held,
-            aclosing(self._since(held.client, intention.since)) as jobs,
-        ):
-            async for state in jobs:
-                if state.id in intention.before or state.total != intention.count:
-                    continue
-                if not state.ended:
-                    perhaps = True
-                elif state.outputs and await self._has(held.client, state, intention.prefix):
-                    return state
-        return "perhaps" if perhaps else None
-
-    async def _since(
-        self, client: anthropic.AsyncAnthropic, since: float
-    ) -> AsyncGenerator[JobState]:
-        """Go through the jobs that were created since, the newest first."""
+    async def _pages(self, client: anthropic.AsyncAnthropic) -> AsyncGenerator[Sequence[Listed]]:
         page = await self._ask(client, client.messages.batches.list(limit=PAGE))
         while page.data:
-            for batch in page.data:
-                if batch.created_at.timestamp() >= since:
-                    yield _state(batch)
-            if page.data[-1].created_at.timestamp() < since or not page.has_next_page():
-                break
+            yield [Listed(_state(batch)) for batch in page.data]
+            if not page.has_next_page():
+                return
             page = await self._ask(client, page.get_next_page())
+
+    async def _is_it(self, client: Any, listed: Listed, intention: Intention) -> bool | None:
+        state = listed.state  # Jobs carry no key, but their results have custom ids.
+        if state.total != intention.count:
+            return False
+        if not state.ended:
+            return None
+        return bool(state.outputs) and await self._has(client, state, intention.prefix)
 
     async def _has(self, client: anthropic.AsyncAnthropic, state: JobState, prefix: str) -> bool:
         """Tell whether the requests of a job that has ended are those with a prefix."""
@@ -271,8 +252,8 @@ class AnthropicBatches(SDKBatches):
         least = state.total if whole else 0
         async with aclosing(self._download(client, body, least, KEPT)) as lines:
             async for line in lines:
-                if isinstance(custom_id := line.get("custom_id"), str):
-                    yield JobResult(custom_id, _outcome(line.get("result")))
+                if (result := result_of_line(line, _outcome)) is not None:
+                    yield result
 
     @asynccontextmanager
     async def _content(self, client: anthropic.AsyncAnthropic, job: str) -> AsyncGenerator[Any]:
@@ -335,9 +316,9 @@ def _state(batch: MessageBatch) -> JobState:
     )
 
 
-def _outcome(given: Any) -> JobOutcome:
-    """Read the result of a line."""
-    result = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+def _outcome(line: Mapping[str, Any]) -> JobOutcome:
+    """Read a line of results."""
+    result: dict[str, Any] = line["result"]
     kind = str(result.get("type"))
     if kind in UNRUN:
         return JobOutcome(unrun=UNRUN[kind])

@@ -92,14 +92,12 @@ class Intention(NamedTuple):
             most 40.
         prefix: the beginning of the custom id of each of its requests, which nobody else's has.
         count: the number of its requests.
-        since: when it was noted, in seconds since the epoch, less a margin for differing clocks.
         before: the ids of jobs that existed before, from `BatchAPI.known`.
     """
 
     key: str
     prefix: str
     count: int  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
-    since: float
     before: Sequence[str] = ()
 
 
@@ -206,7 +204,10 @@ class BatchAPI(Protocol):
     async def known(self) -> Sequence[str]:
         """Return the ids of the newest jobs, to be noted before another one is created.
 
-        An API whose jobs carry a key needs none, and returns nothing.
+        They tell `find` where it may stop, without trusting anybody's clock.
+
+        Raises:
+            BackendError: the provider can't be asked.
         """
         ...
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import re
 from contextlib import aclosing, asynccontextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobResult, JobState
+from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobState
 
 try:
     import httpx2
@@ -31,7 +30,12 @@ except ImportError as exc:  # pragma: no cover
 from mellea_like.backends.batch_files import JSON_LINES, mapped, plain
 from mellea_like.backends.mistral_chat import mistral_body, readable
 from mellea_like.backends.openai_reply import Reply, read_usage
-from mellea_like.backends.sdk_batches import SDKBatches, outcome_of_response
+from mellea_like.backends.sdk_batches import (
+    Listed,
+    SDKBatches,
+    outcome_of_response,
+    result_of_line,
+)
 from mellea_like.backends.sdk_errors import Translator
 from mellea_like.backends.server_address import (
     Secret,
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
-    from mellea_like.backends.batch_api import Intention
+    from mellea_like.backends.batch_api import Intention, JobResult
     from mellea_like.backends.output_mode import Mode, OutputTool
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.generation import Generation, RequestMeter
@@ -181,28 +185,16 @@ class MistralBatches(SDKBatches):
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    async def known(self) -> Sequence[str]:
-        """Return nothing: jobs carry a key."""
-        return ()
-
-    async def find(self, intention: Intention) -> JobState | None:
-        """Look for a job by its key; see `BatchAPI.find`."""
-        async with self._clients.hold() as held:
-            return await self._ask(held.client, self._find(held.client, intention))
-
-    async def _find(self, client: _Client, intention: Intention) -> JobState | None:
-        since = datetime.fromtimestamp(intention.since, UTC).isoformat()
-        asked = {"page_size": PAGE, "created_after": since, "order_by": "-created"}
+    async def _pages(self, client: _Client) -> AsyncGenerator[Sequence[Listed]]:
         number = 0
-        while True:
-            answer = await client.send("GET", JOBS, params={"page": number, **asked})
-            page = ListBatchJobsResponse.model_validate_json(answer.content)
-            for job in page.data or ():
-                if (job.metadata or {}).get(KEY) == intention.key:
-                    return self._state(job)
-            if len(page.data or ()) < PAGE:
-                return None
+        while page := await self._ask(client, self._page(client, number)):
+            yield [Listed(self._state(job), (job.metadata or {}).get(KEY)) for job in page]
             number += 1
+
+    async def _page(self, client: _Client, number: int) -> Sequence[BatchJob]:
+        asked = {"page": number, "page_size": PAGE, "order_by": "-created"}
+        answer = await client.send("GET", JOBS, params=asked)
+        return ListBatchJobsResponse.model_validate_json(answer.content).data or ()
 
     async def _upload(self, client: _Client, intention: Intention, lines: Path) -> str:
         async with mapped(lines) as content:
@@ -259,8 +251,8 @@ class MistralBatches(SDKBatches):
                 body = client.open(f"/v1/files/{file}/content")
                 async with aclosing(self._download(client, body, least)) as lines:
                     async for line in lines:
-                        if isinstance(custom_id := line.get("custom_id"), str):
-                            yield JobResult(custom_id, _outcome(line))
+                        if (result := result_of_line(line, _outcome)) is not None:
+                            yield result
 
     # --- the client -------------------------------------------------------------------------------
 

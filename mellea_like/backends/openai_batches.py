@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio
 
-from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobResult, JobState
+from mellea_like.backends.batch_api import JobError, JobLimits, JobOutcome, JobState
 
 try:
     import openai
@@ -21,7 +21,12 @@ from mellea_like.backends.openai_chat import request_body
 from mellea_like.backends.openai_reply import CHAT_USAGE, Reply, read_usage
 from mellea_like.backends.openai_responses import USAGE, Response, responses_body
 from mellea_like.backends.openai_server import OpenAIServer
-from mellea_like.backends.sdk_batches import SDKBatches, outcome_of_response
+from mellea_like.backends.sdk_batches import (
+    Listed,
+    SDKBatches,
+    outcome_of_response,
+    result_of_line,
+)
 from mellea_like.backends.server_address import split_url
 from mellea_like.errors import BackendTimeout, InvalidRequest
 
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
 
     from openai.types import Batch, FileObject
 
-    from mellea_like.backends.batch_api import Intention
+    from mellea_like.backends.batch_api import Intention, JobResult
     from mellea_like.backends.output_mode import Mode, OutputTool
     from mellea_like.backends.sdk_errors import Translator
     from mellea_like.core.backend import Options, Request
@@ -62,6 +67,9 @@ UNRUN: dict[str, Literal["expired", "cancelled"]] = {
 
 PASSING = ("server_error", "rate_limit_exceeded", "timeout")
 """Codes of errors that the same request may not meet again."""
+
+PAGE = 100
+"""Jobs in a page of the list, at most."""
 
 FILE_SECONDS = 2.0
 """How often Azure is asked whether it has read a file."""
@@ -174,27 +182,13 @@ class OpenAIBatches(SDKBatches):
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    async def known(self) -> Sequence[str]:
-        """Return nothing: jobs carry a key."""
-        return ()
-
-    async def find(self, intention: Intention) -> JobState | None:
-        """Look for a job by its key; see `BatchAPI.find`."""
-        async with self._clients.hold() as held:
-            return await self._ask(held.client, self._find(held.client, intention))
-
-    async def _find(self, client: openai.AsyncOpenAI, intention: Intention) -> JobState | None:
-        page = await client.batches.list(limit=100)
+    async def _pages(self, client: openai.AsyncOpenAI) -> AsyncGenerator[Sequence[Listed]]:
+        page = await self._ask(client, client.batches.list(limit=PAGE))
         while page.data:
-            for batch in page.data:
-                if (batch.metadata or {}).get(KEY) == intention.key:
-                    return self._state(batch)
-            if max(batch.created_at for batch in page.data) < intention.since:
-                break  # The newest come first.
+            yield [Listed(self._state(b), (b.metadata or {}).get(KEY)) for b in page.data]
             if not page.has_next_page():
-                break
-            page = await page.get_next_page()
-        return None
+                return
+            page = await self._ask(client, page.get_next_page())
 
     async def _upload(self, client: openai.AsyncOpenAI, intention: Intention, lines: Path) -> str:
         async with mapped(lines) as content:
@@ -266,8 +260,8 @@ class OpenAIBatches(SDKBatches):
                 body = self._content(client, file)
                 async with aclosing(self._download(client, body, least)) as lines:
                     async for line in lines:
-                        if isinstance(custom_id := line.get("custom_id"), str):
-                            yield JobResult(custom_id, _outcome(line))
+                        if (result := result_of_line(line, _outcome)) is not None:
+                            yield result
 
     @asynccontextmanager
     async def _content(self, client: openai.AsyncOpenAI, file: str) -> AsyncGenerator[Any]:

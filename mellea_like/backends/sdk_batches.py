@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 from abc import ABC, abstractmethod
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import anyio
 
@@ -27,7 +29,14 @@ from mellea_like.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Mapping,
+        Sequence,
+    )
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -36,7 +45,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation
 
-__all__ = ["SDKBatches", "gone", "outcome_of_response"]
+__all__ = ["Listed", "SDKBatches", "gone", "outcome_of_response", "result_of_line"]
 
 T = TypeVar("T")
 
@@ -45,8 +54,18 @@ REQUEST_TIMEOUT = 408
 CLEAN_SECONDS = 10.0
 """How long deleting a file that nobody needs may take."""
 
+SHOWN = 200
+"""Characters that are shown of a line that can't be read."""
+
 BUGS = (TypeError, AttributeError, LookupError, RuntimeError)
 """Errors of requests that can't even be written: nothing has left then."""
+
+
+class Listed(NamedTuple):
+    """A job in a provider's list, with its key if jobs carry one."""
+
+    state: JobState
+    key: str | None = None
 
 
 class SDKBatches(ABC):
@@ -209,6 +228,30 @@ class SDKBatches(ABC):
             # Outside the handler, so that the SDK's exception does not hang on as the context.
             raise error
 
+    async def known(self) -> Sequence[str]:
+        """Return the ids of the newest jobs; see `BatchAPI.known`."""
+        async with (
+            self._clients.hold() as held,
+            aclosing(self._pages(held.client)) as pages,
+        ):
+            async for page in pages:
+                return [listed.state.id for listed in page]
+        return []
+
+    async def find(self, intention: Intention) -> JobState | Literal["perhaps"] | None:
+        """Look for a job whose creation was noted; see `BatchAPI.find`."""
+        perhaps = False
+        async with (
+            self._clients.hold() as held,
+            aclosing(_newer(self._pages(held.client), intention.before)) as jobs,
+        ):
+            async for listed in jobs:
+                is_it = await self._is_it(held.client, listed, intention)
+                if is_it:
+                    return listed.state
+                perhaps |= is_it is None
+        return "perhaps" if perhaps else None
+
     async def look(self, job: str) -> JobState:
         """Return the present state of a job; see `BatchAPI.look`."""
         async with self._clients.hold() as held:
@@ -292,6 +335,14 @@ class SDKBatches(ABC):
         """Send the one request that creates a job."""
 
     @abstractmethod
+    def _pages(self, client: Any) -> AsyncGenerator[Sequence[Listed]]:
+        """Go through the pages of the list of jobs."""
+
+    async def _is_it(self, client: Any, listed: Listed, intention: Intention) -> bool | None:  # noqa: ARG002
+        """Tell whether a job in the list is the intended one; None if that isn't known yet."""
+        return listed.key == intention.key
+
+    @abstractmethod
     async def _retrieve(self, client: Any, job: str) -> JobState:
         """Ask for a job."""
 
@@ -302,6 +353,35 @@ class SDKBatches(ABC):
     @abstractmethod
     def _results(self, client: Any, state: JobState) -> AsyncGenerator[JobResult]:
         """Go through the results."""
+
+
+async def _newer(
+    pages: AsyncGenerator[Sequence[Listed]], before: Sequence[str]
+) -> AsyncGenerator[Listed]:
+    """Go through listed jobs up to those that existed before, or through all of them.
+
+    No provider promises an order. The list is left early only if its times show that the newest
+    jobs come first. Its times are compared with each other, and never with this computer's clock.
+
+    Yields:
+        The jobs that did not exist before.
+    """
+    last, descends, met = math.inf, False, False
+    async with aclosing(pages):
+        async for page in pages:
+            for listed in page:
+                created = listed.state.created
+                if created > last:
+                    last, descends = -math.inf, False  # It is in another order.
+                else:
+                    descends |= created < last < math.inf
+                    last = created
+                if listed.state.id in before:
+                    met = True
+                else:
+                    yield listed
+            if met and descends:
+                return
 
 
 def may_have_arrived(exc: Exception) -> bool:
@@ -322,6 +402,20 @@ def gone(error: BackendError, kept: str) -> BackendError:
         return error
     msg = f"the job's results are gone{kept}: its requests have to be made again ({error})"
     return InvalidRequest(msg, status=error.status)
+
+
+def result_of_line(
+    line: Mapping[str, Any], read: Callable[[Mapping[str, Any]], JobOutcome]
+) -> JobResult | None:
+    """Read a line of results; None if it doesn't say which request it is about."""
+    custom_id = line.get("custom_id")
+    if not isinstance(custom_id, str):
+        return None
+    try:
+        return JobResult(custom_id, read(line))
+    except (ValueError, TypeError, AttributeError, LookupError):
+        shown = json.dumps(line)[:SHOWN]
+        return JobResult(custom_id, JobOutcome(error=f"a result that can't be read: {shown}"))
 
 
 def outcome_of_response(status: int, body: Any) -> JobOutcome:

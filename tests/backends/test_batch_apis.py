@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import tracemalloc
 
 import anyio
@@ -12,7 +11,7 @@ import pytest
 from batch_servers.kit import PROVIDERS, Scene, ask, make_api, make_server, scene
 from batch_servers.settings import DAY
 from batch_servers.web import Transport
-from batch_servers.world import World
+from batch_servers.world import World, loop_clock
 
 from mellea_like.backends import OpenAIBackend
 from mellea_like.backends.batch_api import BatchAPI, Intention, JobOutcome
@@ -203,20 +202,48 @@ async def test_jobs_of_others_are_never_found(provider, tmp_path, virtual_clock)
             assert await s.api.find(intention._replace(count=6)) is None, "they are smaller"
         await anyio.sleep(3600)
         assert await s.api.find(intention) is None
-        late = intention._replace(since=time.time() + 10_000)
-        assert await s.api.find(late) is None
+
+
+def add_others(s, count: int) -> None:
+    """Add jobs of somebody else, two in a second, and all of them ended."""
+    given = json.loads(s.world.all_jobs()[0].given) | {"metadata": {}}
+    for n in range(count):
+        s.world.add_job([("x", {}), ("y", {})], "m", given, lambda seq: f"job-{seq}")
+        if n % 2:
+            s.world.skip(1)
+    s.world.db.execute("UPDATE jobs SET ended = created, status = 'completed'")
 
 
 @every_provider
-async def test_a_job_is_found_among_hundreds(provider, tmp_path, virtual_clock):
+@pytest.mark.parametrize("oldest_first", [True, False])
+@pytest.mark.parametrize("skew", [-2 * DAY, 0.0, 2 * DAY])
+async def test_a_job_is_found_whatever_the_clocks_and_the_lists_order(
+    provider, oldest_first, skew, tmp_path, virtual_clock
+):
+    clock = loop_clock()
+    settings = {"oldest_first": oldest_first, "work": 0.0, "validating": 0.0}
+    async with scene(provider, tmp_path, now=lambda: clock() + skew, **settings) as s:
+        await s.submit(2, key="an-old-one")
+        add_others(s, 130)
+        intention, path = s.intend([ask()], key="mine")
+        intention = intention._replace(before=await s.api.known())
+        mine = await s.create(intention, path)
+        add_others(s, 130)
+        assert (await s.api.find(intention)).id == mine.id
+        assert await s.api.find(intention._replace(key="no", prefix="no-", count=9)) is None
+
+
+@every_provider
+async def test_a_list_is_left_at_the_jobs_that_were_there_before(provider, tmp_path, virtual_clock):
     async with scene(provider, tmp_path, work=0.0, validating=0.0) as s:
-        first = await s.submit(1, key="first")
-        others = json.loads(s.world.all_jobs()[0].given) | {"metadata": {}}
-        for _ in range(120):
-            s.world.add_job([("x", {}), ("y", {})], "m", others, lambda seq: f"job-{seq}")
-        intention = Intention("first", "first-", 1, time.time() - 60)
-        s.world.db.execute("UPDATE jobs SET ended = created, status = 'completed'")
-        assert (await s.api.find(intention)).id == first.id
+        await s.submit(2, key="an-old-one")
+        add_others(s, 800)
+        intention, _ = s.intend([ask()], key="mine")
+        intention = intention._replace(before=await s.api.known())
+        add_others(s, 120)
+        before = s.world.calls("list")
+        assert await s.api.find(intention) is None
+        assert s.world.calls("list") - before == 2
 
 
 REFUSED = [
@@ -477,7 +504,7 @@ async def test_results_are_deleted_after_a_month(provider, tmp_path, virtual_clo
         if provider == "anthropic":
             assert "29 days" in str(caught.value)
             # What is found has no results, so that it can't be told whose it is.
-            intention = Intention("run-1", "run-1-", 3, state.created - 60)
+            intention = Intention("run-1", "run-1-", 3)
             assert await s.api.find(intention) is None
         else:
             assert "gone" in str(caught.value)
@@ -504,12 +531,37 @@ async def test_trouble_when_asking_is_told_and_not_hidden(provider, on, tmp_path
     async with scene(provider, tmp_path) as s:
         state = await s.submit(2)
         s.world.change(faults=fault(on, "status", status=503))
-        intention = Intention("run-1", "run-1-", 2, time.time() - 60)
+        intention = Intention("run-1", "run-1-", 2)
         asks = {"look": s.api.look, "cancel": s.api.cancel}
         with pytest.raises(BackendUnavailable) as caught:
             await (s.api.find(intention) if on == "list" else asks[on](state.id))
         assert caught.value.retryable
         assert s.world.calls(on) <= 2, "it was repeated"
+
+
+ODD = [
+    {"custom_id": "stranger-1", "result": {}, "response": None, "error": None},
+    {"custom_id": None},
+    {"no": "custom id"},
+    {"custom_id": "run-1-0", "result": "x", "response": {"status_code": "x", "body": "x"}},
+    {"custom_id": "run-1-0", "result": {"type": 3, "error": "x"}, "response": {"body": 4}},
+    {"custom_id": "run-1-0", "result": {"type": "succeeded"}, "response": {"status_code": [1]}},
+]
+
+
+@every_provider
+async def test_odd_lines_of_results_are_told_and_break_nothing(provider, tmp_path, virtual_clock):
+    async with scene(provider, tmp_path, odd_lines=ODD) as s:
+        state = await s.end(await s.submit(2))
+        async with s.api.results(state) as results:
+            found = [result async for result in results]
+    whole = [r.custom_id for r in found if r.outcome.reply is not None]
+    assert sorted(whole[:2]) == ["run-1-0", "run-1-1"]
+    odd = [r for r in found if r.outcome.reply is None]
+    assert {r.custom_id for r in odd} == {"run-1-0", "stranger-1"}
+    assert all(r.outcome.error for r in odd)
+    assert any("a result that can't be read: {" in r.outcome.error for r in odd)
+    assert all(s.api.usage(r.outcome).input_tokens >= 0 for r in found)
 
 
 @every_provider
@@ -547,7 +599,7 @@ async def test_a_large_file_is_sent_in_little_memory(provider, tmp_path):
     tracemalloc.start()
     try:
         with pytest.raises(InvalidRequest, match="enough"):
-            intention = Intention("large", "x-", 4000, 0.0)
+            intention = Intention("large", "x-", 4000)
             await api.create(intention, await api.upload(intention, path))
         _, peak = tracemalloc.get_traced_memory()
     finally:

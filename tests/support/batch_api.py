@@ -24,7 +24,7 @@ from mellea_like.backends import (
     JobState,
 )
 from mellea_like.core import Options, Usage
-from mellea_like.errors import BackendUnavailable, InvalidRequest, RateLimited
+from mellea_like.errors import BackendUnavailable, InvalidRequest, MalformedResponse, RateLimited
 
 Answer = Callable[[list[str]], str]
 
@@ -74,6 +74,16 @@ class FakeProvider:
         """How many downloads end in the middle."""
         self.full_from: int | None = None
         """How many jobs may be at work; a further one fails, since too many tokens are enqueued."""
+        self.most: int | None = None
+        """How many requests may be enqueued."""
+        self.down_until = 0.0
+        """Until when nobody can reach it."""
+        self.attempts = 0
+        """How many times someone has begun to submit a job."""
+        self.odd: list[JobResult] = []
+        """More results in every download."""
+        self.missing = 0
+        """How many results downloads lack, although the job says that it has them."""
 
     def work(self, now: float) -> None:
         """Finish what is due."""
@@ -143,6 +153,9 @@ class FakeAPI:
 
     async def known(self) -> Sequence[str]:
         await checkpoint()
+        self.provider.attempts += 1
+        if anyio.current_time() < self.provider.down_until:
+            raise BackendUnavailable("nobody is there")
         return () if self.keys else list(self.provider.jobs)
 
     async def upload(self, intention: Intention, lines: Path) -> str:
@@ -172,6 +185,10 @@ class FakeAPI:
         assert all(len(i) <= 64 and i.startswith(intention.prefix) for i in job.lines)
         at_work = sum(other.status == "in_progress" for other in provider.jobs.values())
         if provider.full_from is not None and at_work >= provider.full_from:
+            job.status = "failed"
+            job.errors = (JobError("token_limit_exceeded", "too many tokens are enqueued"),)
+        enqueued = sum(len(j.lines) for j in provider.jobs.values() if j.status == "in_progress")
+        if provider.most is not None and enqueued + len(lines) > provider.most:
             job.status = "failed"
             job.errors = (JobError("token_limit_exceeded", "too many tokens are enqueued"),)
         provider.jobs[job.id] = job
@@ -220,6 +237,7 @@ class FakeAPI:
         job = self.provider.jobs[state.id]
         found = [JobResult(i, outcome) for i, outcome in job.results.items()]
         random.Random(7).shuffle(found)
+        found = [*found[self.provider.missing :], *self.provider.odd]
 
         async def each() -> AsyncIterator[JobResult]:
             for n, result in enumerate(found):
@@ -228,6 +246,8 @@ class FakeAPI:
                     self.provider.cut -= 1
                     raise BackendUnavailable("the download was cut")
                 yield result
+            if self.provider.missing:
+                raise MalformedResponse("the download has fewer results than the job")
 
         yield each()
 

@@ -13,7 +13,8 @@ from anyio import to_thread
 
 from mellea_like.backends import JobState
 from mellea_like.batch.jobs import jobs_path
-from mellea_like.batch.jobs.rounds import collect, intention_of
+from mellea_like.batch.jobs.results import collect
+from mellea_like.batch.jobs.rounds import intention_of
 from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.writer import JournalLock
@@ -214,7 +215,7 @@ async def _cancel(
             tell(f"Job {name}: its cancellation is asked for.")
         if not state.ended:
             return
-        await collect(store, job, api, state, do, tries=TRIES)
+        await collect(store, job, api, state, do, tries=TRIES, patient=False)
         usage = await do(store.cost, job)
         tell(f"Job {name} has ended: {usage.requests:,} of {job.requests:,} requests answered.")
     except InvalidRequest as exc:

@@ -7,8 +7,10 @@ lost, by a broken connection or a crash, the provider is asked for the job befor
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_right
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -17,9 +19,9 @@ import anyio
 from anyio import to_thread
 
 from mellea_like.backends import Intention, JobState
+from mellea_like.batch.jobs.results import collect
 from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore, Known
 from mellea_like.core.backend import Options
-from mellea_like.core.display import plural
 from mellea_like.errors import BackendError, InvalidRequest, LimitExceeded
 from mellea_like.limits import reserve_round
 from mellea_like.runtime.logs import warn
@@ -28,16 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from mellea_like.backends import BatchAPI, JobResult
     from mellea_like.batch.jobs.backend import BatchJobs
     from mellea_like.batch.jobs.store import Ask, StoredJob, Waiting
     from mellea_like.core.generation import Usage
     from mellea_like.limits import Budget, ReservedRound
 
-__all__ = ["JobRounds", "collect", "intention_of"]
+__all__ = ["JobRounds", "intention_of"]
 
 MANY = 500
-"""How many requests or results are written together."""
+"""How many requests are written together."""
 
 BLOCK = 100
 """How many items are looked up together."""
@@ -45,14 +46,8 @@ BLOCK = 100
 PACKAGING = 256
 """Bytes of a line besides the body of its request: its id, a method, a path."""
 
-MARGIN = 300.0
-"""Seconds by which a provider's clock may differ."""
-
-DOWNLOADS = 6
-"""How many times results are fetched until that is given up."""
-
-PAUSE = 2.0
-"""Seconds until a download that was cut is tried again; doubled each time."""
+LONGEST = 600.0
+"""Seconds until a provider that takes no job is asked again, at most."""
 
 
 class JobRounds:
@@ -78,6 +73,9 @@ class JobRounds:
         self._thread = anyio.CapacityLimiter(1)
         self._reserved: dict[int, ReservedRound] = {}
         self._wait_until: dict[str, float] = {}
+        self._refusals: Counter[str] = Counter()
+        self._most: dict[str, int] = {}
+        self._hopeless = set[int]()
         self._tried = set[str]()
         self._told = set[str]()
         self._looked_up: dict[int, Known] = {}
@@ -175,9 +173,9 @@ class JobRounds:
             if items := await self._directly():
                 return items
             await self._submit()
-            jobs = await self._under_way()
-            items = set[int]()
-            for job in jobs:
+            # Those whose requests fit into no job have answers, too.
+            items, self._hopeless = self._hopeless, set()
+            for job in await self._under_way():
                 items |= await self._look(job)
             if items:
                 return items
@@ -243,9 +241,11 @@ class JobRounds:
         room = None
         if backend.enqueued_tokens is not None:
             room = backend.enqueued_tokens - sum(job.tokens for job in under_way)
-        requests: list[Waiting] = await self._do(
-            _fitting, self._store, place, backend, room, alone=not under_way
+        most = min(self._most.get(place, math.inf), backend.requests_per_job)
+        requests, hopeless = await self._do(
+            _fitting, self._store, place, backend, most, room, alone=not under_way
         )
+        self._hopeless |= hopeless
         if not requests:
             return False
         try:
@@ -286,8 +286,10 @@ class JobRounds:
                 await self._do(store.void, noted, tried=False)
             if not exc.retryable:
                 raise
-            self._later(place, backend, exc)
+            self._later(place, backend, exc.retry_after)
+            self._warn_once(f"{backend!r} took no job, and is asked again: {exc}")
             return False
+        self._refusals[place] = 0
         self._reserved[job.id] = reserved
         if state is not None:
             await self._do(store.created, job, state)
@@ -295,11 +297,12 @@ class JobRounds:
         self._changed()
         return True
 
-    def _later(self, place: str, backend: BatchJobs, error: BackendError) -> None:
-        """Submit nothing to a provider for a while."""
-        wait = max(error.retry_after or 0.0, backend.poll)
+    def _later(self, place: str, backend: BatchJobs, wanted: float | None = None) -> None:
+        """Submit nothing to a provider for a while, which is longer each time."""
+        wait = backend.poll * 2.0 ** min(self._refusals[place], 30)
+        self._refusals[place] += 1
+        wait = max(wanted or 0.0, backend.poll, min(wait, LONGEST))
         self._wait_until[place] = self._now() + wait
-        self._warn_once(f"{backend!r} took no job, and is asked again: {error}")
 
     def _warn_once(self, message: str) -> None:
         if message not in self._told:
@@ -371,12 +374,21 @@ class JobRounds:
         if state.full:
             await self._do(store.void, job, tried=False)
             self._settle(job)
-            self._wait_until[job.api] = self._now() + backend.poll
+            self._later(job.api, backend)
+            if not any(other.api == job.api for other in await self._under_way()):
+                # None of ours has to end first, so this one may be too large by itself.
+                self._most[job.api] = max(1, job.requests // 2)
             self._warn_once(f"{backend!r}: too much is enqueued; jobs wait until others have ended")
             return set()
+        self._refusals[job.api] = 0
+        if job.api in self._most:
+            self._most[job.api] *= 2
         if state.errors and not state.outputs:
             return await self._refused(job, backend, state)
-        await collect(store, job, backend.api, state, self._do, tries=backend.tries)
+        patient = backend.deadline is None or self._now() < job.noted + backend.deadline
+        await collect(
+            store, job, backend.api, state, self._do, tries=backend.tries, patient=patient
+        )
         cost: Usage = await self._do(store.cost, job)
         self._settle(job, cost)
         items: set[int] = await self._do(store.items_of, job)
@@ -405,59 +417,21 @@ class JobRounds:
 def intention_of(store: JobStore, job: StoredJob) -> Intention:
     """Return what finds a job at its provider."""
     prefix = f"{store.prefix}{job.id}-"
-    return Intention(job.key, prefix, job.requests, job.noted - MARGIN, job.before)
-
-
-async def collect(
-    store: JobStore,
-    job: StoredJob,
-    api: BatchAPI,
-    state: JobState,
-    do: Callable[..., Any],
-    *,
-    tries: int,
-) -> None:
-    """Keep the results of a job that has ended, fetching them again if a download is cut.
-
-    Args:
-        store: where they are kept.
-        job: the job.
-        api: whose it is.
-        state: its state, as the provider has it.
-        do: runs a function in the store's thread.
-        tries: how many jobs may leave a request without an answer.
-
-    Raises:
-        BackendError: they can't be had.
-    """
-    pause = PAUSE
-    chunk: list[tuple[JobResult, Usage]] = []
-    for last in (*[False] * (DOWNLOADS - 1), True):
-        try:
-            chunk = []
-            async with api.results(state) as results:
-                async for result in results:
-                    chunk.append((result, api.usage(result.outcome)))
-                    if len(chunk) >= MANY:
-                        await do(store.take, job, chunk)
-                        chunk = []
-            await do(store.take, job, chunk)
-            break
-        except BackendError as exc:
-            await do(store.take, job, chunk)
-            if last or not exc.retryable:
-                raise
-            warn("%r: the results of job %s are fetched again: %s", api, state.id, exc)
-            await anyio.sleep(pause)
-            pause *= 2
-    await do(store.collected, job, state, tries, f"no answer in {plural(tries, 'job')}")
+    return Intention(job.key, prefix, job.requests, job.before)
 
 
 def _fitting(
-    store: JobStore, place: str, backend: BatchJobs, room: int | None, *, alone: bool
-) -> list[Waiting]:
-    """Return the first requests that wait and fit into one job."""
+    store: JobStore,
+    place: str,
+    backend: BatchJobs,
+    most: float,
+    room: int | None,
+    *,
+    alone: bool,
+) -> tuple[list[Waiting], set[int]]:
+    """Return the first requests that fit into a job, and the items of those that fit into none."""
     requests: list[Waiting] = []
+    hopeless = set[int]()
     size = tokens = 0
     for request in store.waiting(place):
         own = request.bytes + PACKAGING
@@ -465,15 +439,16 @@ def _fitting(
             store.fail(
                 request, f"the request has {own:,} bytes; a job may have {backend.bytes_per_job:,}"
             )
+            hopeless.add(request.item)
             continue
-        if len(requests) >= backend.requests_per_job or size + own > backend.bytes_per_job:
+        if len(requests) >= most or size + own > backend.bytes_per_job:
             break
         if room is not None and tokens + request.input_tokens > room and (requests or not alone):
             break
         requests.append(request)
         size += own
         tokens += request.input_tokens
-    return requests
+    return requests, hopeless
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:

@@ -97,6 +97,10 @@ MANY = 500
 """How many results are written together."""
 
 
+DIGITS = 19
+"""Digits of the numbers that SQLite can't hold any more."""
+
+
 class JobStage(StrEnum):
     """How far a job is, as the run knows it."""
 
@@ -143,6 +147,7 @@ class Known(NamedTuple):
 class Waiting(NamedTuple):
     """A request that waits for a job: its size, and what is known of its cost."""
 
+    item: int
     id: int
     bytes: int
     input_tokens: int
@@ -310,7 +315,7 @@ class JobStore:
             if not rows:
                 return
             for row in rows:
-                yield Waiting(*row[1:])
+                yield Waiting(*row)
             last = rows[-1][:2]
 
     def count_waiting(self, api: str) -> int:
@@ -367,7 +372,11 @@ class JobStore:
     def jobs(self, *stages: JobStage) -> list[StoredJob]:
         """Return the jobs at some stages, or all of them, in the order in which they were noted."""
         with self._reading() as db:
-            rows = db.execute("SELECT * FROM jobs ORDER BY id").fetchall()
+            wanted = json.dumps(stages or list(JobStage))
+            rows = db.execute(
+                "SELECT * FROM jobs WHERE stage IN (SELECT value FROM json_each(?)) ORDER BY id",
+                (wanted,),
+            ).fetchall()
         return [
             StoredJob(
                 id=row[0],
@@ -383,7 +392,6 @@ class JobStore:
                 cancelled=bool(row[10]),
             )
             for row in rows
-            if not stages or row[3] in stages
         ]
 
     def lines(
@@ -442,12 +450,25 @@ class JobStore:
             db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.VOID, job.id))
             _back(db, job.id, tried=tried)
 
-    def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> None:
-        """Keep results of a job and what they cost; those that aren't its own are left out."""
+    def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> int:
+        """Keep results of a job, and what they cost; of several for one request, the first answer.
+
+        Returns:
+            How many are about no request of the job.
+        """
+        prefix, strays = f"{self.prefix}{job.id}-", 0
         with self._writing() as db:
             for (custom_id, outcome), usage in results:
-                request = custom_id.removeprefix(f"{self.prefix}{job.id}-")
-                if not request.isdecimal():
+                request = custom_id.removeprefix(prefix)
+                if not (
+                    custom_id.startswith(prefix)
+                    and request.isdecimal()
+                    and len(request) < DIGITS
+                    and db.execute(
+                        "SELECT 1 FROM requests WHERE id = ? AND job = ?", (int(request), job.id)
+                    ).fetchone()
+                ):
+                    strays += 1
                     continue
                 if outcome.unrun or (outcome.reply is None and outcome.retryable):
                     # It goes into another job.
@@ -472,6 +493,7 @@ class JobStore:
                         job.id,
                     ),
                 )
+        return strays
 
     def refuse(self, job: StoredJob, line: int, why: str) -> None:
         """Note that a job's line was refused, counted from 1."""

@@ -23,7 +23,7 @@ from mellea_like import (
     judge_score,
     requirement,
 )
-from mellea_like.backends import JobError, JobLimits, JobOutcome, ScriptedBackend
+from mellea_like.backends import JobError, JobLimits, JobOutcome, JobResult, ScriptedBackend
 from mellea_like.batch import BatchJobs, JobsRun, Journal, read_items, sample_many
 from mellea_like.core import Usage
 from mellea_like.core.prices import Price
@@ -204,6 +204,82 @@ async def test_too_many_tokens_mean_waiting(virtual_clock, path):
     assert all(len(item.result.slices) == 2 for item in found)
     assert set(provider.asked.values()) == {1}
     assert "failed" in {job.status for job in provider.jobs.values()}
+
+
+async def test_a_job_that_is_too_large_by_itself_is_halved(virtual_clock, path):
+    provider = FakeProvider(answer)
+    provider.most = 5
+    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(40), path)
+    assert all(item.success for item in found)
+    assert all(len(item.result.slices) == 2 for item in found)
+    assert set(provider.asked.values()) == {1}
+    assert cost(found) == provider.usage
+
+
+async def test_a_provider_that_is_away_is_asked_less_and_less(virtual_clock, path):
+    provider = FakeProvider(answer)
+    provider.down_until = anyio.current_time() + 24 * 3600
+    found = await finish(shouting(BatchJobs(FakeAPI(provider), poll=1.0)), words(3), path)
+    assert all(item.success for item in found)
+    assert provider.attempts < 180, "that is one in ten minutes, and ten in the first one"
+
+
+@pytest.mark.parametrize("size", [600, 900])
+async def test_a_request_that_fits_into_no_job_ends_its_item_only(virtual_clock, path, size):
+    provider = FakeProvider(answer)
+    items = [*words(2), "x" * size, *words(1)]
+    backend = BatchJobs(FakeAPI(provider, limits=JobLimits(1000, 800)))
+    found = {item.id: item for item in await finish(shouting(backend), items, path)}
+    assert {n: item.status for n, item in found.items()} == {
+        0: "passed",
+        1: "passed",
+        2: "errored",
+        3: "passed",
+    }
+    assert "bytes; a job may have 800" in str(found[2].error)
+
+
+async def test_no_request_at_all_that_fits_into_a_job(virtual_clock, path):
+    backend = BatchJobs(FakeAPI(provider := FakeProvider(answer)), bytes_per_job=100)
+    found = await finish(shouting(backend), words(3), path)
+    assert [item.status for item in found] == ["errored"] * 3
+    assert not provider.jobs
+
+
+async def test_results_of_strangers_and_of_no_one_are_told(virtual_clock, path, caplog):
+    provider = FakeProvider(answer)
+    ours = JobOutcome({"text": "STRANGE", "in": 99, "out": 99})
+    provider.odd = [JobResult(i, ours) for i in ("", "x-1", "17", "9" * 30, "x-٣")]
+
+    class Doubling(FakeAPI):
+        def results(self, state):
+            lines = self.provider.jobs[state.id].lines
+            prefix = next(iter(lines)).rpartition("-")[0]
+            more = [*lines, f"{prefix}-777", f"{prefix}-{'9' * 30}"]
+            self.provider.odd += [JobResult(i, ours) for i in more]
+            return super().results(state)
+
+    found = await finish(shouting(BatchJobs(Doubling(provider))), words(3), path, in_order=True)
+    assert [item.result.text for item in found] == ["WORD0", "WORD1", "WORD2"]
+    assert cost(found) == provider.usage
+    assert "job job_1 has 7 results of requests that it was never given" in caplog.text
+
+
+async def test_results_that_every_download_lacks_are_drawn_again_in_the_end(
+    virtual_clock, path, caplog
+):
+    provider = FakeProvider(answer)
+    provider.missing = 1
+
+    def looked():
+        if len(provider.jobs) > 1:
+            provider.missing = 0
+
+    provider.looked = looked
+    found = await finish(shouting(BatchJobs(FakeAPI(provider), deadline=7200)), words(3), path)
+    assert all(item.success for item in found)
+    assert sum(provider.asked.values()) == 7
+    assert "what is missing of job job_1 goes into another one" in caplog.text
 
 
 async def test_unfinished_requests_of_a_job_go_into_another(virtual_clock, path):

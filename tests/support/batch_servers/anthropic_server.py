@@ -83,11 +83,10 @@ class Anthropic(Server):
         limit = int(query.get("limit", 20))
         if not 1 <= limit <= 1000:
             refuse(400, "limit: Input should be 1 to 1000")
-        where, values = "1", []
-        if after := query.get("after_id"):
-            job = self.world.job(after) or refuse(400, f"after_id: {after}")
-            where, values = "seq < ?", [job.seq]
-        found = self.world.jobs(limit + 1, where, *values)
+        after = None
+        if given := query.get("after_id"):
+            after = self.world.job(given) or refuse(400, f"after_id: {given}")
+        found = self.world.jobs(limit + 1, after=after)
         data = [self.batch(job) for job in found[:limit]]
         return JSONResponse(
             {
@@ -112,7 +111,7 @@ class Anthropic(Server):
         job = self._job(request)
         if job.ended is None or self.world.results_are_gone(job):
             refuse(404, f"Results for batch {job.id} are not available.")
-        return jsonl(self._lines(job))
+        return jsonl([*self._lines(job), *self.world.settings.odd_lines])
 
     def _lines(self, job: Job) -> Iterator[dict[str, Any]]:
         for line in self.world.lines(job):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,9 +20,6 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Usage
 
 PROVIDERS = ("openai", "azure", "anthropic", "mistral")
-
-SINCE = 120.0
-"""By how many seconds a test's intentions are older than they are."""
 
 
 def make_server(provider: str, world: World) -> Server:
@@ -109,7 +105,7 @@ class Scene:
             for n, request in enumerate(requests):
                 self.requests[f"{key}-{n}"] = request
                 file.write(self.api.line(f"{key}-{n}", self.api.body(request)) + "\n")
-        return Intention(key, f"{key}-", len(requests), time.time() - SINCE), path
+        return Intention(key, f"{key}-", len(requests)), path
 
     async def create(self, intention: Intention, path: Path) -> JobState | None:
         """Upload a job's requests, and create it."""

@@ -6,7 +6,6 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -81,7 +80,7 @@ class Mistral(OpenAI):
         job = self.world.job(job_id)
         if job is None or job.ended is None or self.world.results_are_gone(job):
             refuse(404, "No file matches the given query.")
-        return jsonl(self._lines(job, wanted=kind))
+        return jsonl([*self._lines(job, wanted=kind), *self.world.settings.odd_lines])
 
     def _lines(self, job: Job, wanted: str) -> Iterator[dict[str, Any]]:
         for line in self.world.lines(job):
@@ -135,16 +134,11 @@ class Mistral(OpenAI):
 
     async def list(self, request: Request) -> Response:
         query = request.query_params
-        if unknown := set(query) - {"page", "page_size", "created_after", "order_by", "model"}:
+        if unknown := set(query) - {"page", "page_size", "order_by", "model"}:
             refuse(422, f"unknown query: {unknown}")
         page, size = int(query.get("page", 0)), int(query.get("page_size", 100))
-        after = query.get("created_after")
-        since = 0.0 if after is None else datetime.fromisoformat(after).timestamp()
-        found = self.world.jobs(size, "created > ?", since, skip=page * size)
-        total = len(self.world.jobs(10**9, "created > ?", since))
-        return JSONResponse(
-            {"object": "list", "total": total, "data": [self.batch(job) for job in found]}
-        )
+        data = [self.batch(job) for job in self.world.jobs(size, skip=page * size)]
+        return JSONResponse({"object": "list", "total": len(self.world.jobs(10**9)), "data": data})
 
     def batch(self, job: Job) -> dict[str, Any]:
         """The object of a job."""

@@ -106,7 +106,7 @@ class OpenAI(Server):
         job = self.world.job(job_id)
         if job is None or self.world.results_are_gone(job) or job.ended is None:
             refuse(404, f"No such File object: {id_}")
-        return jsonl(self._lines(job, wanted=kind))
+        return jsonl([*self._lines(job, wanted=kind), *self.world.settings.odd_lines])
 
     def _lines(self, job: Job, wanted: str) -> Iterator[dict[str, Any]]:
         for line in self.world.lines(job):
@@ -201,11 +201,10 @@ class OpenAI(Server):
 
     async def list(self, request: Request) -> Response:
         limit = int(request.query_params.get("limit", 20))
-        where, values = "1", []
-        if after := request.query_params.get("after"):
-            job = self.world.job(after) or refuse(400, f"No such batch: {after}")
-            where, values = "seq < ?", [job.seq]
-        found = self.world.jobs(limit + 1, where, *values)
+        after = None
+        if given := request.query_params.get("after"):
+            after = self.world.job(given) or refuse(400, f"after: {given}")
+        found = self.world.jobs(limit + 1, after=after)
         data = [self.batch(job) for job in found[:limit]]
         return JSONResponse(
             {

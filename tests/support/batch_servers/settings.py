@@ -38,10 +38,12 @@ class Settings:
         window: seconds after which a job expires; None if it doesn't.
         cancelling: seconds that a cancellation takes.
         list_lag: seconds until a new job is in lists.
+        oldest_first: whether lists begin with the oldest job.
         kept: seconds after a job's creation for which its results are kept; None for ever.
         enqueued: by model, the tokens that may be queued.
         no_output: whether finished jobs have no file of outputs.
         no_errors: whether finished jobs have no file of errors.
+        odd_lines: further lines at the end of downloads.
         faults: what goes wrong with requests to come: dicts with ``on`` (upload, create, look,
             list, download, cancel, chat), ``fault``, and perhaps ``times``, ``after`` (how many of
             them are left alone first), ``status``, ``code`` and ``seconds``.
@@ -58,10 +60,12 @@ class Settings:
     window: float | None = DAY
     cancelling: float = 30.0
     list_lag: float = 0.0
+    oldest_first: bool = False
     kept: float | None = None
     enqueued: dict[str, int] = field(default_factory=dict)
     no_output: bool = False
     no_errors: bool = False
+    odd_lines: list[Any] = field(default_factory=list)
     faults: list[dict[str, Any]] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:

@@ -326,10 +326,12 @@ class World:
         row = self.db.execute("SELECT * FROM jobs WHERE id = ?", (id_,)).fetchone()
         return None if row is None else Job(*row)
 
-    def jobs(self, limit: int, where: str = "1", *values: Any, skip: int = 0) -> list[Job]:
-        """The newest jobs that are in lists by now."""
-        query = f"SELECT * FROM jobs WHERE seen <= ? AND {where} ORDER BY seq DESC LIMIT ? OFFSET ?"
-        rows = self.db.execute(query, (self.now, *values, limit, skip))
+    def jobs(self, limit: int, *, after: Job | None = None, skip: int = 0) -> list[Job]:
+        """The jobs that are in lists by now, by default the newest first."""
+        order, beyond = ("", ">") if self.settings.oldest_first else ("DESC", "<")
+        seq = after.seq if after else 0 if beyond == ">" else 10**18
+        query = f"SELECT * FROM jobs WHERE seen <= ? AND seq {beyond} ? ORDER BY seq {order}"
+        rows = self.db.execute(f"{query} LIMIT ? OFFSET ?", (self.now, seq, limit, skip))
         return [Job(*row) for row in rows]
 
     def all_jobs(self) -> list[Job]:
