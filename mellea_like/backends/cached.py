@@ -21,10 +21,14 @@ from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.request_counter import word_pieces
 from mellea_like.core.argument_checks import whole_number
-from mellea_like.core.backend import BackendWrapper, Options, checked_reply, innermost
-from mellea_like.core.format import json_schema
-from mellea_like.core.generation import Generation, TokenLogprob, Usage
-from mellea_like.core.tools import ToolCall
+from mellea_like.core.backend import BackendWrapper, checked_reply
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.kept_replies import (
+    described_backend,
+    described_request,
+    read_reply,
+    written_reply,
+)
 from mellea_like.errors import CacheError
 from mellea_like.runtime.event_loops import running_loop
 from mellea_like.runtime.logs import warn
@@ -104,7 +108,7 @@ class CachedBackend(BackendWrapper):
     ) -> None:
         super().__init__(inner)
         self.path = Path(path)
-        self._name = _described(inner) if name is None else name
+        self._name = described_backend(inner) if name is None else name
         self._file = _File(self.path)
         self._under_way = _UnderWay()
         self._hits = self._misses = self._kept = 0
@@ -223,7 +227,7 @@ class CachedBackend(BackendWrapper):
         return reply
 
     async def _keep(self, key: bytes, reply: Generation) -> None:
-        written = _written(reply)
+        written = written_reply(reply)
         if written is None:
             return
         try:
@@ -234,24 +238,13 @@ class CachedBackend(BackendWrapper):
             self._kept += 1
 
     def _key(self, request: Request) -> bytes:
-        options = request.options.over(self.defaults)
         asked = {
             "backend": self._name,
-            "messages": [message.as_dict() for message in request.messages],
-            "options": {**{name: getattr(options, name) for name in _OPTIONS}, "extra": None},
-            "extra": dict(options.extra),
-            "format": None if request.format is None else json_schema(request.format),
-            "purpose": request.meta.purpose,
             "iteration": request.meta.iteration,
+            **described_request(request, self.defaults),
         }
-        if request.tools:
-            tools = [tool.as_dict() for tool in request.tools]
-            asked |= {"tools": tools, "tool_choice": request.tool_choice}
         plain = json.dumps(asked, sort_keys=True, default=repr)
         return blake2b(plain.encode(), digest_size=20).digest()
-
-
-_OPTIONS = tuple(Options.__dataclass_fields__)
 
 
 class _Hit:
@@ -260,62 +253,11 @@ class _Hit:
     usage = HIT
 
 
-def _described(backend: Backend) -> str:
-    """Return what identifies a backend, or all backends that could answer."""
-    inside: Any = innermost(backend)
-    if several := getattr(inside, "backends", None):  # They replace each other in outages.
-        return " or ".join(map(_described, several))
-    provider = getattr(inside, "provider", type(inside).__name__)
-    # Our llama.cpp server has another port each time.
-    url = "" if provider == "llama.cpp" else getattr(inside, "base_url", "")
-    return f"{provider} {getattr(inside, 'model', None)} {url}"
-
-
 async def _pieces(reply: Generation) -> AsyncGenerator[str | Generation]:
     for piece in word_pieces(reply.text):
         await checkpoint()
         yield piece
     yield reply
-
-
-def _written(reply: Generation) -> str | None:
-    """Return a reply as JSON; None if JSON can't express it."""
-    plain: dict[str, Any] = {
-        "text": reply.text,
-        "model": reply.model,
-        "finish_reason": reply.finish_reason,
-    }
-    if reply.has_value:
-        plain |= {"value": reply.value, "parsed": reply.parsed}
-    plain |= {n: said for n in ("refusal", "reasoning") if (said := getattr(reply, n)) is not None}
-    if reply.tool_calls:
-        plain["tool_calls"] = [[c.id, c.name, c.arguments] for c in reply.tool_calls]
-    if reply.logprobs:
-        plain["logprobs"] = [
-            [text, logprob, [list(other) for other in alternatives]]
-            for text, logprob, alternatives in reply.logprobs
-        ]
-    with suppress(TypeError, ValueError, RecursionError):
-        written = json.dumps(plain)
-        if json.loads(written) == plain:
-            return written
-    return None
-
-
-def _read(written: str) -> Generation:
-    plain = json.loads(written)
-    text, model, ended = plain["text"], plain["model"], plain["finish_reason"]
-    if not isinstance(text, str):
-        raise TypeError(text)
-    value, parsed = plain.get("value"), plain.get("parsed", False)
-    logprobs = tuple(
-        TokenLogprob(token, logprob, tuple((other, its) for other, its in alternatives))
-        for token, logprob, alternatives in plain.get("logprobs", ())
-    )
-    calls = tuple(ToolCall(*call) for call in plain.get("tool_calls", ()))
-    kept: dict[str, Any] = {"parsed": parsed, "logprobs": logprobs, "tool_calls": calls}
-    kept |= {name: plain.get(name) for name in ("refusal", "reasoning")}
-    return Generation(text, value, HIT, model, ended, **kept)
 
 
 class _UnderWay:
@@ -364,7 +306,7 @@ class _File:
         """Return the reply that is kept under a key."""
         with self._opened() as db:
             row = db.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
-            return None if row is None else _read(row[0])
+            return None if row is None else read_reply(row[0], HIT)
 
     def keep(self, key: bytes, reply: str) -> None:
         """Write a reply, unless another process has already written one."""

@@ -13,6 +13,7 @@ from mellea_like.kernel.ports import Ask, Option
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
 
+    from mellea_like.core.backend import Backend
     from mellea_like.core.slice import Slice
     from mellea_like.kernel.ports import Next
 
@@ -30,6 +31,7 @@ class Rounds(Option):
         heard: is given each new slice in the step that records it; None for no one.
         marks: the marks of the earlier draws, by iteration, to which a selection adds those of new
             ones; None if they aren't kept.
+        wrap: puts a backend around each one that the call asks; see `Wrapped`.
     """
 
     paused = False
@@ -43,10 +45,12 @@ class Rounds(Option):
         earlier: Sequence[Slice] = (),
         heard: Callable[[Slice], None] | None = None,
         marks: MutableMapping[int, Any] | None = None,
+        wrap: Callable[[Backend, Backend], Backend] | None = None,
     ) -> None:
         self.before = earlier[-1].ended_at if earlier else 0.0
         self.heard = heard
         self.marks = marks
+        self.wrap = wrap
         self._earlier = {slice_.iteration: slice_ for slice_ in earlier}
 
     @property

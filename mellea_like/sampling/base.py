@@ -356,6 +356,7 @@ class BaseSamplingStrategy:
         *,
         earlier: Sequence[Slice] = (),
         marks: MutableMapping[int, Any] | None = None,
+        wrap: Callable[[Backend, Backend], Backend] | None = None,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
         **arguments: Any,
     ) -> CallInRounds[Any]:
@@ -371,6 +372,8 @@ class BaseSamplingStrategy:
                 of one lane, without a schedule and budgets of stages.
             marks: for a selection that keeps scores: what it made of the earlier slices that
                 passed, by iteration; the call adds what it makes of new ones.
+            wrap: is given each backend that the call asks, once with the call's retries, hooks and
+                budgets around it and once without, and returns the backend that is asked instead.
             on_slice: see `sample`.
             **arguments: see `sample`.
 
@@ -387,7 +390,7 @@ class BaseSamplingStrategy:
 
         inputs = prepare_call(self.__settings, action, requirements, **arguments)
         _check_on_slice(on_slice)
-        return CallInRounds(self, inputs, on_slice, earlier, marks)
+        return CallInRounds(self, inputs, on_slice, earlier, marks, wrap)
 
     @overload
     def stream(

@@ -11,6 +11,7 @@ from mellea_like.sampling.call import RunningCall
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 
+    from mellea_like.core.backend import Backend
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
     from mellea_like.limits.budget import Budget
@@ -40,12 +41,14 @@ class CallInRounds(Generic[T]):
         on_slice: Callable[[Slice], Awaitable[None] | None] | None,
         earlier: Sequence[Slice],
         marks: MutableMapping[int, Any] | None = None,
+        wrap: Callable[[Backend, Backend], Backend] | None = None,
     ) -> None:
         self._strategy = strategy
         self._inputs = inputs
         self._on_slice = on_slice
         self._slices = tuple(earlier)
         self._marks = marks
+        self._wrap = wrap
         self._call: RunningCall | None = None
 
     @property
@@ -96,7 +99,7 @@ class CallInRounds(Generic[T]):
             whole_number("draws", draws)
         call = self._call
         if call is None:
-            rounds = Rounds(self._slices, heard, self._marks)
+            rounds = Rounds(self._slices, heard, self._marks, self._wrap)
             rounds.left = draws
             call = RunningCall(self._strategy, self._inputs, self._on_slice, rounds=rounds)
         else:

@@ -222,6 +222,7 @@ OPTIONS: tuple[Callable[[Setup], Option | None], ...] = (
     lambda s: s.restarts,
     lambda s: SameBugInOrder() if s.settings.selection == "ordered" else None,
     lambda s: _same_bug(s) if s.settings.selection != "ordered" else None,
+    lambda s: _lazy("wrapped", "Wrapped", s.rounds.wrap) if s.rounds and s.rounds.wrap else None,
     lambda s: Retries(s.settings.retry),
     lambda s: RequestHooks(hooks) if (hooks := s.hears(*_REQUEST_HOOKS)) else None,
     lambda s: RequestSpans(s.telemetry) if s.telemetry else None,

@@ -8,15 +8,29 @@ import math
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.batch.jobs.store import Ask
 from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.backend import is_backend
+from mellea_like.core.backend import (
+    BackendWrapper,
+    Options,
+    checked_reply,
+    innermost,
+    is_backend,
+)
+from mellea_like.core.generation import Usage
+from mellea_like.core.kept_replies import (
+    described_backend,
+    described_request,
+    read_reply,
+    written_reply,
+)
 from mellea_like.core.prices import IN_A_JOB
+from mellea_like.core.serialization import usage_from_dict, usage_to_dict
 from mellea_like.core.slice import Outcome
 from mellea_like.core.token_estimate import estimate_input_tokens
 from mellea_like.errors import BackendError, InvalidRequest
@@ -28,7 +42,7 @@ if TYPE_CHECKING:
     from mellea_like.backends import BatchAPI
     from mellea_like.batch.item import Job
     from mellea_like.batch.jobs.store import Answer
-    from mellea_like.core.backend import Backend, Options, Request
+    from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
     from mellea_like.limits import Budget
@@ -182,6 +196,12 @@ class Book(Protocol):
         """Note a request that waits for a job."""
         ...
 
+    async def keep(
+        self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]
+    ) -> None:
+        """Keep the reply of an ordinary backend."""
+        ...
+
 
 class Parking:
     """The call of one item, which is left when its requests wait for jobs.
@@ -217,7 +237,8 @@ class Parking:
         self._charged = charged
         self._sitting = sitting
         self._asked: Counter[str] = Counter()
-        self._parked = 0
+        self._parked = self._busy = 0
+        self._idle = anyio.Event()
 
     def hearing(self, then: Callable[[Slice], None] | None) -> Callable[[Slice], None]:
         """Return what hears the item's slices: the draw whose request waits has not happened."""
@@ -240,18 +261,17 @@ class Parking:
             )
             raise InvalidRequest(msg)
         request.meter.sent_nothing()
-        body = json.dumps(backend.api.body(request), sort_keys=True, ensure_ascii=False)
-        drawn = len(self.slices)
-        what = hashlib.blake2b(f"{backend.place}\n{body}".encode(), digest_size=12).hexdigest()
-        key = f"{drawn}/{request.meta.purpose}/{what}"
-        self._asked[key] += 1
-        key = f"{key}/{self._asked[key]}"
+        body = _in_json(backend.api.body(request))
+        key = self._key(request, f"{backend.place}\n{body}")
         answer = self._answers.get(key)
         if answer is not None:
-            known = answer.sitting != self._sitting and drawn + 1 in self._charged
-            return _read(backend, request, answer, charged=known)
+            charged = self._is_charged(answer)
+            if answer.kept is not None:
+                return _read_kept(request, answer.kept, charged=charged)
+            return _read(backend, request, answer, charged=charged)
         if backend.direct is not None and backend.place in self._direct:
-            return await within_budgets(backend.direct, self.budgets).generate(request)
+            direct = within_budgets(backend.direct, self.budgets)
+            return await self._ask_now(direct, request, key, backend.place)
         asked = request.options.over(backend.defaults)
         tokens = estimate_input_tokens(request)
         purpose = request.meta.purpose
@@ -262,17 +282,107 @@ class Parking:
         await self._park()
         raise AssertionError  # It is cancelled while it waits.
 
+    def around(self, inner: Backend, backend: Backend) -> Backend:
+        """Return a backend that keeps the replies of an ordinary one while others wait."""
+        if isinstance(innermost(backend), BatchJobs):
+            return inner
+        return _Kept(inner, self, described_backend(backend))
+
+    async def answer(self, inner: Backend, request: Request, place: str) -> Generation:
+        """Answer a request to an ordinary backend, if it hasn't answered before."""
+        defaults = getattr(inner, "defaults", Options())
+        asked = {"backend": place, **described_request(request, defaults)}
+        key = self._key(request, json.dumps(asked, sort_keys=True, default=repr))
+        answer = self._answers.get(key)
+        if answer is not None and answer.kept is not None:
+            return _read_kept(request, answer.kept, charged=self._is_charged(answer))
+        return await self._ask_now(inner, request, key, place)
+
+    async def _ask_now(
+        self, backend: Backend, request: Request, key: str, place: str
+    ) -> Generation:
+        """Ask an ordinary backend, and keep its reply: the draw may have to wait for a job yet."""
+        if not self._busy:
+            self._idle = anyio.Event()
+        self._busy += 1
+        meter, reply = request.meter.attempt(), None
+        try:
+            try:
+                answered = await backend.generate(replace(request, meter=meter))
+                reply = checked_reply(backend, answered)
+            finally:
+                meter.finish(reply)
+            written = written_reply(reply)
+            if written is not None:  # Its parsed value may be one that JSON can't express.
+                kept = [[model, usage_to_dict(its)] for model, its in meter.usage_by_model]
+                purpose = request.meta.purpose
+                await self._book.keep(
+                    self._item, key, place, purpose, {"reply": written, "costs": kept}
+                )
+            return reply
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._idle.set()
+
+    def _key(self, request: Request, asked: str) -> str:
+        """Return what is the same when the call asks the same again."""
+        what = hashlib.blake2b(asked.encode(), digest_size=12).hexdigest()
+        key = f"{len(self.slices)}/{request.meta.purpose}/{what}"
+        self._asked[key] += 1
+        return f"{key}/{self._asked[key]}"
+
+    def _is_charged(self, answer: Answer) -> bool:
+        """Tell whether the cost of an answer is in the records of an earlier sitting."""
+        return answer.sitting != self._sitting and len(self.slices) + 1 in self._charged
+
     async def _park(self) -> None:
         """Wait until nothing else in the call has anything to ask; then leave the call."""
         self._parked += 1
         mine = self._parked
-        for _ in range(QUIET):
+        quiet = 0
+        while mine == self._parked and quiet < QUIET:
+            quiet += 1
             await checkpoint()
-            if mine != self._parked:
-                break
-        else:
+            if self._busy:  # Its reply may lead to further questions.
+                await self._idle.wait()
+                quiet = 0
+        if mine == self._parked:
             self.scope.cancel("the requests wait for a job")
         await anyio.sleep_forever()
+
+
+class _Kept(BackendWrapper):
+    """An ordinary backend, whose replies are kept while other requests of a draw wait for jobs."""
+
+    def __init__(self, inner: Backend, parking: Parking, place: str) -> None:
+        super().__init__(inner)
+        self._parking = parking
+        self._place = place
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request."""
+        return await self._parking.answer(self.inner, request, self._place)
+
+
+def _in_json(body: Mapping[str, Any]) -> str:
+    """Write a body, in which each character can be encoded."""
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Half of a surrogate pair.
+        return json.dumps(body, sort_keys=True)
+    return text
+
+
+def _read_kept(request: Request, kept: dict[str, Any], *, charged: bool) -> Generation:
+    costs = [(model, usage_from_dict(usage)) for model, usage in kept["costs"]]
+    request.meter.sent_nothing()
+    if charged:
+        return read_reply(kept["reply"], Usage())
+    for model, usage in costs:
+        request.meter.assume(usage, model)
+    return read_reply(kept["reply"], sum((usage for _, usage in costs), Usage()))
 
 
 def _read(backend: BatchJobs, request: Request, answer: Answer, *, charged: bool) -> Generation:

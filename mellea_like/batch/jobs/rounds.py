@@ -123,6 +123,12 @@ class JobRounds:
         if len(self._buffer) >= MANY:
             await self._flush()
 
+    async def keep(
+        self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]
+    ) -> None:
+        """Keep the reply of an ordinary backend."""
+        await self._do(self._store.keep, item, key, place, purpose, reply)
+
     async def _flush(self) -> None:
         if self._buffer:
             asks, self._buffer = self._buffer, []

@@ -160,8 +160,9 @@ class _JobsWork(Work):
     ) -> SamplingResult[Any] | Paused | Exception:
         parking = PARKING.get()
         assert parking is not None  # noqa: S101 (the run has set it)
+        work = Work(*self)._replace(given={**self.given, "wrap": parking.around})
         with parking.scope:
-            return await super()._call(job, action, parking.hearing(on_slice))
+            return await work._call(job, action, parking.hearing(on_slice))
         return Paused(tuple(parking.slices))
 
 

@@ -135,6 +135,8 @@ class Answer(NamedTuple):
 
     outcome: JobOutcome
     sitting: int
+    kept: dict[str, Any] | None = None
+    """The reply of an ordinary backend, which no job has answered."""
 
 
 class Known(NamedTuple):
@@ -270,6 +272,17 @@ class JobStore:
                 [(*ask[:5], len(ask.body.encode()), *ask[5:], self.sitting) for ask in asks],
             )
 
+    def keep(self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]) -> None:
+        """Keep the reply of an ordinary backend, which may be needed again."""
+        answer = json.dumps({"reply": {}, "kept": reply})
+        with self._writing() as db:
+            db.execute(
+                "INSERT INTO requests (item, key, api, purpose, bytes, input_tokens, sitting,"
+                " answer, answered) VALUES (?, ?, ?, ?, 0, 0, ?, ?, ?) ON CONFLICT (item, key) DO"
+                " UPDATE SET answer = excluded.answer, answered = excluded.answered, body = NULL",
+                (item, key, place, purpose, self.sitting, answer, self.sitting),
+            )
+
     def known(self, items: Sequence[int]) -> dict[int, Known]:
         """Return what is known of each of some items."""
         found = {item: Known({}, {}) for item in items}
@@ -281,7 +294,9 @@ class JobStore:
                     (item,),
                 )
                 for key, text, when in rows:
-                    known.answers[key] = Answer(JobOutcome(**json.loads(text)), when)
+                    plain = json.loads(text)
+                    kept = plain.pop("kept", None)
+                    known.answers[key] = Answer(JobOutcome(**plain), when, kept)
                 marks = db.execute("SELECT iteration, value FROM marks WHERE item = ?", (item,))
                 # Scores with their reasons, or keys with their weights.
                 known.marks.update((n, tuple(json.loads(value))) for n, value in marks)

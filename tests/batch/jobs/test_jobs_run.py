@@ -16,6 +16,7 @@ from mellea_like import (
     Budget,
     Collect,
     Escalate,
+    Generation,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Stage,
@@ -23,7 +24,14 @@ from mellea_like import (
     judge_score,
     requirement,
 )
-from mellea_like.backends import JobError, JobLimits, JobOutcome, JobResult, ScriptedBackend
+from mellea_like.backends import (
+    FunctionBackend,
+    JobError,
+    JobLimits,
+    JobOutcome,
+    JobResult,
+    ScriptedBackend,
+)
 from mellea_like.batch import BatchJobs, JobsRun, Journal, read_items, sample_many
 from mellea_like.core import Usage
 from mellea_like.core.prices import Price
@@ -407,6 +415,111 @@ async def test_small_rounds_are_answered_directly(virtual_clock, path):
     assert all(item.success for item in found)
     assert len(provider.jobs) == 1
     assert sum(item.result.text == "DIRECT" for item in found) == 3
+
+
+def says(text):
+    """Return a backend that replies after a while, and the costs of its replies."""
+    asked = []
+
+    async def generate(request):
+        asked.append(Usage(1, sum(len(m.text.split()) for m in request.messages), 2))
+        usage = asked[-1]
+        await anyio.sleep(30)
+        return Generation(text, usage=usage, model="ordinary")
+
+    return FunctionBackend(generate, model="ordinary", can_judge=True), asked
+
+
+def verdict(texts):
+    if "passed" not in texts[0]:
+        return answer(texts)
+    return '{"passed": true, "reason": ""}'
+
+
+async def test_a_judge_by_jobs_makes_no_ordinary_draw_twice(virtual_clock, path):
+    backend, asked = says("hello")
+    provider = FakeProvider(verdict)
+    budget = Budget(requests=100)
+    strategy = RejectionSamplingStrategy(
+        backend,
+        requirements=[requirement("it is kind", judge=BatchJobs(FakeAPI(provider)))],
+        budget=budget,
+    )
+    found = await finish(strategy, words(4), path)
+    assert all(item.success for item in found)
+    assert len(asked) == 4
+    assert cost(found) == provider.usage + sum(asked, Usage())
+    assert budget.spent.requests == 8
+
+
+async def test_an_ordinary_judge_is_asked_once_while_another_waits(virtual_clock, path):
+    judge, asked = says('{"passed": true, "reason": ""}')
+    provider = FakeProvider(verdict)
+    strategy = RejectionSamplingStrategy(
+        BatchJobs(FakeAPI(provider)),
+        requirements=["it is short", requirement("it is kind", judge=judge)],
+        validate_all=True,
+    )
+    found = await finish(strategy, words(4), path)
+    assert all(item.success for item in found)
+    assert len(asked) == 4
+    assert cost(found) == provider.usage + sum(asked, Usage())
+
+
+async def test_direct_draws_are_kept_until_the_judges_job_has_ended(virtual_clock, path):
+    direct, asked = says("hello")
+    provider, judging = FakeProvider(verdict), FakeProvider(verdict)
+    strategy = RejectionSamplingStrategy(
+        BatchJobs(FakeAPI(provider), direct=direct, direct_below=10),
+        requirements=[requirement("it is kind", judge=BatchJobs(FakeAPI(judging, "judge")))],
+    )
+    found = await finish(strategy, words(4), path)
+    assert all(item.success for item in found)
+    assert len(asked) == 4
+    assert not provider.jobs
+    assert cost(found) == judging.usage + sum(asked, Usage())
+
+
+async def test_a_resumed_run_makes_no_ordinary_draw_twice(virtual_clock, path):
+    backend, asked = says("hello")
+    provider = FakeProvider(verdict)
+
+    def strategy():
+        judge = BatchJobs(FakeAPI(provider))
+        return RejectionSamplingStrategy(
+            backend, requirements=[requirement("is kind", judge=judge)]
+        )
+
+    with anyio.CancelScope() as scope:
+        provider.looked = scope.cancel
+        await finish(strategy(), words(4), path)
+    assert scope.cancelled_caught
+    assert len(provider.jobs) == 1
+    provider.looked = lambda: None
+    found = await finish(strategy(), words(4), path)
+    assert all(item.success for item in found)
+    assert len(asked) == 4
+    assert len(provider.jobs) == 1
+    assert cost(found) == provider.usage + sum(asked, Usage())
+
+
+async def test_an_ordinary_stage_is_asked_once_for_a_draw(virtual_clock, path):
+    big, asked = says("BIG")
+    small = BatchJobs(FakeAPI(provider := FakeProvider(verdict)))
+    strategy = Escalate(
+        [Stage(small, turns=1), Stage(big)],
+        requirements=[in_capitals, requirement("it is kind", judge=small)],
+    )
+    found = await finish(strategy, words(3), path)
+    assert [item.result.text for item in found] == ["BIG"] * 3
+    assert len(asked) == 3
+    assert cost(found) == provider.usage + sum(asked, Usage())
+
+
+async def test_half_of_a_surrogate_pair_goes_into_a_job(virtual_clock, path):
+    provider = FakeProvider(answer)
+    (found,) = await finish(shouting(BatchJobs(FakeAPI(provider))), ["wo\ud800rd please"], path)
+    assert found.success
 
 
 async def test_a_canary_finds_what_the_provider_refuses(virtual_clock, path):

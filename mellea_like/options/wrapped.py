@@ -1,0 +1,26 @@
+"""A backend of the program's around each backend that a call asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mellea_like.kernel.ports import Option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mellea_like.core.backend import Backend
+    from mellea_like.kernel.ports import Sent
+
+__all__ = ["Wrapped"]
+
+
+class Wrapped(Option):
+    """Puts it outside of retries, hooks and budgets, so that its own replies cost nothing."""
+
+    def __init__(self, wrap: Callable[[Backend, Backend], Backend]) -> None:
+        self._wrap = wrap
+
+    def request(self, inner: Backend, sent: Sent) -> Backend:
+        """Wrap a backend, whether it generates or judges."""
+        return self._wrap(inner, sent.backend)
