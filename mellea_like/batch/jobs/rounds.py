@@ -79,6 +79,7 @@ class JobRounds:
         self._tried = set[str]()
         self._told = set[str]()
         self._looked_up: dict[int, Known] = {}
+        self._looking_up = anyio.Lock()
         self._due: Sequence[int] = ()
         self.direct: frozenset[str] = frozenset()
         """The places whose requests are answered directly in this pass."""
@@ -138,14 +139,13 @@ class JobRounds:
         """Return the answers to an item's requests so far, and the marks of its draws."""
         if item > self._last_item:
             return Known({}, {})  # It is new.
-        known = self._looked_up.pop(item, None)
-        if known is None:
-            # Items come in order, so the next ones are looked up with it.
-            at = bisect_right(self._due, item)
-            items = [item, *self._due[at : at + BLOCK]]
-            self._looked_up |= await self._do(self._store.known, items)
-            known = self._looked_up.pop(item)
-        return known
+        async with self._looking_up:
+            if item not in self._looked_up:
+                # Items come in order, so the next ones are looked up with it.
+                at = bisect_right(self._due, item)
+                items = [item, *self._due[at : at + BLOCK]]
+                self._looked_up |= await self._do(self._store.known, items)
+            return self._looked_up.pop(item)
 
     async def mark(self, item: int, marks: Mapping[int, Any]) -> None:
         """Keep the marks of an item's draws."""
