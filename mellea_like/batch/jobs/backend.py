@@ -238,19 +238,33 @@ class Parking:
         self._sitting = sitting
         self._asked: Counter[str] = Counter()
         self._parked = self._busy = 0
+        self._cancelled: list[Slice] = []
+        self._then: Callable[[Slice], None] | None = None
         self._idle = anyio.Event()
 
     def hearing(self, then: Callable[[Slice], None] | None) -> Callable[[Slice], None]:
         """Return what hears the item's slices: the draw whose request waits has not happened."""
+        self._then = then
+        return self._hear
 
-        def hear(slice_: Slice) -> None:
-            if self.scope.cancel_called and slice_.outcome is Outcome.CANCELLED:
-                return
+    def _hear(self, slice_: Slice) -> None:
+        if slice_.outcome is Outcome.CANCELLED:
+            self._cancelled.append(slice_)
+            return
+        self.slices.append(slice_)
+        if self._then is not None:
+            self._then(slice_)
+
+    def ended(self) -> None:
+        """Record the draws that the call itself has cancelled.
+
+        If it was left, or the run was stopped, they go on later: what their answers cost counts
+        then.
+        """
+        for slice_ in self._cancelled:
             self.slices.append(slice_)
-            if then is not None:
-                then(slice_)
-
-        return hear
+            if self._then is not None:
+                self._then(slice_)
 
     async def generate(self, backend: BatchJobs, request: Request) -> Generation:
         """Answer a request, or leave the call."""
@@ -315,10 +329,9 @@ class Parking:
             written = written_reply(reply)
             if written is not None:  # Its parsed value may be one that JSON can't express.
                 kept = [[model, usage_to_dict(its)] for model, its in meter.usage_by_model]
-                purpose = request.meta.purpose
-                await self._book.keep(
-                    self._item, key, place, purpose, {"reply": written, "costs": kept}
-                )
+                told = {"reply": written, "costs": kept}
+                with anyio.CancelScope(shield=True):  # It has been paid for.
+                    await self._book.keep(self._item, key, place, request.meta.purpose, told)
             return reply
         finally:
             self._busy -= 1

@@ -162,7 +162,9 @@ class _JobsWork(Work):
         assert parking is not None  # noqa: S101 (the run has set it)
         work = Work(*self)._replace(given={**self.given, "wrap": parking.around})
         with parking.scope:
-            return await work._call(job, action, parking.hearing(on_slice))
+            result = await work._call(job, action, parking.hearing(on_slice))
+            parking.ended()
+            return result
         return Paused(tuple(parking.slices))
 
 

@@ -605,6 +605,46 @@ def test_a_run_that_is_left_at_any_step_is_resumed(path, loop, seed, keys):
     assert sittings > 2
 
 
+@pytest.mark.parametrize("ordinary", [True, False])
+@pytest.mark.parametrize("seed", [0, *STORMS])
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_run_with_a_judge_that_is_left_at_any_step_pays_each_job_once(path, loop, seed, ordinary):
+    random = Random(seed)
+    provider = FakeProvider(verdict, seconds=1000)
+    provider.lost = random.choices(["", "after", "before"], k=8)
+    ended = []
+
+    async def generate(request):
+        await anyio.sleep(random.uniform(0, 20))
+        ended.append(1)
+        return Generation("hello", usage=Usage(1, 5, 1), model="ordinary")
+
+    async def run(stepper):
+        backend = FunctionBackend(generate, model="ordinary")
+        for most in itertools.chain([500, 900, 1500, 2500], itertools.repeat(10**6)):
+            judge = BatchJobs(FakeAPI(provider, limits=JobLimits(7, 10**6)), poll=7)
+            strategy = RejectionSamplingStrategy(
+                backend if ordinary else judge,
+                requirements=[requirement("it is kind", judge=judge)],
+            )
+            with anyio.CancelScope() as scope:
+                stepper.arm({random.randrange(1, most): scope.cancel})
+                found = await finish(strategy, words(17), path)
+            stepper.disarm()
+            if not scope.cancelled_caught:
+                return found
+        return None
+
+    found = run_stepped(run, loop)
+    assert [item.status for item in found] == ["passed"] * 17
+    assert set(provider.asked.values()) == {1}
+    # Only a reply that arrives in the very step of a cancellation is asked for again.
+    assert len(ended) <= 17 + 4
+    kept = provider.usage + (Usage(17, 17 * 5, 17) if ordinary else Usage())
+    assert sum(u["requests"] for u in recorded(path)) == kept.requests
+    assert sum(u["output_tokens"] for u in recorded(path)) == kept.output_tokens
+
+
 async def test_another_runs_jobs_are_not_taken_up(virtual_clock, path):
     provider = FakeProvider(answer)
     await finish(shouting(BatchJobs(FakeAPI(provider))), words(2), path)
