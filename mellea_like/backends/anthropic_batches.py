@@ -206,7 +206,10 @@ class AnthropicBatches(SDKBatches):
             return False
         if not state.ended:
             return None
-        return bool(state.outputs) and await self._has(client, state, intention.prefix)
+        try:
+            return bool(state.outputs) and await self._has(client, state, intention.prefix)
+        except InvalidRequest:
+            return False  # Its results are deleted, so it could be of no use.
 
     async def _has(self, client: anthropic.AsyncAnthropic, state: JobState, prefix: str) -> bool:
         """Tell whether the requests of a job that has ended are those with a prefix."""

@@ -186,15 +186,21 @@ class MistralBatches(SDKBatches):
     # --- jobs -------------------------------------------------------------------------------------
 
     async def _pages(self, client: _Client) -> AsyncGenerator[Sequence[Listed]]:
-        number = 0
-        while page := await self._ask(client, self._page(client, number)):
-            yield [Listed(self._state(job), (job.metadata or {}).get(KEY)) for job in page]
-            number += 1
+        number = seen = 0
+        while True:
+            page = await self._ask(client, self._page(client, number))
+            jobs = page.data or ()
+            if not jobs:
+                return
+            yield [Listed(self._state(job), (job.metadata or {}).get(KEY)) for job in jobs]
+            number, seen = number + 1, seen + len(jobs)
+            if len(jobs) < PAGE and seen >= page.total:
+                return
 
-    async def _page(self, client: _Client, number: int) -> Sequence[BatchJob]:
+    async def _page(self, client: _Client, number: int) -> ListBatchJobsResponse:
         asked = {"page": number, "page_size": PAGE, "order_by": "-created"}
         answer = await client.send("GET", JOBS, params=asked)
-        return ListBatchJobsResponse.model_validate_json(answer.content).data or ()
+        return ListBatchJobsResponse.model_validate_json(answer.content)
 
     async def _upload(self, client: _Client, intention: Intention, lines: Path) -> str:
         async with mapped(lines) as content:

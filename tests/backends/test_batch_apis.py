@@ -233,6 +233,14 @@ async def test_a_job_is_found_whatever_the_clocks_and_the_lists_order(
         assert await s.api.find(intention._replace(key="no", prefix="no-", count=9)) is None
 
 
+async def test_a_job_of_others_without_results_ends_no_search(tmp_path, virtual_clock):
+    faults = fault("download", "status", status=404)
+    async with scene("anthropic", tmp_path, work=0.0, validating=0.0, faults=faults) as s:
+        await s.end(await s.submit(1, key="other"))
+        intention, _ = s.intend([ask()], key="mine")
+        assert await s.api.find(intention) is None
+
+
 @every_provider
 async def test_a_list_is_left_at_the_jobs_that_were_there_before(provider, tmp_path, virtual_clock):
     async with scene(provider, tmp_path, work=0.0, validating=0.0) as s:
