@@ -84,6 +84,3 @@ def item_of(*draws: Mapping[str, Any], position: int = 0, **decided: Any) -> dic
 
 def lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-Answering = Callable[[Any], str]
