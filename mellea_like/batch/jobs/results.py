@@ -58,7 +58,7 @@ async def collect(
     chunk: list[tuple[JobResult, Usage]] = []
     for last in (*[False] * (DOWNLOADS - 1), True):
         try:
-            chunk = []
+            chunk, strays = [], 0
             async with api.results(state) as results:
                 async for result in results:
                     chunk.append((result, api.usage(result.outcome)))
