@@ -185,11 +185,16 @@ class JobRounds:
                 items |= await self._look(job)
             if items:
                 return items
-            if not await self._under_way() and not await self._waits():
-                if self.problem is not None:
-                    raise self.problem
-                return set()
-            await anyio.sleep(min(backend.poll for backend in self._backends.values()))
+            pause = min(backend.poll for backend in self._backends.values())
+            if not await self._under_way():
+                if not await self._waits():
+                    if self.problem is not None:
+                        raise self.problem
+                    return set()
+                # There is nothing to look at until something can be submitted again.
+                soonest = min(self._wait_until.get(place, 0.0) for place in self._backends)
+                pause = max(pause, soonest - self._now())
+            await anyio.sleep(pause)
 
     async def _under_way(self) -> list[StoredJob]:
         jobs: list[StoredJob] = await self._do(self._store.jobs, *UNDER_WAY)

@@ -206,7 +206,7 @@ async def test_a_job_may_be_listed_late(virtual_clock, path):
 async def test_too_many_tokens_mean_waiting(virtual_clock, path):
     provider = FakeProvider(answer)
     provider.full_from = 1
-    backend = BatchJobs(FakeAPI(provider, limits=JobLimits(4, 10**6)))
+    backend = BatchJobs(FakeAPI(provider, limits=JobLimits(4, 10**6)), poll=300)
     found = await finish(shouting(backend), words(8), path)
     assert all(item.success for item in found)
     assert all(len(item.result.slices) == 2 for item in found)
@@ -217,7 +217,7 @@ async def test_too_many_tokens_mean_waiting(virtual_clock, path):
 async def test_a_job_that_is_too_large_by_itself_is_halved(virtual_clock, path):
     provider = FakeProvider(answer)
     provider.most = 5
-    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(40), path)
+    found = await finish(shouting(BatchJobs(FakeAPI(provider), poll=600)), words(20), path)
     assert all(item.success for item in found)
     assert all(len(item.result.slices) == 2 for item in found)
     assert set(provider.asked.values()) == {1}
@@ -226,10 +226,10 @@ async def test_a_job_that_is_too_large_by_itself_is_halved(virtual_clock, path):
 
 async def test_a_provider_that_is_away_is_asked_less_and_less(virtual_clock, path):
     provider = FakeProvider(answer)
-    provider.down_until = anyio.current_time() + 24 * 3600
-    found = await finish(shouting(BatchJobs(FakeAPI(provider), poll=1.0)), words(3), path)
+    provider.down_until = anyio.current_time() + 4 * 3600
+    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(3), path)
     assert all(item.success for item in found)
-    assert provider.attempts < 180, "that is one in ten minutes, and ten in the first one"
+    assert provider.attempts < 35, "that is one in ten minutes, and a few before"
 
 
 @pytest.mark.parametrize("size", [600, 900])
