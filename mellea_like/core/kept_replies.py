@@ -34,7 +34,7 @@ def described_backend(backend: Backend) -> str:
 def described_request(request: Request, defaults: Options) -> dict[str, Any]:
     """Return everything that shapes the reply to a request, but for the backend and the draw."""
     options = request.options.over(defaults)
-    asked = {
+    asked: dict[str, Any] = {
         "messages": [message.as_dict() for message in request.messages],
         "options": {**{name: getattr(options, name) for name in _OPTIONS}, "extra": None},
         "extra": dict(options.extra),

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.item import Job
     from mellea_like.batch.jobs.store import Answer
     from mellea_like.core.backend import Backend, Request
-    from mellea_like.core.generation import Generation
+    from mellea_like.core.generation import Generation, Meter
     from mellea_like.core.slice import Slice
     from mellea_like.limits import Budget
 
@@ -319,13 +319,8 @@ class Parking:
         if not self._busy:
             self._idle = anyio.Event()
         self._busy += 1
-        meter, reply = request.meter.attempt(), None
         try:
-            try:
-                answered = await backend.generate(replace(request, meter=meter))
-                reply = checked_reply(backend, answered)
-            finally:
-                meter.finish(reply)
+            reply = await _asked(backend, request, meter := request.meter.attempt())
             written = written_reply(reply)
             if written is not None:  # Its parsed value may be one that JSON can't express.
                 kept = [[model, usage_to_dict(its)] for model, its in meter.usage_by_model]
@@ -376,6 +371,16 @@ class _Kept(BackendWrapper):
     async def generate(self, request: Request) -> Generation:
         """Answer one request."""
         return await self._parking.answer(self.inner, request, self._place)
+
+
+async def _asked(backend: Backend, request: Request, meter: Meter) -> Generation:
+    reply = None
+    try:
+        answered = await backend.generate(replace(request, meter=meter))
+        reply = checked_reply(backend, answered)
+        return reply
+    finally:
+        meter.finish(reply)
 
 
 def _in_json(body: Mapping[str, Any]) -> str:

@@ -75,7 +75,7 @@ class JobRounds:
         self._wait_until: dict[str, float] = {}
         self._refusals: Counter[str] = Counter()
         self._most: dict[str, int] = {}
-        self._hopeless = set[int]()
+        self._hopeless: set[int] = set()
         self._tried = set[str]()
         self._told = set[str]()
         self._looked_up: dict[int, Known] = {}
@@ -180,7 +180,8 @@ class JobRounds:
                 return items
             await self._submit()
             # Those whose requests fit into no job have answers, too.
-            items, self._hopeless = self._hopeless, set()
+            items = self._hopeless
+            self._hopeless = set()
             for job in await self._under_way():
                 items |= await self._look(job)
             if items:
