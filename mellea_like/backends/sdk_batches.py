@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from abc import ABC, abstractmethod
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -366,21 +365,17 @@ async def _newer(
     Yields:
         The jobs that did not exist before.
     """
-    last, descends, met = math.inf, False, False
+    times: list[float] = []
+    met = False
     async with aclosing(pages):
         async for page in pages:
             for listed in page:
-                created = listed.state.created
-                if created > last:
-                    last, descends = -math.inf, False  # It is in another order.
-                else:
-                    descends |= created < last < math.inf
-                    last = created
+                times.append(listed.state.created)
                 if listed.state.id in before:
                     met = True
                 else:
                     yield listed
-            if met and descends:
+            if met and times[0] > times[-1] and times == sorted(times, reverse=True):
                 return
 
 

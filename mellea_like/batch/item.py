@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.unique import UniqueReplies
+    from mellea_like.core.backend import Backend
     from mellea_like.core.conversation import Action
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
@@ -133,6 +134,7 @@ class Job(NamedTuple):
     earlier: tuple[Slice, ...] = ()  # The draws that the item continues from.
     call: CallInRounds[Any] | None = None  # The call that it continues, if that was kept.
     marks: dict[int, Any] | None = None  # What its selection made of draws, if that is kept.
+    wrap: Callable[[Backend, Backend], Backend] | None = None  # See `BaseSamplingStrategy.begin`.
 
     @property
     def spent(self) -> Usage:
@@ -197,6 +199,7 @@ class Work(NamedTuple):
                         self.requirements,
                         earlier=job.earlier,
                         marks=job.marks,
+                        wrap=job.wrap,
                         **self.given,
                     )
                 result = await call.run(self.draws, heard=on_slice)

@@ -395,10 +395,10 @@ class Meter:
             self.started = True
 
     def assume(self, more: Usage, model: str | None) -> None:
-        """Add tokens that a budget charged although nobody counted them.
+        """Add a cost that has no count of its own, such as tokens that a budget charged.
 
         Args:
-            more: the tokens; no requests.
+            more: the cost.
             model: the model that was asked for them, if tries may ask different ones.
         """
         self.add(_Known(more, model))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.batch.jobs.store import Ask
+from mellea_like.batch.jobs.records import Ask
+from mellea_like.batch.journal.records import to_json
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import (
     BackendWrapper,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from mellea_like.backends import BatchAPI
     from mellea_like.batch.item import Job
-    from mellea_like.batch.jobs.store import Answer
+    from mellea_like.batch.jobs.records import Answer
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation, Meter
     from mellea_like.core.slice import Slice
@@ -250,7 +251,10 @@ class Parking:
     def _hear(self, slice_: Slice) -> None:
         if slice_.outcome is Outcome.CANCELLED:
             self._cancelled.append(slice_)
-            return
+        else:
+            self._record(slice_)
+
+    def _record(self, slice_: Slice) -> None:
         self.slices.append(slice_)
         if self._then is not None:
             self._then(slice_)
@@ -262,9 +266,7 @@ class Parking:
         then.
         """
         for slice_ in self._cancelled:
-            self.slices.append(slice_)
-            if self._then is not None:
-                self._then(slice_)
+            self._record(slice_)
 
     async def generate(self, backend: BatchJobs, request: Request) -> Generation:
         """Answer a request, or leave the call."""
@@ -275,8 +277,8 @@ class Parking:
             )
             raise InvalidRequest(msg)
         request.meter.sent_nothing()
-        body = _in_json(backend.api.body(request))
-        key = self._key(request, f"{backend.place}\n{body}")
+        body = backend.api.body(request)
+        key = self._key(request, backend.place, body)
         answer = self._answers.get(key)
         if answer is not None:
             charged = self._is_charged(answer)
@@ -291,7 +293,7 @@ class Parking:
         purpose = request.meta.purpose
         await self._book.ask(
             backend,
-            Ask(self._item, key, backend.place, purpose, body, tokens, asked.max_tokens),
+            Ask(self._item, key, backend.place, purpose, to_json(body), tokens, asked.max_tokens),
         )
         await self._park()
         raise AssertionError  # It is cancelled while it waits.
@@ -305,8 +307,7 @@ class Parking:
     async def answer(self, inner: Backend, request: Request, place: str) -> Generation:
         """Answer a request to an ordinary backend, if it hasn't answered before."""
         defaults = getattr(inner, "defaults", Options())
-        asked = {"backend": place, **described_request(request, defaults)}
-        key = self._key(request, json.dumps(asked, sort_keys=True, default=repr))
+        key = self._key(request, place, described_request(request, defaults))
         answer = self._answers.get(key)
         if answer is not None and answer.kept is not None:
             return _read_kept(request, answer.kept, charged=self._is_charged(answer))
@@ -333,9 +334,10 @@ class Parking:
             if not self._busy:
                 self._idle.set()
 
-    def _key(self, request: Request, asked: str) -> str:
+    def _key(self, request: Request, place: str, asked: Mapping[str, Any]) -> str:
         """Return what is the same when the call asks the same again."""
-        what = hashlib.blake2b(asked.encode(), digest_size=12).hexdigest()
+        plain = json.dumps([place, asked], sort_keys=True, default=repr)
+        what = hashlib.blake2b(plain.encode(), digest_size=12).hexdigest()
         key = f"{len(self.slices)}/{request.meta.purpose}/{what}"
         self._asked[key] += 1
         return f"{key}/{self._asked[key]}"
@@ -381,16 +383,6 @@ async def _asked(backend: Backend, request: Request, meter: Meter) -> Generation
         return reply
     finally:
         meter.finish(reply)
-
-
-def _in_json(body: Mapping[str, Any]) -> str:
-    """Write a body, in which each character can be encoded."""
-    text = json.dumps(body, sort_keys=True, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # Half of a surrogate pair.
-        return json.dumps(body, sort_keys=True)
-    return text
 
 
 def _read_kept(request: Request, kept: dict[str, Any], *, charged: bool) -> Generation:

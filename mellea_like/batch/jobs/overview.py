@@ -13,9 +13,10 @@ from anyio import to_thread
 
 from mellea_like.backends import JobState
 from mellea_like.batch.jobs import jobs_path
+from mellea_like.batch.jobs.records import UNDER_WAY, JobStage
 from mellea_like.batch.jobs.results import collect
 from mellea_like.batch.jobs.rounds import intention_of
-from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore
+from mellea_like.batch.jobs.store import JobStore
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.journal.writer import JournalLock
 from mellea_like.core.generation import Usage
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mellea_like.backends import BatchAPI
-    from mellea_like.batch.jobs.store import StoredJob
+    from mellea_like.batch.jobs.records import StoredJob
 
 __all__ = ["JobFile", "KnownJob", "cancel_jobs"]
 

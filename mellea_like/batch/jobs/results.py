@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mellea_like.backends import BatchAPI, JobResult, JobState
-    from mellea_like.batch.jobs.store import JobStore, StoredJob
+    from mellea_like.batch.jobs.records import StoredJob
+    from mellea_like.batch.jobs.store import JobStore
     from mellea_like.core.generation import Usage
 
 __all__ = ["collect"]

@@ -19,8 +19,8 @@ import anyio
 from anyio import to_thread
 
 from mellea_like.backends import Intention, JobState
+from mellea_like.batch.jobs.records import UNDER_WAY, JobStage, Known
 from mellea_like.batch.jobs.results import collect
-from mellea_like.batch.jobs.store import UNDER_WAY, JobStage, JobStore, Known
 from mellea_like.core.backend import Options
 from mellea_like.errors import BackendError, InvalidRequest, LimitExceeded
 from mellea_like.limits import reserve_round
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mellea_like.batch.jobs.backend import BatchJobs
-    from mellea_like.batch.jobs.store import Ask, StoredJob, Waiting
+    from mellea_like.batch.jobs.records import Ask, StoredJob, Waiting
+    from mellea_like.batch.jobs.store import JobStore
     from mellea_like.core.generation import Usage
     from mellea_like.limits import Budget, ReservedRound
 
@@ -301,7 +302,6 @@ class JobRounds:
             self._later(place, backend, exc.retry_after)
             self._warn_once(f"{backend!r} took no job, and is asked again: {exc}")
             return False
-        self._refusals[place] = 0
         self._reserved[job.id] = reserved
         if state is not None:
             await self._do(store.created, job, state)

@@ -160,9 +160,9 @@ class _JobsWork(Work):
     ) -> SamplingResult[Any] | Paused | Exception:
         parking = PARKING.get()
         assert parking is not None  # noqa: S101 (the run has set it)
-        work = Work(*self)._replace(given={**self.given, "wrap": parking.around})
+        job = job._replace(wrap=parking.around)
         with parking.scope:
-            result = await work._call(job, action, parking.hearing(on_slice))
+            result = await super()._call(job, action, parking.hearing(on_slice))
             parking.ended()
             return result
         return Paused(tuple(parking.slices))

@@ -11,12 +11,12 @@ import json
 import sqlite3
 import threading
 from contextlib import closing, contextmanager, suppress
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from mellea_like.backends import JobOutcome
 from mellea_like.batch.jobs import jobs_path
+from mellea_like.batch.jobs.records import UNDER_WAY, Answer, JobStage, Known, StoredJob, Waiting
 from mellea_like.batch.journal.database import connect, is_there, journal_errors, make_durable
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.core.generation import Usage
@@ -27,18 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mellea_like.backends import JobResult, JobState
+    from mellea_like.batch.jobs.records import Ask
 
-__all__ = [
-    "UNDER_WAY",
-    "Answer",
-    "Ask",
-    "JobStage",
-    "JobStore",
-    "Known",
-    "StoredJob",
-    "Waiting",
-    "jobs_under_way",
-]
+__all__ = ["JobStore", "jobs_under_way"]
 
 APPLICATION_ID = 0x4D4C6A62
 """``MLjb``."""
@@ -96,81 +87,8 @@ CREATE INDEX of_job ON requests (job, item, id) WHERE job IS NOT NULL;
 MANY = 500
 """How many results are written together."""
 
-
 DIGITS = 19
 """Digits of the numbers that SQLite can't hold any more."""
-
-
-class JobStage(StrEnum):
-    """How far a job is, as the run knows it."""
-
-    NOTED = "noted"
-    """Its requests are being uploaded."""
-    CREATING = "creating"
-    """The request that creates it was sent, or is about to be."""
-    AT_WORK = "at work"
-    COLLECTED = "collected"
-    """It has ended, and what came of its requests is in the file."""
-    VOID = "void"
-    """It was never created, or its results were deleted."""
-
-
-UNDER_WAY = (JobStage.NOTED, JobStage.CREATING, JobStage.AT_WORK)
-
-
-class Ask(NamedTuple):
-    """A request of an item that no one has answered yet."""
-
-    item: int
-    key: str
-    api: str
-    purpose: str
-    body: str
-    input_tokens: int
-    max_tokens: int | None
-
-
-class Answer(NamedTuple):
-    """The outcome of a request, and the sitting of the run in which it arrived."""
-
-    outcome: JobOutcome
-    sitting: int
-    kept: dict[str, Any] | None = None
-    """The reply of an ordinary backend, which no job has answered."""
-
-
-class Known(NamedTuple):
-    """The answers to an item's requests, by their keys, and the marks of its draws."""
-
-    answers: dict[str, Answer]
-    marks: dict[int, Any]
-
-
-class Waiting(NamedTuple):
-    """A request that waits for a job: its size, and what is known of its cost."""
-
-    item: int
-    id: int
-    bytes: int
-    input_tokens: int
-    max_tokens: int | None
-    purpose: str
-
-
-class StoredJob(NamedTuple):
-    """A job as the file has it."""
-
-    id: int
-    key: str
-    api: str
-    stage: JobStage
-    noted: float
-    before: Sequence[str]
-    requests: int
-    tokens: int
-    provider_id: str | None
-    state: dict[str, Any]
-    cancelled: bool
 
 
 class JobStore:

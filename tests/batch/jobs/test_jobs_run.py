@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -222,6 +221,20 @@ async def test_a_job_that_is_too_large_by_itself_is_halved(virtual_clock, path):
     assert all(len(item.result.slices) == 2 for item in found)
     assert set(provider.asked.values()) == {1}
     assert cost(found) == provider.usage
+
+
+async def test_a_queue_that_others_fill_is_tried_less_and_less(virtual_clock, path):
+    provider = FakeProvider(answer)
+    provider.most, free = 0, anyio.current_time() + 4 * 3600
+
+    def looked():
+        if anyio.current_time() > free:
+            provider.most = None
+
+    provider.looked = looked
+    found = await finish(shouting(BatchJobs(FakeAPI(provider))), words(1), path)
+    assert all(item.success for item in found)
+    assert len(provider.jobs) < 40, "that is one in ten minutes, and a few before"
 
 
 async def test_a_provider_that_is_away_is_asked_less_and_less(virtual_clock, path):
@@ -572,6 +585,24 @@ def recorded(path):
     return [i["usage"] for i in read_items(path)]
 
 
+def left_and_resumed(loop, random, provider, steps, path, strategy, **given):
+    """Leave a run at random steps until it ends; return its items and the number of sittings."""
+    provider.lost = random.choices(["", "after", "before"], k=8)
+
+    async def run(stepper):
+        for n, most in enumerate([*steps, *[10**6] * 9], 1):
+            jobs = BatchJobs(FakeAPI(provider, limits=JobLimits(7, 10**6), **given), poll=7)
+            with anyio.CancelScope() as scope:
+                stepper.arm({random.randrange(1, most): scope.cancel})
+                found = await finish(strategy(jobs), words(17), path)
+            stepper.disarm()
+            if not scope.cancelled_caught:
+                return found, n
+        return pytest.fail("it never ends")
+
+    return run_stepped(run, loop)
+
+
 STORMS = [pytest.param(seed, marks=pytest.mark.storm) for seed in range(1, 6)]
 
 
@@ -581,23 +612,8 @@ STORMS = [pytest.param(seed, marks=pytest.mark.storm) for seed in range(1, 6)]
 def test_a_run_that_is_left_at_any_step_is_resumed(path, loop, seed, keys):
     random = Random(seed)
     provider = FakeProvider(answer, seconds=1000)
-    provider.lost = random.choices(["", "after", "before"], k=8)
-    sittings = 0
-
-    async def run(stepper):
-        nonlocal sittings
-        for most in itertools.chain([300, 500, 800, 1200, 2000, 3000], itertools.repeat(10**6)):
-            backend = BatchJobs(FakeAPI(provider, limits=JobLimits(7, 10**6), keys=keys), poll=7)
-            with anyio.CancelScope() as scope:
-                stepper.arm({random.randrange(1, most): scope.cancel})
-                found = await finish(shouting(backend), words(17), path)
-            stepper.disarm()
-            sittings += 1
-            if not scope.cancelled_caught:
-                return sorted(found, key=lambda item: item.id)
-        return None
-
-    found = run_stepped(run, loop)
+    steps = [300, 500, 800, 1200, 2000, 3000]
+    found, sittings = left_and_resumed(loop, random, provider, steps, path, shouting, keys=keys)
     assert [item.status for item in found] == ["passed"] * 17
     assert set(provider.asked.values()) == {1}
     assert sum(u["requests"] for u in recorded(path)) == provider.usage.requests
@@ -611,7 +627,6 @@ def test_a_run_that_is_left_at_any_step_is_resumed(path, loop, seed, keys):
 def test_a_run_with_a_judge_that_is_left_at_any_step_pays_each_job_once(path, loop, seed, ordinary):
     random = Random(seed)
     provider = FakeProvider(verdict, seconds=1000)
-    provider.lost = random.choices(["", "after", "before"], k=8)
     ended = []
 
     async def generate(request):
@@ -619,23 +634,14 @@ def test_a_run_with_a_judge_that_is_left_at_any_step_pays_each_job_once(path, lo
         ended.append(1)
         return Generation("hello", usage=Usage(1, 5, 1), model="ordinary")
 
-    async def run(stepper):
-        backend = FunctionBackend(generate, model="ordinary")
-        for most in itertools.chain([500, 900, 1500, 2500], itertools.repeat(10**6)):
-            judge = BatchJobs(FakeAPI(provider, limits=JobLimits(7, 10**6)), poll=7)
-            strategy = RejectionSamplingStrategy(
-                backend if ordinary else judge,
-                requirements=[requirement("it is kind", judge=judge)],
-            )
-            with anyio.CancelScope() as scope:
-                stepper.arm({random.randrange(1, most): scope.cancel})
-                found = await finish(strategy, words(17), path)
-            stepper.disarm()
-            if not scope.cancelled_caught:
-                return found
-        return None
+    def judged(jobs):
+        return RejectionSamplingStrategy(
+            FunctionBackend(generate, model="ordinary") if ordinary else jobs,
+            requirements=[requirement("it is kind", judge=jobs)],
+        )
 
-    found = run_stepped(run, loop)
+    steps = [500, 900, 1500, 2500]
+    found, _ = left_and_resumed(loop, random, provider, steps, path, judged)
     assert [item.status for item in found] == ["passed"] * 17
     assert set(provider.asked.values()) == {1}
     # Only a reply that arrives in the very step of a cancellation is asked for again.
