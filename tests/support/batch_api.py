@@ -53,7 +53,7 @@ class FakeProvider:
         seconds: how long a job takes.
     """
 
-    def __init__(self, answer: Answer, seconds: float = 3600.0) -> None:
+    def __init__(self, answer: Answer, seconds: float = 300.0) -> None:
         self.answer = answer
         self.seconds = seconds
         self.jobs: dict[str, FakeJob] = {}

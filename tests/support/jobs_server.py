@@ -28,6 +28,10 @@ class JobsServer:
         """Change how it behaves."""
         httpx2.post(f"{self.url}/admin/settings", json=settings).raise_for_status()
 
+    def skip(self, seconds: float) -> None:
+        """Let time pass."""
+        httpx2.post(f"{self.url}/admin/skip", json={"seconds": seconds}).raise_for_status()
+
 
 @contextmanager
 def jobs_server(
