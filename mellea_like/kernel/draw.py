@@ -173,7 +173,9 @@ class Draw:
         """
         ask = self.ask
         spec = ask.spec
-        self.generation = generation = checked_reply(spec.backend, reply)
+        if not isinstance(reply, Generation):
+            reply = checked_reply(spec.backend, reply)  # Called only to raise its error.
+        self.generation = generation = reply
         text = generation.text
         if (
             generation.finish_reason in INCOMPLETE

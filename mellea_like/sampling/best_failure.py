@@ -21,7 +21,8 @@ def best_failure(slices: Sequence[Slice]) -> int:
     Returns:
         The position of the best.
     """
-    return max(range(len(slices)), key=lambda i: (slices[i].merit, -slices[i].iteration))
+    order = [(slice_.merit, -slice_.iteration) for slice_ in slices]
+    return order.index(max(order))
 
 
 def deepest_failure(slices: Sequence[Slice]) -> int:
