@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from functools import partial
 
 import anyio
@@ -21,10 +23,13 @@ def no_environment(monkeypatch):
 
 
 @pytest.fixture
-def command(capfd):
+def command(capfd, monkeypatch):
     """Run the command in this process; gives the exit code, standard output and standard error."""
 
-    def run(*arguments):
+    def run(*arguments, stdin=None):
+        if stdin is not None:
+            data = stdin.encode() if isinstance(stdin, str) else stdin
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
         code = main(list(arguments))
         out, err = capfd.readouterr()
         return code, out, err

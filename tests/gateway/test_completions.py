@@ -115,13 +115,6 @@ async def test_where_nothing_must_hold_a_reply_that_was_cut_off_or_is_empty_is_o
         assert (await caller.chat()).status == 422
 
 
-async def test_a_refusal_is_no_content():
-    backend = Recording(Generation("I can't.", finish_reason="refusal"))
-    async with calling(backend, accept_incomplete=True) as caller:
-        message = (await caller.chat()).json["choices"][0]["message"]
-    assert message == {"role": "assistant", "content": None, "refusal": "I can't."}
-
-
 async def test_half_a_character_in_a_reply_does_no_harm():
     async with calling(Recording("\ud800\u2028</script>")) as caller:
         answer = await caller.chat()
@@ -200,8 +193,9 @@ async def test_with_best_the_best_failures_fill_up_what_several_replies_lack():
     assert ["problems" in choice["mellea_like"] for choice in choices] == [False, True, True, True]
 
 
-async def test_of_several_replies_those_come_that_passed():
-    async with calling(Recording("a", "a b c"), checks=["words<=2"], loop=1) as caller:
+@pytest.mark.parametrize("lost", ["a b c", BackendUnavailable("x")], ids=["failed", "error"])
+async def test_of_several_replies_those_come_that_passed(lost):
+    async with calling(Recording("a", lost), checks=["words<=2"], loop=1) as caller:
         answer = await caller.chat(n=3)
     assert answer.status == 200
     assert [c["message"]["content"] for c in answer.json["choices"]] == ["a"]
@@ -447,20 +441,21 @@ async def test_a_request_that_asks_for_too_much_is_refused_before_anything_is_se
 # --- JSON ---------------------------------------------------------------------------------------
 
 
-async def test_a_reply_meets_the_requests_schema():
-    backend = Recording("no JSON", '{"n": "x"}', '{"n": 1}')
+@pytest.mark.parametrize(
+    ("asked", "replies"),
+    [
+        (of_schema(SCHEMA), ("no JSON", '{"n": "x"}', '{"n": 1}')),
+        ({"response_format": {"type": "json_object"}}, ("[1]", "1", '{"a": 1}')),
+    ],
+)
+async def test_a_reply_meets_the_requests_schema_or_is_any_object(asked, replies):
+    backend = Recording(*replies)
     async with calling(backend) as caller:
-        answer = await caller.chat(**of_schema(SCHEMA))
-    assert answer.json["choices"][0]["message"]["content"] == '{"n": 1}'
+        answer = await caller.chat(**asked)
+    assert answer.json["choices"][0]["message"]["content"] == replies[-1]
     # This upstream takes no response_format, so the prompt tells it.
     assert "JSON Schema" in backend.requests[0].messages[-1].content
     assert "response_format" not in backend.requests[0].options.extra
-
-
-async def test_any_object_is_json():
-    async with calling(Recording("[1]", "1", '{"a": 1}')) as caller:
-        answer = await caller.chat(response_format={"type": "json_object"})
-    assert answer.json["choices"][0]["message"]["content"] == '{"a": 1}'
 
 
 PARTS = {f"n{n}": {"anyOf": [{"$ref": f"#/$defs/n{n + 1}"}] * 2} for n in range(60)}
@@ -507,24 +502,19 @@ async def test_a_schema_that_is_none_or_costs_too_much_is_refused():
         (ZeroDivisionError("x"), 502, "upstream_failed", None, "false"),
     ],
 )
+@pytest.mark.parametrize("when_nothing_passed", ["error", "best"])
 async def test_an_upstreams_error_becomes_a_status_without_its_text(
-    error, status, code, wait, again
+    error, status, code, wait, again, when_nothing_passed
 ):
     error.args = ("the-upstream-said-this",)
-    async with calling(Recording(error), loop=2) as caller:
+    config = {"loop": 2, "when_nothing_passed": when_nothing_passed}  # Nothing was judged.
+    async with calling(Recording(error), **config) as caller:
         answer = await caller.chat()
     assert (answer.status, answer.error["code"]) == (status, code)
     assert answer.headers.get("retry-after") == wait
     assert answer.headers.get("x-should-retry") == again
     assert b"the-upstream-said-this" not in answer.body
     assert "x-mellea-like-passed" not in answer.headers
-
-
-async def test_where_nothing_was_judged_there_is_no_best_failure():
-    config = {"when_nothing_passed": "best", "loop": 1}
-    async with calling(Recording(BackendUnavailable("x")), **config) as caller:
-        answer = await caller.chat()
-    assert (answer.status, answer.error["code"]) == (502, "upstream_failed")
 
 
 async def test_an_error_among_failures_leaves_it_at_a_422():
@@ -560,14 +550,6 @@ async def test_replies_that_can_not_be_judged_are_a_502():
     async with calling(backend, requirements=["It rhymes."], loop=1) as caller:
         answer = await caller.chat()
     assert (answer.status, answer.error["code"]) == (502, "not_judged")
-
-
-async def test_an_error_of_one_reply_does_not_take_the_others():
-    backend = Recording("a", BackendUnavailable("x"))
-    async with calling(backend, loop=1) as caller:
-        answer = await caller.chat(n=2)
-    assert (answer.status, len(answer.json["choices"])) == (200, 1)
-    assert answer.headers["x-mellea-like-passed"] == "false"
 
 
 # --- budgets ------------------------------------------------------------------------------------
@@ -618,14 +600,6 @@ async def test_a_keys_budget_is_spent_by_all_its_calls():
     assert len(backend.requests) == 3
     assert answers[2].error["code"] == "insufficient_quota"
     assert answers[2].headers["x-should-retry"] == "false"
-
-
-async def test_a_keys_budget_that_is_too_small_for_a_request_is_a_429():
-    limits = {"budget": {"output_tokens": 100}, "max_tokens": 4096}
-    async with calling(Recording(), server={"limits": limits}) as caller:
-        answer = await caller.chat(max_tokens=101)
-    assert (answer.status, answer.error["code"]) == (429, "insufficient_quota")
-    assert answer.headers["x-should-retry"] == "false"
 
 
 # --- limits of an upstream ----------------------------------------------------------------------

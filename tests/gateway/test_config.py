@@ -120,6 +120,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "budget: {}\n", "models.m.budget: a budget needs a limit"),
         (MODEL + "budget: {money: 1}\n", "models.m.budget.money: upstreams.main has no price"),
         (MODEL + "options: {temperature: 3}\n", "models.m.options.temperature: takes 2 at most"),
+        (MODEL + "escalate:\n      - upstream: x\n", "line 6: models.m.escalate.0.upstream: no up"),
         (MODEL + "overrides: {fields: {api_key: forward}}\n", "api_key: forward is not possible"),
         (MODEL + "overrides: {fields: {tools: forward}}\n", "the gateway decides it"),
         (MODEL + "overrides: {fields: {messages: drop}}\n", "the gateway decides it"),

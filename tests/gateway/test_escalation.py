@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.gateway.config.config_file import ConfigError, read_config
 from mellea_like.gateway.config.gateway_config import GatewayConfig
 from mellea_like.gateway.http.app import Gateway
 
@@ -165,14 +164,3 @@ def test_a_mistake_names_its_place(stage, more, message):
     with pytest.raises(ValidationError) as raised:
         config(stage, **more)
     assert message in str(raised.value)
-
-
-def test_a_mistake_in_a_file_names_its_line(tmp_path):
-    path = tmp_path / "gateway.yaml"
-    path.write_text(
-        "upstreams: {small: {kind: markov}}\n"
-        "models:\n  mine:\n    upstream: small\n    escalate:\n      - upstream: big\n"
-    )
-    with pytest.raises(ConfigError) as raised:
-        read_config(path, environ={})
-    assert "line 6: models.mine.escalate.0.upstream: no upstream has this name" in str(raised.value)

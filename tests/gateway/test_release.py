@@ -79,12 +79,6 @@ async def test_else_the_text_comes_when_it_has_passed(config, wishes):
     assert answer.headers["x-mellea-like-passed"] == "true"
 
 
-async def test_what_fails_before_any_text_has_its_own_status():
-    async with calling(ScriptedBackend(["a b c"]), checks=["words<=2"], loop=1, **PREFIX) as caller:
-        answer = await caller.chat(stream=True)
-    assert (answer.status, answer.error["code"]) == (422, "nothing_passed")
-
-
 async def test_a_reply_that_breaks_after_some_text_ends_with_an_error():
     broken = Reply(BackendUnavailable("x"), delay=2, chunks=["a ", "b"])
     async with calling(ScriptedBackend([broken, "c"]), loop=2, **PREFIX) as caller:
@@ -284,9 +278,3 @@ async def test_a_response_that_breaks_after_some_text_ends_with_an_error():
     EVENTS.validate_python(last)
     assert (last["type"], last["code"]) == ("error", "reply_broken")
     assert last["sequence_number"] == len(answer.events) - 1
-
-
-async def test_a_response_that_fails_before_any_text_has_its_own_status():
-    async with calling(ScriptedBackend(["a b c"]), checks=["words<=2"], loop=1, **PREFIX) as caller:
-        answer = await respond(caller)
-    assert (answer.status, answer.error["code"]) == (422, "nothing_passed")

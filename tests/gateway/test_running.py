@@ -243,6 +243,7 @@ async def test_a_request_too_large_for_a_budget_is_not_told_that_it_is_spent(
         answer = await ask(tokens)
         assert answer.status == status
         if said is not None:
+            assert answer.error["code"] == "insufficient_quota"
             assert said in answer.error["message"]
         assert ("retry-after" in answer.headers) == (status == 429 and tokens < 500)
         assert ("x-should-retry" in answer.headers) == (status == 429)
