@@ -6,11 +6,11 @@ import contextlib
 import signal
 import socket
 import threading
-import time
 from typing import NamedTuple
 
 import httpx2
 import pytest
+from cli_kit import wait_until
 from command_line import run as run_alone
 from http_server import Answer, OpenAIServer
 from serve_kit import CONFIG, KEY, TOY, ask, serving
@@ -77,7 +77,8 @@ def test_quiet_says_nothing_of_requests(config):
 
 
 def test_a_request_under_way_ends_before_it_stops(config):
-    with OpenAIServer(Answer("one two", seconds=0.6)) as upstream:
+    release = threading.Event()
+    with OpenAIServer(Answer("one two", until=release.is_set)) as upstream:
         path = config(
             CONFIG.replace("URL", upstream.url).replace("stop_seconds: 1", "stop_seconds: 9")
         )
@@ -85,11 +86,10 @@ def test_a_request_under_way_ends_before_it_stops(config):
             answers: list[httpx2.Response] = []
             thread = threading.Thread(target=lambda: answers.append(ask(url)))
             thread.start()
-            until = time.monotonic() + 20
-            while not upstream.in_flight:
-                assert time.monotonic() < until
-                time.sleep(0.005)
+            wait_until(lambda: upstream.in_flight)
             process.terminate()
+            assert process.stderr.readline().startswith("Stopping: 1 request")
+            release.set()
             thread.join(30)
             assert process.wait(30) == 0
     assert [answer.status_code for answer in answers] == [200]
@@ -108,19 +108,14 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_cuts_it_off(config, sign
 
             thread = threading.Thread(target=call)
             thread.start()
-            until = time.monotonic() + 20
-            while not upstream.in_flight:
-                assert time.monotonic() < until
-                time.sleep(0.005)
+            wait_until(lambda: upstream.in_flight)
             process.send_signal(signal.SIGINT)
             said = process.stderr.readline()
             if signals > 1:
                 process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=15)
             thread.join(30)
-        while upstream.in_flight:
-            assert time.monotonic() < until
-            time.sleep(0.005)
+        wait_until(lambda: not upstream.in_flight)
     seconds = 30 if signals > 1 else 1
     assert said == (
         f"Stopping: 1 request under way has up to {seconds} s; Ctrl-C again cuts it off.\n"
