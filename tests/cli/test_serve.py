@@ -142,6 +142,9 @@ def test_check_looks_and_opens_nothing(config, run, monkeypatch):
         (TOY, ("--host", "0.0.0.0"), "can be reached from other machines"),
         (TOY, ("--host", "no.such.host.invalid"), "no.such.host.invalid"),
         (TOY + "keys: {a: {env: NOT_SET}}\n", (), "NOT_SET"),
+        (TOY + "modles: {}\n", (), "there is no 'modles'; did you mean models?"),
+        (TOY.replace("markov", "llama, gguf: no.gguf"), (), "no.gguf"),
+        (CONFIG, (), "line 2: upstreams.main.api_key: the environment variable MY_KEY is not set"),
     ],
 )
 @pytest.mark.parametrize("check", [(), ("--check",)])
@@ -150,23 +153,6 @@ def test_what_can_not_be_used_is_said_in_a_sentence(config, run, text, arguments
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (CONFIG, "line 2: upstreams.main.api_key: the environment variable MY_KEY is not set"),
-        (TOY + "modles: {}\n", "there is no 'modles'; did you mean models?"),
-        (TOY.replace("kind: markov", ""), "line 1: upstreams.toy: kind is missing: write kind: op"),
-        (TOY.replace("markov", "llama, gguf: no.gguf"), "no.gguf"),
-        (TOY.replace("kind: markov", "kind: openai"), "upstreams.toy: model is missing"),
-    ],
-)
-@pytest.mark.parametrize("check", [(), ("--check",)])
-def test_a_mistake_in_the_configuration_is_bad_usage(config, run, text, said, check):
-    done = run("serve", "-c", config(text), *check)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
 
 
 def test_a_port_that_is_taken_is_named(config, run):

@@ -107,7 +107,7 @@ def test_an_empty_instruction_is_bad_usage(command, instruction):
         (["--schema", "/dev/zero"], "--schema: there is no file /dev/zero"),
         (["--trace", "/missing/t.json"], "--trace: there is no directory /missing"),
         (["--model", "m"], "no API key for https://api.openai.com/v1: set OPENAI_API_KEY\n"),
-        (["--model", "m", "--base-url", "http://127.0.0.1:9/v1"], "can't reach http://127.0.0.1:9"),
+        (["--base-url", "http://127.0.0.1:9/v1", "--retries=0"], "can't reach http://127.0.0.1:9"),
     ],
 )
 def test_what_is_not_there_exits_with_3_and_a_sentence(command, arguments, sentence):

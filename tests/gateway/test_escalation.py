@@ -118,49 +118,36 @@ async def test_a_budget_of_money_counts_each_model_at_its_price():
     assert (answer.status, len(small.requests), len(big.requests)) == (422, 1, 1)
 
 
-NO_PRICE = {"big": {"kind": "python"}}
-CANT = {"big": {"kind": "markov"}}
+NO_PRICE = {"upstreams": {"big": {"kind": "python"}}}
+CANT = {"upstreams": {"big": {"kind": "markov"}}}
+CHEAPER = {"escalate_when": "cheaper"}
+PRICELESS = "upstreams.big has no price"
 
 
 @pytest.mark.parametrize(
     ("stage", "more", "message"),
     [
         ({"upstream": "huge"}, {}, "models.mine.escalate.0.upstream: no upstream has this name"),
-        ({"upstream": "big", "judge": "x"}, {}, "models.mine.escalate.0.judge: no upstream"),
-        ({"turns": 2}, {}, "upstream is missing: write upstream: big"),
-        ({"upstream": "big", "turns": 0}, {}, "greater than or equal to 1"),
-        ({"upstream": "big", "carry": "all"}, {}, "Input should be 'nothing', 'best' or 'chat'"),
-        ({"upstream": "big", "checks": ["wrds<2"]}, {}, "models.mine.escalate.0.checks"),
-        ({"upstream": "big"}, {"select": "vote"}, "would choose among draws of different models"),
-        ({"upstream": "big"}, {"give_up": True}, "would end a call before the bigger model"),
+        ({"judge": "x"}, {}, "models.mine.escalate.0.judge: no upstream"),
+        ({"upstream": None}, {}, "upstream is missing: write upstream: big"),
+        ({"turns": 0}, {}, "greater than or equal to 1"),
+        ({"carry": "all"}, {}, "Input should be 'nothing', 'best' or 'chat'"),
+        ({"checks": ["wrds<2"]}, {}, "models.mine.escalate.0.checks"),
+        ({}, {"select": "vote"}, "would choose among draws of different models"),
+        ({}, {"give_up": True}, "would end a call before the bigger model"),
+        ({"turns": 999}, {"loop": 2}, "and 999 more attempts times"),
+        ({}, {**CHEAPER, **NO_PRICE}, f"models.mine.escalate_when: {PRICELESS}"),
+        ({}, {"budget": {"money": 1}, **NO_PRICE}, f"models.mine.budget.money: {PRICELESS}"),
         (
-            {"upstream": "big", "turns": 999},
-            {"loop": 2},
-            "and 999 more attempts times",
-        ),
-        (
-            {"upstream": "big"},
-            {"escalate_when": "cheaper", "upstreams": NO_PRICE},
-            "models.mine.escalate_when: upstreams.big has no price",
-        ),
-        (
-            {"upstream": "big"},
-            {"budget": {"money": 1}, "upstreams": NO_PRICE},
-            "models.mine.budget.money: upstreams.big has no price",
-        ),
-        (
-            {"upstream": "big", "requirements": ["It is kind."]},
-            {"upstreams": CANT},
+            {"requirements": ["It is kind."]},
+            CANT,
             "models.mine.escalate.0.requirements: upstreams.big can't judge",
         ),
-        (
-            {"upstream": "big"},
-            {"escalate_when": "cheaper", "select": "ordered"},
-            "which draws fail first depends on timing",
-        ),
+        ({}, {**CHEAPER, "select": "ordered"}, "which draws fail first depends on timing"),
     ],
 )
 def test_a_mistake_names_its_place(stage, more, message):
     with pytest.raises(ValidationError) as raised:
-        config(stage, **more)
+        given = {"upstream": "big", **stage}
+        config({name: value for name, value in given.items() if value is not None}, **more)
     assert message in str(raised.value)
