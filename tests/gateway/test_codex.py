@@ -89,27 +89,27 @@ async def turn(caller, items, *more, **fields) -> list[dict[str, Any]]:
     return done
 
 
+def item(kind: str, name: str, **fields: str) -> dict[str, Any]:
+    return {"type": kind, "name": name, **fields}
+
+
+LS, CLOSE, TELL = '{"cmd":"ls"}', '{"target":"b"}', '{"input": ""}'
 CALLED = {
     "a function": (
-        ("exec_command", '{"cmd":"ls"}'),
-        {"type": "function_call", "name": "exec_command", "arguments": '{"cmd":"ls"}'},
+        ("exec_command", LS),
+        item("function_call", "exec_command", arguments=LS),
     ),
     "a custom tool": (
         ("apply_patch", json.dumps({"input": PATCH})),
-        {"type": "custom_tool_call", "name": "apply_patch", "input": PATCH},
+        item("custom_tool_call", "apply_patch", input=PATCH),
     ),
     "a function of a namespace": (
-        ("agents__close", '{"target":"b"}'),
-        {
-            "type": "function_call",
-            "namespace": "agents",
-            "name": "close",
-            "arguments": '{"target":"b"}',
-        },
+        ("agents__close", CLOSE),
+        item("function_call", "close", namespace="agents", arguments=CLOSE),
     ),
     "a custom tool of a namespace": (
-        ("agents__tell", '{"input": ""}'),
-        {"type": "custom_tool_call", "namespace": "agents", "name": "tell", "input": ""},
+        ("agents__tell", TELL),
+        item("custom_tool_call", "tell", namespace="agents", input=""),
     ),
 }
 

@@ -32,42 +32,22 @@ def says(role: str, content: object) -> dict[str, object]:
     return {"type": "message", "role": role, "content": content}
 
 
+COLOUR = [
+    {"type": "input_text", "text": "Which colour is it?"},
+    {"type": "input_image", "image_url": HEART},
+]
+TURNS = [says("user", "I am Ada."), says("assistant", "Hello, Ada."), says("user", "Who am I?")]
+RAIN = {"input": [says("user", "Rain in Oslo?")], "tools": [FORECAST]}
+SAILOR = [says("system", "Speak like a sailor."), says("user", "Greet me.")]
+
 SEVEN = {
     "a text": ({"input": [says("user", "Greet me in two words.")]}, "message"),
     "a stream": ({"input": [says("user", "Count to three.")], "stream": True}, "message"),
-    "a system message": (
-        {"input": [says("system", "Speak like a sailor."), says("user", "Greet me.")]},
-        "message",
-    ),
-    "a call": ({"input": [says("user", "Rain in Oslo?")], "tools": [FORECAST]}, "function_call"),
-    "a call in a stream": (
-        {"input": [says("user", "Rain in Oslo?")], "tools": [FORECAST], "stream": True},
-        "function_call",
-    ),
-    "an image": (
-        {
-            "input": [
-                says(
-                    "user",
-                    [
-                        {"type": "input_text", "text": "Which colour is it?"},
-                        {"type": "input_image", "image_url": HEART},
-                    ],
-                )
-            ]
-        },
-        "message",
-    ),
-    "several turns": (
-        {
-            "input": [
-                says("user", "I am Ada."),
-                says("assistant", "Hello, Ada."),
-                says("user", "Who am I?"),
-            ]
-        },
-        "message",
-    ),
+    "a system message": ({"input": SAILOR}, "message"),
+    "a call": (RAIN, "function_call"),
+    "a call in a stream": ({**RAIN, "stream": True}, "function_call"),
+    "an image": ({"input": [says("user", COLOUR)]}, "message"),
+    "several turns": ({"input": TURNS}, "message"),
 }
 
 
