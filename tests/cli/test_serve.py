@@ -6,16 +6,13 @@ import contextlib
 import signal
 import socket
 import threading
-from typing import NamedTuple
 
 import httpx2
 import pytest
 from cli_kit import wait_until
-from command_line import run as run_alone
+from command_line import run
 from http_server import Answer, OpenAIServer
 from serve_kit import CONFIG, KEY, TOY, ask, serving
-
-from mellea_like.cli.main import main
 
 
 @pytest.fixture
@@ -27,24 +24,6 @@ def config(tmp_path):
         return str(path)
 
     return write
-
-
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command in this process, which is quicker."""
-
-    def run(*arguments: str) -> Done:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return Done(code, captured.out, captured.err)
-
-    return run
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -125,12 +104,11 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_cuts_it_off(config, sign
     assert "ERROR" not in err
 
 
-def test_check_looks_and_opens_nothing(config, run, monkeypatch):
+def test_check_looks_and_opens_nothing(config, command, monkeypatch):
     monkeypatch.setenv("MY_KEY", KEY)
     path = config(CONFIG.replace("URL", "http://127.0.0.1:9/v1"))
-    done = run("serve", "-c", path, "--check")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{path} can be used; its models: short, other\n"
+    said = f"{path} can be used; its models: short, other\n"
+    assert command("serve", "-c", path, "--check") == (0, said, "")
 
 
 @pytest.mark.parametrize(
@@ -148,26 +126,27 @@ def test_check_looks_and_opens_nothing(config, run, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("check", [(), ("--check",)])
-def test_what_can_not_be_used_is_said_in_a_sentence(config, run, text, arguments, said, check):
-    done = run("serve", "-c", config(text), *arguments, *check)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_can_not_be_used_is_said_in_a_sentence(config, command, text, arguments, said, check):
+    code, out, err = command("serve", "-c", config(text), *arguments, *check)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "Traceback" not in err
 
 
-def test_a_port_that_is_taken_is_named(config, run):
+def test_a_port_that_is_taken_is_named(config, command):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run("serve", "-c", config(TOY), "--port", str(port))
-    assert done.returncode == 3
-    assert f"can't listen on 127.0.0.1, port {port}: Address already in use" in done.stderr
+        code, _, err = command("serve", "-c", config(TOY), "--port", str(port))
+    assert code == 3
+    assert f"can't listen on 127.0.0.1, port {port}: Address already in use" in err
 
 
-def test_an_upstream_that_does_not_open_is_named(config, tmp_path):
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_upstream_that_does_not_open_is_named(config, tmp_path, workers):
     # In a process of its own, for it has set up its log by then.
     (tmp_path / "no.gguf").write_bytes(b"this is no model")
     text = "upstreams: {toy: {kind: llama, gguf: no.gguf}}\nmodels: {mine: {upstream: toy}}\n"
-    done = run_alone("serve", "-c", config(text), "--port", "0")
+    done = run("serve", "-c", config(text), "--port", "0", "--workers", workers)
     assert (done.returncode, done.stdout) == (3, "")
     assert "no.gguf" in done.stderr
     assert "Traceback" not in done.stderr

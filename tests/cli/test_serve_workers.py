@@ -183,18 +183,6 @@ def test_a_second_signal_cuts_off_what_workers_do(config):
     assert (process.returncode, err) == (0, "")
 
 
-def test_workers_whose_upstream_does_not_open_end_the_command(config, tmp_path):
-    (tmp_path / "no.gguf").write_bytes(b"this is no model")
-    config.write_text(
-        "upstreams: {toy: {kind: llama, gguf: no.gguf}}\nmodels: {mine: {upstream: toy}}\n"
-    )
-    with (
-        pytest.raises(AssertionError, match=r"no\.gguf"),
-        serving("-c", str(config), "--port", "0", "--workers", "2"),
-    ):
-        raise NotImplementedError
-
-
 # --- what keys have spent ------------------------------------------------------------------------
 
 TOKEN = "a-token-for-tests-0123456789"

@@ -22,10 +22,7 @@ NO_TEXT = "takes a text that isn't empty"
         (["--check", "regex:("], "check 'regex:(': `(` isn't a regular expression"),
         (["--backend", "other"], "'other' is not one of 'markov', 'openai', 'llama'"),
         (["--backend=openai"], f"{NO_MODEL}model"),
-        (
-            ["--judge-base-url=https://api.openai.com/v1", *JUDGE],
-            f"{NO_MODEL}judge-model NAME",
-        ),
+        (["--judge-base-url=https://api.openai.com/v1", *JUDGE], f"{NO_MODEL}judge-model NAME"),
         (["--base-url", "", "--model", "m"], f"--base-url {NO_TEXT}"),
         (["--judge-base-url=", "--judge-model=m", *JUDGE], f"--judge-base-url {NO_TEXT}"),
         (["--lanes", "100000000"], "--lanes 100000000 is more than 1000 draws"),

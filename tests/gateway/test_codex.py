@@ -95,10 +95,7 @@ def item(kind: str, name: str, **fields: str) -> dict[str, Any]:
 
 LS, CLOSE, TELL = '{"cmd":"ls"}', '{"target":"b"}', '{"input": ""}'
 CALLED = {
-    "a function": (
-        ("exec_command", LS),
-        item("function_call", "exec_command", arguments=LS),
-    ),
+    "a function": (("exec_command", LS), item("function_call", "exec_command", arguments=LS)),
     "a custom tool": (
         ("apply_patch", json.dumps({"input": PATCH})),
         item("custom_tool_call", "apply_patch", input=PATCH),

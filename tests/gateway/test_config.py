@@ -140,15 +140,9 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         ("upstreams: {main: {kind: openai" + END, "model is missing"),
         (OPENAI + "modle: x" + END, "upstreams.main: there is no"),
         (OPENAI + "base_url: x" + END, "'base_url' stands twice"),
-        (
-            OPENAI + "price: [1]" + END,
-            "upstreams.main.price: takes two amounts",
-        ),
+        (OPENAI + "price: [1]" + END, "upstreams.main.price: takes two amounts"),
         (OPENAI + "api_key_env: NOPE" + END, "NOPE is not set"),
-        (
-            OPENAI + "api_key: a, api_key_env: B" + END,
-            "two ways to say one thing",
-        ),
+        (OPENAI + "api_key: a, api_key_env: B" + END, "two ways to say one thing"),
         (
             "upstreams: {main: {kind: openai, base_url: 'file:/x'}}\nmodels: {m: {upstream: main}}",
             "upstreams.main: base_url takes a URL that starts with http://",

@@ -265,10 +265,7 @@ async def test_gateways_that_serve_together_count_together(store_in_file):
         more = {"store": store_in_file(), "together": True}
         return gateway_for(echo(10), more=more, **keys)
 
-    keys = {
-        "team": key(TOKEN, budget={"requests": 4}),
-        "quick": key(ALL, requests_per_minute=5),
-    }
+    keys = {"team": key(TOKEN, budget={"requests": 4}), "quick": key(ALL, requests_per_minute=5)}
     one, two = make(**keys), make(**keys)
     async with one.open(), two.open():
         spent = [(await ask(gateway)).status for _ in range(3) for gateway in (one, two)]

@@ -110,15 +110,18 @@ async def test_metrics_have_what_each_key_has_spent_losers_included():
     keys = {"team": key(TOKEN), "others": key(WATCHER)}
     backend = FunctionBackend(
         lambda request: Generation(
-            "one two" if request.meta.iteration == 2 else "one two three",
-            usage=Usage(1, 1000, 500),
+            "one two" if request.meta.iteration == 2 else "one two three", usage=Usage(1, 1000, 500)
         ),
         inline=True,
     )
     given = {"upstream": {"price": [2, 8, "EUR"]}, "checks": ["words==2"], "loop": 2, "keys": keys}
     async with calling(backend, **given) as caller:
         await caller.ask(body=body(), headers=bearer(TOKEN))
-        text = (await caller.ask("/metrics", method="GET", headers=bearer(TOKEN))).body.decode()
+        answer = await caller.ask("/metrics", method="GET", headers=bearer(TOKEN))
+    assert answer.headers["content-type"].startswith("text/plain")
+    text = answer.body.decode()
+    assert 'mellea_like_gateway_calls_total{model="mine",outcome="passed"} 1.0' in text
+    assert 'mellea_like_gateway_iterations_sum{model="mine"} 2.0' in text
     spent = {
         found[1]: float(found[2])
         for found in re.finditer(r"mellea_like_gateway_(\w+_total\{[^}]*key=[^}]*\}) (\S+)", text)

@@ -106,8 +106,7 @@ async def test_a_refusal_is_no_content_and_streams_as_one():
 
 @pytest.mark.parametrize("release", ["passed", "prefix"])
 @pytest.mark.parametrize(
-    ("path", "asked"),
-    [("chat/completions", {"messages": user()}), ("responses", {"input": "Hi."})],
+    ("path", "asked"), [("chat/completions", {"messages": user()}), ("responses", {"input": "Hi."})]
 )
 async def test_what_fails_at_once_has_a_status_of_its_own(path, asked, release):
     config = {"checks": ["words<=2"], "loop": 1, "streaming": {"release": release}}

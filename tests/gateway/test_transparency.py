@@ -245,10 +245,7 @@ CHUNKS = [
     chunk({"reasoning_details": [{**THOUGHT[0], "text": "see."}]}),
     chunk({"content": "a", "annotations": [{"type": "url_citation", "title": "T"}]}),
     chunk({"content": " b", "annotations": [{"type": "url_citation", "title": "U"}]}),
-    chunk(
-        {"tool_calls": [{"index": 0, **CALL, "extra_content": SIGNED}]},
-        token_ids=[1, 2],
-    ),
+    chunk({"tool_calls": [{"index": 0, **CALL, "extra_content": SIGNED}]}, token_ids=[1, 2]),
     chunk({}, "tool_calls", token_ids=[3], content_filter_results={"hate": {"filtered": False}}),
     {
         **chunk({}),
@@ -269,10 +266,7 @@ EVENTS = Answer(events=(*map(json.dumps, CHUNKS),), finish_reason=None, usage=No
 MESSAGE = {
     "reasoning": "Let me see.",
     "reasoning_details": [{**THOUGHT[0], "text": "Let me see."}],
-    "annotations": [
-        {"type": "url_citation", "title": "T"},
-        {"type": "url_citation", "title": "U"},
-    ],
+    "annotations": [{"type": "url_citation", "title": "T"}, {"type": "url_citation", "title": "U"}],
 }
 ENDED = {"token_ids": [1, 2, 3], "content_filter_results": {"hate": {"filtered": False}}}
 TURN = {"model": "mine", "messages": user(), "tools": [TOOL]}
