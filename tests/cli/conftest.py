@@ -8,6 +8,7 @@ from functools import partial
 
 import anyio
 import pytest
+from http_server import OpenAIServer
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends import SimulatedBackend
@@ -33,6 +34,18 @@ def command(capfd, monkeypatch):
         code = main(list(arguments))
         out, err = capfd.readouterr()
         return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def sample(command):
+    """Run ``sample x`` against a server that answers so; gives what `command` does, and it."""
+
+    def run(*arguments, answers=(), choose=None):
+        with OpenAIServer(*answers, choose=choose) as server:
+            there = ("--base-url", server.url, "--model", "m")
+            return *command("sample", "x", *there, *arguments), server
 
     return run
 

@@ -179,6 +179,12 @@ def test_a_mistake_is_a_sentence(command, arguments, code, problem):
     assert len(err.splitlines()) <= 2
 
 
+def test_a_row_without_a_prompt_is_an_error_of_that_row(command):
+    code, out, _ = command("check", *JUDGED, "--prompt", "asked", stdin='{"reply": "a"}\n')
+    assert (code, "row 1: it has no field 'asked'" in out) == (1, True), out
+    assert "name it with --prompt FIELD" in out
+
+
 def test_a_line_that_is_no_json_is_named(command):
     code, _, err = command("check", "-", "--check=words<3", stdin='{"reply": "a"}\n{"reply": \n')
     assert (code, "line 2" in err) == (3, True)

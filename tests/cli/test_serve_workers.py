@@ -156,7 +156,9 @@ def test_a_worker_that_dies_is_started_again(config):
                 assert f"{counted}6.0" in metrics(url)
             process.terminate()
             _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (0, "")
+    # A worker may still be done with the last request to /metrics a moment later.
+    said = [line for line in err.splitlines() if not line.startswith("Stopping: ")]
+    assert (process.returncode, said) == (0, [])
 
 
 def test_workers_end_with_their_parent(config):

@@ -73,6 +73,8 @@ async def test_what_the_open_specification_asks_for_is_there(asked, kind, releas
             items = [e["item"] for e in answer.events if e["type"].endswith(f"output_item.{end}")]
             assert [item["type"] for item in items] == [kind]
         assert items == answer.events[-1]["response"]["output"]
+        written = [e for e in answer.events if e["type"].endswith("function_call_arguments.done")]
+        assert {event["name"] for event in written} <= {"forecast"}
         begun, whole = answer.events[0]["response"], answer.events[-1]["response"]
         assert (begun["status"], begun["completed_at"], begun["usage"]) == (
             "in_progress",
