@@ -127,12 +127,8 @@ async def test_a_turn_with_a_call_and_the_one_after_it(called, item, release):
             [last] = await turn(caller, BEGUN, thought, said, made, answered)
     assert last["content"][0]["text"] == "Done."
     first, second = upstream.requests
-    assert [tool["function"]["name"] for tool in first["tools"]] == [
-        "exec_command",
-        "apply_patch",
-        "agents__close",
-        "agents__tell",
-    ]
+    names = [tool["function"]["name"] for tool in first["tools"]]
+    assert names == ["exec_command", "apply_patch", "agents__close", "agents__tell"]
     patch = first["tools"][1]["function"]
     assert patch["description"].startswith("Changes files.")
     assert 'start: "x"' in patch["description"]

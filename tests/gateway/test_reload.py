@@ -108,13 +108,8 @@ async def test_requests_under_way_end_with_the_old_configuration(virtual_clock, 
         await anyio.sleep(3)
         assert [upstream.is_open for upstream in opened] == [True] * 5
         await anyio.sleep(2)  # The old requests have ended.
-        assert {each.name: each.is_open for each in opened} == {
-            "same": True,
-            "gone": False,
-            "old": False,
-            "new": True,
-            "more": True,
-        }
+        now = {each.name for each in opened if each.is_open}
+        assert (len(opened), now) == (5, {"same", "new", "more"})
     assert replies == {
         "before stays": "same",
         "before goes": "gone",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,11 @@ def lines(path: Path) -> int:
 
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+    found: list[int] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # The thread has ended meanwhile.
+            found += map(int, listed.read_text("ascii").split())
+    return found
 
 
 def is_gone(pid: int) -> bool:
