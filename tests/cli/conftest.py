@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from functools import partial
 
 import anyio
 import pytest
+from http_server import OpenAIServer
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends import SimulatedBackend
@@ -21,13 +24,28 @@ def no_environment(monkeypatch):
 
 
 @pytest.fixture
-def command(capfd):
+def command(capfd, monkeypatch):
     """Run the command in this process; gives the exit code, standard output and standard error."""
 
-    def run(*arguments):
+    def run(*arguments, stdin=None):
+        if stdin is not None:
+            data = stdin.encode() if isinstance(stdin, str) else stdin
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
         code = main(list(arguments))
         out, err = capfd.readouterr()
         return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def sample(command):
+    """Run ``sample x`` against a server that answers so; gives what `command` does, and it."""
+
+    def run(*arguments, answers=(), choose=None):
+        with OpenAIServer(*answers, choose=choose) as server:
+            there = ("--base-url", server.url, "--model", "m")
+            return *command("sample", "x", *there, *arguments), server
 
     return run
 

@@ -22,7 +22,7 @@ ROWS = 12
 pytestmark = pytest.mark.timeout(120)
 
 
-def command(name: str) -> list[str]:
+def command_of_page(name: str) -> list[str]:
     """Return the page's command of a name, with what a test needs besides."""
     for block in docs_pages.blocks_of(PAGE):
         if block.language == "bash":
@@ -61,13 +61,13 @@ def spent(journal: Path) -> tuple[int, int]:
 
 def test_the_page_leads_from_a_file_to_data_and_a_report(place):
     with jobs_server("openai", place / "server.db", speed=300, pass_rate=0.5) as server:
-        batch = [*command("batch questions.jsonl"), "--poll", "0.05"]
+        batch = [*command_of_page("batch questions.jsonl"), "--poll", "0.05"]
         started = start(*batch, env=environment(**keys(server.url)))
         while not server.ask("jobs"):
             time.sleep(0.05)
         started.kill()
         started.communicate()
-        told = run(*command("batch status"), **keys(server.url))
+        told = run(*command_of_page("batch status"), **keys(server.url))
         assert told.returncode == 0, told.stderr
         assert "openai gpt-5-mini" in told.stdout
         assert "at most: 12 requests" in told.stdout
@@ -81,14 +81,14 @@ def test_the_page_leads_from_a_file_to_data_and_a_report(place):
     assert counts["passed"] + counts["failed"] == ROWS
     assert bill["direct"]["requests"] == 0
     assert spent(journal) == (bill["jobs"]["requests"], bill["jobs"]["nano"])
-    told = run(*command("batch status"))
+    told = run(*command_of_page("batch status"))
     assert f"{bill['jobs']['requests']} requests" in told.stdout
     dollars = bill["jobs"]["nano"] / 10**9
     cost = re.search(r"out, \$(\d+\.\d+)", told.stdout)
     assert cost is not None, told.stdout
     assert float(cost[1]) == pytest.approx(dollars, rel=0.01)
     for made, file in (("export", "sft.jsonl"), ("report", "report.html")):
-        assert run(*command(made)).returncode == 0
+        assert run(*command_of_page(made)).returncode == 0
         assert place.joinpath(file).stat().st_size
     rows = place.joinpath("sft.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(rows) == counts["passed"]
@@ -96,7 +96,7 @@ def test_the_page_leads_from_a_file_to_data_and_a_report(place):
 
 def test_ctrl_c_leaves_the_jobs_and_cancel_keeps_what_they_have_answered(place):
     with jobs_server("openai", place / "server.db", speed=200, work=10_000.0) as server:
-        batch = [*command("batch questions.jsonl"), "--poll", "0.05"]
+        batch = [*command_of_page("batch questions.jsonl"), "--poll", "0.05"]
         started = start(*batch, env=environment(**keys(server.url)))
         while not server.ask("jobs") or server.ask("jobs")[0]["status"] != "working":
             time.sleep(0.05)
@@ -106,7 +106,7 @@ def test_ctrl_c_leaves_the_jobs_and_cancel_keeps_what_they_have_answered(place):
         assert b"1 job goes on at the provider" in said
         assert b"mellea-like batch cancel run.db" in said
         server.skip(2000)
-        done = run(*command("batch cancel"), "--poll", "0.1", **keys(server.url))
+        done = run(*command_of_page("batch cancel"), "--poll", "0.1", **keys(server.url))
         assert done.returncode == 0, done.stderr
         assert "its cancellation is asked for" in done.stderr
         kept = server.ask("bill")["jobs"]["requests"]
@@ -119,13 +119,15 @@ def test_ctrl_c_leaves_the_jobs_and_cancel_keeps_what_they_have_answered(place):
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "mistral"])
-def test_other_providers_have_the_same_command(place, provider):
+def test_other_providers_have_the_same_command(place, provider, command, monkeypatch):
     with jobs_server(provider, place / "server.db", speed=2000, pass_rate=0.7) as server:
-        batch = command("batch questions.jsonl")
+        batch = command_of_page("batch questions.jsonl")
         batch[batch.index("openai")] = provider
         more = ["--base-url", server.url, "--poll", "0.05", "--select", "best:length", "--n", "2"]
-        done = run(*batch, *more, **keys(server.url))
-        assert done.returncode in {0, 1}, done.stderr
+        for name, value in keys(server.url).items():
+            monkeypatch.setenv(name, value)
+        code, _, err = command(*batch, *more)
+        assert code in {0, 1}, err
         bill = server.ask("bill")
     assert spent(place / "run.db") == (bill["jobs"]["requests"], bill["jobs"]["nano"])
 
@@ -140,17 +142,15 @@ def test_other_providers_have_the_same_command(place, provider):
         (["--model", "m", "--journal", "run.db", "--rpm", "2"], "--rpm"),
     ],
 )
-def test_what_does_not_go_with_jobs_is_refused(place, options, why):
-    done = run(
+def test_what_does_not_go_with_jobs_is_refused(place, options, why, command):
+    code, _, err = command(
         *("batch", "questions.jsonl", "-p", "{{ question }}", "-o", "out.jsonl"),
         *("--batch-api", "openai", *options),
     )
-    assert done.returncode == 2
-    assert why in done.stderr
+    assert (code, why in err) == (2, True), err
 
 
 @pytest.mark.parametrize("what", ["status", "cancel"])
-def test_a_run_without_jobs_has_none_to_show(place, what):
-    done = run("batch", what, "run.db")
-    assert done.returncode == 3
-    assert "there is no such file" in done.stderr
+def test_a_run_without_jobs_has_none_to_show(place, what, command):
+    code, _, err = command("batch", what, "run.db")
+    assert (code, "there is no such file" in err) == (3, True), err

@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
+from cli_kit import QUICK, children, half, is_gone, lines, wait_until
 from command_line import start
 from http_server import Answer, OpenAIServer
 from rows_kit import asked, echo, records, write_rows
@@ -16,7 +16,6 @@ from rows_kit import asked, echo, records, write_rows
 from mellea_like.batch import read_run
 
 ROWS = 40
-QUICK = 12
 
 
 @pytest.fixture
@@ -33,33 +32,6 @@ def arguments(tmp_path):
         )
 
     return of
-
-
-def half(number, body):
-    return echo(number, body) if number < QUICK else Answer("late", wait=60.0)
-
-
-def wait_until(condition, seconds=30.0):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s"
-        time.sleep(0.01)
-
-
-def lines(path):
-    return len(path.read_text().splitlines()) if path.exists() else 0
-
-
-def children(process):
-    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
-    return [int(one) for one in found]
-
-
-def is_gone(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 def begun(*arguments):
@@ -154,7 +126,7 @@ def test_a_run_that_is_ended_leaves_no_process_and_goes_on_with_the_same_command
     with OpenAIServer(choose=half) as server:
         with begun(*arguments(server)) as process:
             wait_until(lambda: lines(out) == QUICK and server.in_flight == 8)
-            pids = children(process)
+            pids = children(process.pid)
             assert len(pids) == 2
             os.kill(process.pid, number)
             _, err = process.communicate(timeout=30)
@@ -185,7 +157,7 @@ def test_a_process_that_is_killed_is_told_of_and_its_rows_are_done_by_the_next_r
     with OpenAIServer(choose=some) as server:
         with begun(*arguments(server)) as process:
             wait_until(lambda: lines(out) == QUICK and server.in_flight == 8)
-            os.kill(children(process)[0], signal.SIGKILL)
+            os.kill(children(process.pid)[0], signal.SIGKILL)
             wait_until(lambda: server.in_flight == 4)
             late.append(1)
             _, err = process.communicate(timeout=30)
@@ -232,31 +204,23 @@ def test_another_number_of_processes_is_refused_for_a_run_that_is_begun(
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "code", "says"),
     [
-        (["--unique", "exact"], "compares no rows of two processes"),
-        (["--order", "breadth"], "has no rounds over all rows"),
-        (["--parallel", "1"], "needs at least one row for each process"),
+        (["--unique", "exact"], 2, "--processes 2 compares no rows of two processes"),
+        (["--order", "breadth"], 2, "--processes 2 has no rounds over all rows"),
+        (["--parallel", "1"], 2, "--processes 2 needs at least one row for each process"),
+        (["--journal", "in.jsonl"], 3, "name a folder"),
+        (None, 2, "name a file"),
     ],
 )
-def test_what_needs_all_rows_in_one_process_is_refused(arguments, command, more, says):
+def test_what_needs_all_rows_in_one_process_or_a_folder_is_refused(
+    arguments, command, tmp_path, monkeypatch, more, code, says
+):
+    monkeypatch.chdir(tmp_path)
     with OpenAIServer(choose=echo) as server:
-        code, _, err = command(*arguments(server, *more))
-    assert (code, "--processes 2" in err, says in err) == (2, True, True), err
-
-
-def test_rows_from_a_pipe_are_refused(command):
-    code, _, err = command("batch", "-", "-p", "x", "-o", "-", "--processes", "2", "--model", "m")
-    assert code == 2
-    assert "name a file" in err
-
-
-def test_a_journal_that_is_a_file_is_refused(arguments, command, tmp_path):
-    (tmp_path / "run").write_text("x")
-    with OpenAIServer(choose=echo) as server:
-        code, _, err = command(*arguments(server))
-    assert code == 3
-    assert "name a folder" in err
+        pipe = ("batch", "-", "-p", "x", "-o", "-", "--processes", "2", "--model", "m")
+        found, _, err = command(*(pipe if more is None else arguments(server, *more)))
+    assert (found, says in err) == (code, True), err
 
 
 def test_without_a_journal_nothing_is_left(arguments, command, tmp_path):

@@ -6,21 +6,14 @@ import contextlib
 import json
 import signal
 import subprocess
-import time
 
 import pytest
+from cli_kit import QUICK, half, lines, wait_until
 from command_line import COMMAND, Terminal, environment, start
 from http_server import Answer, OpenAIServer
 from rows_kit import asked, echo, records, write_rows
 
 from mellea_like.batch import read_items, read_run
-
-QUICK = 12
-"""How many requests are answered at once; the others wait."""
-
-
-def half(number, body):
-    return echo(number, body) if number < QUICK else Answer("late", wait=30.0)
 
 
 @contextlib.contextmanager
@@ -31,17 +24,6 @@ def begun(*arguments):
             yield process
         finally:
             process.kill()
-
-
-def wait_until(condition, seconds=20.0):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s"
-        time.sleep(0.01)
-
-
-def lines(path):
-    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 @pytest.fixture
@@ -150,19 +132,11 @@ def test_two_processes_do_not_share_a_journal(arguments, command, tmp_path):
 
 def test_a_reader_that_leaves_stops_it(tmp_path):
     write_rows(tmp_path / "in.jsonl", 5000)
+    batch = ("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}", "-o", "-")
     done = subprocess.run(
         [
             *("bash", "-c", '"$@" | head -2; echo ${PIPESTATUS[0]}', "bash", *COMMAND),
-            *(
-                "batch",
-                str(tmp_path / "in.jsonl"),
-                "-p",
-                "Say {{ text }}",
-                "-o",
-                "-",
-                "--backend",
-                "markov",
-            ),
+            *(*batch, "--backend", "markov"),
         ],
         capture_output=True,
         text=True,

@@ -57,11 +57,7 @@ MARKOV = ("--backend", "markov")
         (("utf16.csv", *BASE[1:]), 3, "utf16.csv: the text is UTF-16: make it UTF-8"),
         (("twice.csv", *BASE[1:]), 3, "twice.csv: the first line, which is to hold the names, has"),
         (("no.parquet", *BASE[1:]), 3, "no.parquet: it isn't a Parquet file: "),
-        (
-            ("array.jsonl", *BASE[1:]),
-            3,
-            "array.jsonl: line 1 isn't an object such as",
-        ),
+        (("array.jsonl", *BASE[1:]), 3, "array.jsonl: line 1 isn't an object such as"),
         (
             ("in.jsonl", "-p", "{{ txt }}", "-o", "out.jsonl"),
             3,

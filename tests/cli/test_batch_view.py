@@ -13,6 +13,7 @@ from http_server import Answer, OpenAIServer
 from rich.cells import cell_len
 from rows_kit import echo, write_rows
 
+from mellea_like.backends import JobState
 from mellea_like.batch import Progress
 from mellea_like.cli.batch.progress import parts_of, so_far, status_line, summary
 from mellea_like.cli.console import make_console
@@ -61,6 +62,9 @@ def test_the_line_says_how_many_how_well_how_quickly_at_what_cost_and_how_long()
     assert "cost ≥ $1.00" in plain(unknown, Price(1, 2))
 
 
+JOBS = (JobState("a", "queued", False), JobState("b", "working", False, 7, 2, 1))
+
+
 @pytest.mark.parametrize(
     ("progress", "parts"),
     [
@@ -80,6 +84,8 @@ def test_the_line_says_how_many_how_well_how_quickly_at_what_cost_and_how_long()
             ["3/9", "5 wait", "0 tokens"],
         ),
         (Progress(total=9, waiting=2), ["0/9", "2 wait"]),
+        (Progress(total=9, jobs=JOBS[:1]), ["0/9", "1 job"]),
+        (Progress(total=9, jobs=JOBS), ["0/9", "2 jobs: 3/7 answered"]),
     ],
 )
 def test_the_line_says_what_is_known(progress, parts):

@@ -26,6 +26,12 @@ def verdict(passed):
     return Answer(json.dumps({"passed": passed, "reason": "as it says"}))
 
 
+def judged(server, *more):
+    """Options by which a server's model judges the replies, one at a time."""
+    judge = ("--judge", "m", "--judge-base-url", server.url, "--parallel=1")
+    return "--require", "says when", *judge, *more
+
+
 def test_a_table_counts_and_the_rows_that_did_not_pass_are_shown(command, replies):
     code, out, err = command("check", str(replies), "--check", "contains:tide", "--check=words<=3")
     assert (code, err) == (1, "")
@@ -70,13 +76,12 @@ def test_verdicts_are_written_beside_the_rows(command, replies, tmp_path):
     assert command(*arguments, "--force")[0] == 1
 
 
-def test_rows_come_from_a_pipe_and_from_csv_with_other_names(tmp_path):
+def test_rows_come_from_a_pipe_and_from_csv_with_other_names(command, tmp_path):
     done = run("check", "-", "--check", "words>=1", "-o", "-", stdin='{"text": "one"}\n')
     assert (done.returncode, json.loads(done.stdout)["status"]) == (0, "passed")
     table = tmp_path / "log.csv"
     table.write_text("question,said\nWhen?,at noon\n")
-    done = run("check", str(table), "--reply", "said", "--check", "contains:noon")
-    assert done.returncode == 0, done.stderr
+    assert command("check", str(table), "--reply", "said", "--check", "contains:noon")[0] == 0
 
 
 def test_a_row_without_a_reply_is_an_error_of_that_row(command, replies):
@@ -89,11 +94,8 @@ def test_a_row_without_a_reply_is_an_error_of_that_row(command, replies):
 
 def test_a_model_judges_what_is_required_in_words(command, replies):
     with OpenAIServer(verdict(True), verdict(False)) as server:
-        code, out, err = command(
-            *("check", str(replies), "--require", "says when", "--prompt", "prompt"),
-            *("--judge", "m", "--judge-base-url", server.url, "--parallel", "1"),
-            *("--judge-option", "temperature=0.5"),
-        )
+        more = ("--prompt", "prompt", "--judge-option", "temperature=0.5")
+        code, out, err = command("check", str(replies), *judged(server, *more))
     assert (code, err) == (1, "")
     assert "1 of 3 rows passed, 2 failed" in out
     assert "2 requests, " in out
@@ -104,34 +106,18 @@ def test_a_model_judges_what_is_required_in_words(command, replies):
 
 def test_a_wrong_key_ends_the_run(command, replies):
     with OpenAIServer(*[Answer.error(401, "wrong key")] * 3) as server:
-        code, out, err = command(
-            *("check", str(replies), "--require", "says when", "--judge", "m", "--parallel=1"),
-            *("--judge-base-url", server.url),
-        )
+        code, out, err = command("check", str(replies), *judged(server))
         assert (code, out) == (3, "")
         assert err.startswith("mellea-like: ")
         assert "wrong key" in err
         assert len(server.requests) <= 2
 
 
-def test_what_a_judge_refuses_is_undecided(command, replies):
-    with OpenAIServer(*[Answer.error(400, "too long for me")] * 3) as server:
-        code, out, _ = command(
-            *("check", str(replies), "--require", "says when", "--judge", "m"),
-            *("--judge-base-url", server.url),
-        )
-    assert code == 1
-    assert "0 of 3 rows passed, 1 failed, 2 errored" in out
-    assert "too long for me" in out
-
-
 def test_a_journal_keeps_what_was_judged(command, replies, tmp_path):
     replies.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:2]))
     with OpenAIServer(verdict(True), verdict(False)) as server:
-        arguments = (
-            *("check", str(replies), "--require", "says when", "--judge", "m", "--parallel=1"),
-            *("--judge-base-url", server.url, "--journal", str(tmp_path / "run.db")),
-        )
+        journal = ("--journal", str(tmp_path / "run.db"))
+        arguments = ("check", str(replies), *judged(server, *journal))
         first, second = command(*arguments), command(*arguments)
         assert len(server.requests) == 2
     assert first[0] == second[0] == 1
@@ -141,10 +127,8 @@ def test_a_journal_keeps_what_was_judged(command, replies, tmp_path):
 def test_rows_that_were_undecided_are_judged_again(command, replies, tmp_path):
     replies.write_text(json.dumps(ROWS[0]))
     with OpenAIServer(Answer.error(400, "not today"), verdict(True)) as server:
-        arguments = (
-            *("check", str(replies), "--require", "says when", "--judge", "m"),
-            *("--judge-base-url", server.url, "--journal", str(tmp_path / "run.db")),
-        )
+        journal = ("--journal", str(tmp_path / "run.db"))
+        arguments = ("check", str(replies), *judged(server, *journal))
         assert [command(*arguments)[0] for _ in range(3)] == [1, 0, 0]
         assert len(server.requests) == 2
 
@@ -166,30 +150,44 @@ def test_only_the_first_rows_that_did_not_pass_are_shown(command, replies):
     assert out.endswith("... and 3 more rows.\n")
 
 
+JUDGED = ("-", "--require=says when", "--judge=m", "--judge-base-url", "http://127.0.0.1:1/v1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [
-        (["none.jsonl", "--check=words<3"], 3, "none.jsonl can't be read: No such file"),
-        (["none.txt", "--check=words<3"], 3, "none.txt can't be read"),
-        (["-"], 2, "there is nothing to check: add --check, --require or --schema"),
-        (["-", "--check=words<3"], 3, "- has no rows"),
-        (["-", "--check=wrods<3"], 2, "--check"),
-        (["-", "--require=is kind"], 2, "--require 'is kind' needs --judge MODEL"),
-        (["-", "--check=words<3", "--judge=m"], 2, "the judge has nothing to decide"),
-        (["-", "--check=words<3", "-o", "out.csv"], 2, "out.csv does not end in .jsonl"),
+        (("none.jsonl", "--check=words<3"), 3, "none.jsonl can't be read: No such file"),
+        (("none.txt", "--check=words<3"), 3, "none.txt can't be read"),
+        (("-",), 2, "there is nothing to check: add --check, --require or --schema"),
+        (("-", "--check=words<3"), 3, "- has no rows"),
+        (("-", "--check=wrods<3"), 2, "--check"),
+        (("-", "--check=contains:{{ answer"), 2, "--check isn't a Jinja template"),
+        (("-", "--require=is kind"), 2, "--require 'is kind' needs --judge MODEL"),
+        (("-", "--check=words<3", "--judge=m"), 2, "the judge has nothing to decide"),
+        (("-", "--check=words<3", "-o", "out.csv"), 2, "out.csv does not end in .jsonl"),
+        (("-", "--check=words>=1", "--budget=requests=2"), 2, "are for judges: add --require"),
+        ((*JUDGED, "--budget=cost=2"), 2, "needs the price of tokens and the models: add --price"),
+        ((*JUDGED, "--budget=output-tokens=9"), 2, "add --judge-option max-tokens=N"),
+        ((*JUDGED, "--price=cheap"), 2, "--price takes two amounts"),
+        ((*JUDGED, "--budget=time=2"), 2, "write a kind and an amount above 0"),
     ],
 )
-def test_a_mistake_is_a_sentence(arguments, code, problem):
-    done = run("check", *arguments)
-    assert done.returncode == code
-    assert problem in done.stderr
-    assert len(done.stderr.splitlines()) <= 2
+def test_a_mistake_is_a_sentence(command, arguments, code, problem):
+    found, _, err = command("check", *arguments, stdin="")
+    assert found == code
+    assert problem in err
+    assert len(err.splitlines()) <= 2
 
 
-def test_a_line_that_is_no_json_is_named():
-    done = run("check", "-", "--check=words<3", stdin='{"reply": "a"}\n{"reply": \n')
-    assert done.returncode == 3
-    assert "line 2" in done.stderr
+def test_a_row_without_a_prompt_is_an_error_of_that_row(command):
+    code, out, _ = command("check", *JUDGED, "--prompt", "asked", stdin='{"reply": "a"}\n')
+    assert (code, "row 1: it has no field 'asked'" in out) == (1, True), out
+    assert "name it with --prompt FIELD" in out
+
+
+def test_a_line_that_is_no_json_is_named(command):
+    code, _, err = command("check", "-", "--check=words<3", stdin='{"reply": "a"}\n{"reply": \n')
+    assert (code, "line 2" in err) == (3, True)
 
 
 def test_checks_are_filled_in_for_each_row(command, replies, tmp_path):
@@ -217,18 +215,13 @@ def test_checks_are_filled_in_for_each_row(command, replies, tmp_path):
     other = [one.replace("contains:", "excludes:") for one in arguments]
     code, _, err = command(*other)
     assert (code, "checks" in err) == (3, True)  # Another run than the journal's.
-    code, _, err = command("check", str(replies), "--check", "contains:{{ answer")
-    assert code == 2
-    assert "--check isn't a Jinja template" in err
 
 
 def test_a_budget_bounds_what_judges_cost(command, replies):
     replies.write_text("".join(json.dumps(ROWS[0]) + "\n" for _ in range(5)))
     with OpenAIServer(*[verdict(True)] * 5) as server:
-        code, out, err = command(
-            *("check", str(replies), "--require", "says when", "--judge", "m", "--parallel=1"),
-            *("--judge-base-url", server.url, "--budget", "requests=2", "--price", "1000,1000,EUR"),
-        )
+        more = ("--budget", "requests=2", "--price", "1000,1000,EUR")
+        code, out, err = command("check", str(replies), *judged(server, *more))
         assert len(server.requests) == 2
     assert code == 1
     assert "2 of 2 rows passed; 2 requests" in out
@@ -237,35 +230,17 @@ def test_a_budget_bounds_what_judges_cost(command, replies):
     assert "2 of 2 requests are made" in err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (("--check", "words>=1", "--budget", "requests=2"), "are for judges: add --require"),
-        (("--budget", "cost=2"), "needs the price of tokens and the models: add --price"),
-        (("--budget", "output-tokens=9"), "add --judge-option max-tokens=N"),
-        (("--price", "cheap"), "--price takes two amounts"),
-        (("--budget", "time=2"), "write a kind and an amount above 0"),
-    ],
-)
-def test_a_budget_that_bounds_nothing_is_refused(command, replies, arguments, problem):
-    judged = () if "--check" in arguments else ("--require", "says when", "--judge", "m")
-    url = ("--judge-base-url", "http://127.0.0.1:1/v1") if judged else ()
-    code, _, err = command("check", str(replies), *judged, *url, *arguments)
-    assert code == 2
-    assert problem in err
-
-
 def test_a_row_that_is_undecided_keeps_its_other_verdicts(command, replies, tmp_path):
     out = tmp_path / "verdicts.jsonl"
     replies.write_text(json.dumps(ROWS[0]))
     with OpenAIServer(Answer.error(400, "not today")) as server:
-        code, table, _ = command(
-            *("check", str(replies), "--check", "contains:tide", "--require", "says when", "--all"),
-            *("--judge", "m", "--judge-base-url", server.url, "-o", str(out)),
-        )
+        more = ("--check", "contains:tide", "--all", "-o", str(out))
+        code, table, _ = command("check", str(replies), *judged(server, *more))
     assert code == 1
     lines = [" ".join(line.split()) for line in table.splitlines()]
     assert lines[1:3] == ["contains:tide 1", "says when 1"]
+    assert "0 of 1 row passed, 1 errored" in lines[3]
+    assert "not today" in table
     row = json.loads(out.read_text())
     assert row["status"] == "errored"
     assert [one["status"] for one in row["verdicts"]] == ["passed", "errored"]

@@ -87,10 +87,7 @@ def test_a_batch_learns_when_the_bigger_model_is_cheaper(command, server, tmp_pa
         (["--escalate", "attempts=2"], "the model comes first"),
         (["--escalate", "big,turns=2"], "turns is called attempts now"),
         (["--escalate", "big,attempts=0"], "--escalate big: attempts takes 1 at least, not 0"),
-        (
-            ["--escalate", "big,attempts=two"],
-            "--escalate big: attempts takes a whole number, not 'two'",
-        ),
+        (["--escalate", "big,attempts=two"], "big: attempts takes a whole number, not 'two'"),
         (["--escalate", "big,carry=all"], "--escalate big: carry takes 'nothing', 'best' or"),
         (["--escalate", "big,price=1"], "--escalate big: price takes two amounts"),
         (["--escalate", "big", "--select", "vote"], "would choose among draws of different models"),

@@ -52,13 +52,8 @@ def test_standard_output_is_for_pipes(command, journal):
     options = ("--format", "kto", "--max-per-item", "1", "-o", "-")
     code, out, err = command("export", str(journal), *options)
     assert code == 0
-    assert [json.loads(line)["label"] for line in out.splitlines()] == [
-        True,
-        False,
-        False,
-        True,
-        False,
-    ]
+    labels = [json.loads(line)["label"] for line in out.splitlines()]
+    assert labels == [True, False, False, True, False]
     assert "\x1b" not in out
     assert err == "5 rows of 3 items.\n"
 

@@ -48,9 +48,13 @@ def judge():
         yield server
 
 
-def measure(server, *arguments):
-    judge = ("--judge", "small", "--judge-base-url", server.url)
-    return run("judge-agreement", *arguments, *judge)
+@pytest.fixture
+def measure(command):
+    def run_in_this_process(server, *arguments):
+        judge = ("--judge", "small", "--judge-base-url", server.url)
+        return command("judge-agreement", *arguments, *judge)
+
+    return run_in_this_process
 
 
 def words(text):
@@ -58,7 +62,8 @@ def words(text):
 
 
 def test_agreement_with_labels_and_with_itself(file, judge):
-    done = measure(judge, file(ROWS), "--require", "It apologises.", "--repeats", "2")
+    asked = ("--judge", "small", "--judge-base-url", judge.url, "--require", "It apologises.")
+    done = run("judge-agreement", file(ROWS), *asked, "--repeats", "2")
     assert (done.returncode, done.stderr) == (0, "")
     lines = words(done.stdout)
     assert lines[0] == "small: 4 rows decided, 0 undecided"
@@ -71,27 +76,28 @@ def test_agreement_with_labels_and_with_itself(file, judge):
     assert lines[7].startswith("8 requests")
 
 
-def test_a_panel(file, judge):
-    done = measure(judge, file(ROWS), "--require", "x", "--judge", "big", "--judge", "other")
-    assert done.returncode == 0
-    heads = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
+def test_a_panel(file, judge, measure):
+    more = ("--judge", "big", "--judge", "other")
+    code, out, _ = measure(judge, file(ROWS), "--require", "x", *more)
+    assert code == 0
+    heads = [line for line in out.splitlines() if not line.startswith(" ")]
     names = [line.partition(":")[0] for line in heads[:-1]]
     assert sorted(names[:3]) == ["big", "other", "small"]
     assert names[3] == "the majority of them"
 
 
-def test_scores_and_their_threshold_as_json(file, judge):
-    done = measure(judge, file(ROWS * 5), "--score", "Is it contrite?", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
+def test_scores_and_their_threshold_as_json(file, judge, measure):
+    code, out, err = measure(judge, file(ROWS * 5), "--score", "Is it contrite?", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
     assert found["scores"][:4] == [9, 2, 2, 9]
     assert found["ranking"] == 0.5
     assert found["decisions"]["accuracy"]["count"] == 20
 
 
-def test_comparisons(file, judge):
-    done = measure(judge, file(PAIRS), "--compare", "is better")
-    assert words(done.stdout)[:4] == [
+def test_comparisons(file, judge, measure):
+    _, out, _ = measure(judge, file(PAIRS), "--compare", "is better")
+    assert words(out)[:4] == [
         "3 pairs compared, 0 undecided",
         "agrees with people 0.000 (0.000 to 0.658, n = 2)",
         "same answer in both orders 0.000 (0.000 to 0.561, n = 3)",
@@ -99,78 +105,71 @@ def test_comparisons(file, judge):
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        ((), 2, "name one question"),
-        (("--require", "x", "--score", "y"), 2, "name one question"),
-        (("--score", "x", "--repeats", "2"), 2, "are for --require"),
-        (("--require", "x", "--judge", "small"), 2, "each model once"),
-        (("--score", "x", "--scale", "ten"), 2, "LOW..HIGH"),
-        (("--require", "x", "--label", "good"), 3, "row 1: it has no field 'good'"),
-        (("--require", "x", "--confidence", "95"), 2, "between 0 and 1"),
-    ],
-)
-def test_wrong_calls(arguments, code, says, file, judge):
-    done = measure(judge, file(ROWS), *arguments)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert says in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+WITH_SCORE = "with --score, --budget takes requests and input-tokens"
+WRONG_CALLS = [
+    ((), 2, "name one question"),
+    (("--require", "x", "--score", "y"), 2, "name one question"),
+    (("--score", "x", "--repeats", "2"), 2, "are for --require"),
+    (("--require", "x", "--judge", "small"), 2, "each model once"),
+    (("--score", "x", "--scale", "ten"), 2, "LOW..HIGH"),
+    (("--require", "x", "--label", "good"), 3, "row 1: it has no field 'good'"),
+    (("--require", "x", "--confidence", "95"), 2, "between 0 and 1"),
+    (("--score", "Is it polite?", "--budget", "cost=1", "--price", "1,1"), 2, WITH_SCORE),
+]
+WRONG_ROWS = [
+    ([{"reply": "a", "label": "perhaps"}], "row 1: the label is 'perhaps'"),
+    ([ROWS[0], {"label": True}], "row 2: it has no field 'reply'"),
+    ([], "has no rows"),
+]
 
 
 @pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        ([{"reply": "a", "label": "perhaps"}], "row 1: the label is 'perhaps'"),
-        ([ROWS[0], {"label": True}], "row 2: it has no field 'reply'"),
-        ([], "has no rows"),
-    ],
+    ("rows", "arguments", "code", "says"),
+    [(ROWS, *wrong) for wrong in WRONG_CALLS]
+    + [(rows, ("--require", "x"), 3, says) for rows, says in WRONG_ROWS],
 )
-def test_wrong_rows(rows, says, file, judge):
-    done = measure(judge, file(rows), "--require", "x")
-    assert done.returncode == 3
-    assert says in done.stderr
-
-
-def test_a_refused_key_ends_it(file):
-    with OpenAIServer(Answer.error(401, "this key is unknown")) as server:
-        done = measure(server, file(ROWS), "--require", "x")
-    assert done.returncode == 3
-    assert "this key is unknown" in done.stderr
+def test_what_is_wrong_is_told(rows, arguments, code, says, file, judge, measure):
+    found, out, err = measure(judge, file(rows), *arguments)
+    assert (found, out) == (code, "")
+    assert says in " ".join(err.split())
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("question", ["--require", "--score", "--compare"])
-def test_if_nothing_is_decided_it_says_why(question, file):
-    with OpenAIServer(Answer.error(400, "no such parameter")) as server:
+@pytest.mark.parametrize(
+    ("refusal", "says"),
+    [
+        (Answer.error(400, "no such parameter"), ("nothing was decided", "no such parameter")),
+        (Answer.error(401, "this key is unknown"), ("this key is unknown",)),
+    ],
+)
+def test_if_nothing_is_decided_it_says_why(question, refusal, says, file, measure):
+    with OpenAIServer(refusal) as server:
         rows = PAIRS if question == "--compare" else ROWS
-        done = measure(server, file(rows), question, "x", "--json")
-    assert done.returncode == 3
-    assert "nothing was decided" in done.stderr
-    assert "no such parameter" in done.stderr
+        code, _, err = measure(server, file(rows), question, "x", "--json")
+    assert code == 3
+    assert all(said in err for said in says), err
 
 
-def test_a_row_without_a_verdict_is_told(file):
+def test_a_row_without_a_verdict_is_told(file, measure):
     def choose(number, body):
         apologises = "apologise" in body["messages"][1]["content"]
         return Answer("Hm." if apologises else json.dumps({"passed": True, "reason": "so"}))
 
     with OpenAIServer(choose=choose) as server:
-        done = measure(server, file(ROWS), "--require", "x")
-    assert done.returncode == 0
-    lines = words(done.stdout)
+        code, out, _ = measure(server, file(ROWS), "--require", "x")
+    assert code == 0
+    lines = words(out)
     assert lines[0] == "small: 3 rows decided, 1 undecided"
     assert lines[1].startswith("the first undecided: ")
     assert "Hm." in lines[1]
 
 
-def test_a_budget_bounds_what_the_judges_cost(file, judge):
+def test_a_budget_bounds_what_the_judges_cost(file, judge, measure):
     path = file(ROWS)
-    done = measure(judge, path, "--require", "It apologises.", "--budget", "requests=2")
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "stopped before the end" in done.stderr
+    code, out, err = measure(judge, path, "--require", "It apologises.", "--budget", "requests=2")
+    assert (code, out) == (3, "")
+    assert "stopped before the end" in err
     assert len(judge.requests) == 2
-    done = measure(judge, path, "--require", "It apologises.", "--price", "1000,1000")
-    assert done.stdout.splitlines()[-1].endswith(" USD")
-    done = measure(judge, path, "--score", "Is it polite?", "--budget", "cost=1", "--price", "1,1")
-    assert done.returncode == 2
-    assert "with --score, --budget takes requests and input-tokens" in done.stderr
+    _, out, _ = measure(judge, path, "--require", "It apologises.", "--price", "1000,1000")
+    assert out.splitlines()[-1].endswith(" USD")

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from http_server import Answer, OpenAIServer
+from http_server import Answer
 
 from mellea_like.cli.backends import Backends
 from mellea_like.cli.draw_options import DrawOptions, parse_budget
@@ -178,13 +178,10 @@ def test_a_check_decides_early_where_it_can_and_is_the_same_check(expression):
     assert parse_check(expression).stream is None
 
 
-def test_a_reply_is_rejected_while_it_arrives(command):
+def test_a_reply_is_rejected_while_it_arrives(sample):
     answers = Answer("As an AI I can not do that now", hang_after=4), Answer("Leaves fall")
-    with OpenAIServer(*answers) as server:
-        code, out, err = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "--early", "--json"),
-            *("--check", "words<=2", "--lanes=1"),
-        )
+    given = ("--early", "--json", "--check", "words<=2", "--lanes=1")
+    code, out, err, server = sample(*given, answers=answers)
     record = json.loads(out)
     assert (code, record["text"]) == (0, "Leaves fall")
     assert server.disconnected == 1
@@ -230,12 +227,9 @@ def test_json_says_which_budget_is_spent(command):
     assert record["usage"]["output_tokens"] <= 60
 
 
-def test_a_budget_spent_on_errors_names_the_first(command):
-    with OpenAIServer(Answer.error(503, "busy")) as server:
-        code, _, err = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "-q"),
-            *("--budget", "requests=1", "--lanes=1", "--retries", "0"),
-        )
+def test_a_budget_spent_on_errors_names_the_first(sample):
+    given = ("-q", "--budget", "requests=1", "--lanes=1", "--retries", "0")
+    code, _, err, _ = sample(*given, answers=[Answer.error(503, "busy")])
     assert code == 1
     assert "1 of 1 requests are made" in err
     assert "; the first error was: http://127.0.0.1" in err
@@ -254,30 +248,27 @@ def test_the_ledger_is_a_table_on_standard_error(command):
 _COLUMNS = ["requests", "input", "output", "wasted", "unknown", "saved"]
 
 
-def test_a_cost_that_is_only_known_in_part_is_a_lower_bound_in_the_last_line_too(command):
-    with OpenAIServer(Answer("fine", usage=None)) as server:
-        at = ("--base-url", server.url, "--model", "m", "--lanes=1")
-        _, _, err = command("sample", "x", *at, "--price", "1000,2000")
+def test_a_cost_that_is_only_known_in_part_is_a_lower_bound_in_the_last_line_too(sample):
+    answers = [Answer("fine", usage=None)]
+    _, _, err, _ = sample("--lanes=1", "--price", "1000,2000", answers=answers)
     assert ", cost ≥ $" in err.splitlines()[-1]
 
 
 # Retries and refusals
 
 
-def test_a_passing_fault_is_tried_again(command):
-    with OpenAIServer(Answer.error(503, "busy"), Answer("fine")) as server:
-        code, out, _ = command("sample", "x", "--base-url", server.url, "--model", "m", "--lanes=1")
+def test_a_passing_fault_is_tried_again(sample):
+    answers = Answer.error(503, "busy"), Answer("fine")
+    code, out, _, server = sample("--lanes=1", answers=answers)
     assert (code, out) == (0, "fine\n")
     assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("retries", ["0", "2"])
-def test_a_refusal_says_when_to_come_back(command, retries):
-    with OpenAIServer(Answer.error(429, "slow down", retry_after="300")) as server:
-        code, out, err = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "--json", "-q"),
-            *("--retries", retries, "--lanes=1", "--attempts=1"),
-        )
+def test_a_refusal_says_when_to_come_back(sample, retries):
+    given = ("--json", "-q", "--retries", retries, "--lanes=1", "--attempts=1")
+    answers = [Answer.error(429, "slow down", retry_after="300")]
+    code, out, err, _ = sample(*given, answers=answers)
     assert code == 3
     assert "answered 429: slow down; come back in 300 s" in err
     assert "max_retry_after" not in err
@@ -285,13 +276,10 @@ def test_a_refusal_says_when_to_come_back(command, retries):
     assert json.loads(out)["retry_after"] == 300
 
 
-def test_requests_keep_to_a_rate(command):
-    with OpenAIServer(Answer("long enough")) as server:
-        began = time.monotonic()
-        code, _, _ = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", *HARD, "-q"),
-            *("--attempts=3", "--lanes=1", "--rpm", "120"),
-        )
+def test_requests_keep_to_a_rate(sample):
+    given = (*HARD, "-q", "--attempts=3", "--lanes=1", "--rpm", "120")
+    began = time.monotonic()
+    code, _, _, server = sample(*given, answers=[Answer("long enough")])
     assert code == 1
     assert len(server.requests) == 3
     assert time.monotonic() - began >= 0.4  # two at once, and half a second for each other one

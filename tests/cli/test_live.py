@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import signal
-import time
 
 import pytest
+from cli_kit import wait_until
 from command_line import Terminal
 from http_server import Answer, OpenAIServer
 from rich.cells import cell_len
@@ -238,19 +238,12 @@ def test_an_interrupt_cancels_the_calls_in_flight_and_says_so(number, code):
         ) as terminal,
     ):
         terminal.wait_for("generating")
-        _wait_until(lambda: server.in_flight == 3)
+        wait_until(lambda: server.in_flight == 3)
         terminal.process.send_signal(number)
         ended = terminal.finish()
-        _wait_until(lambda: server.disconnected == 3)
+        wait_until(lambda: server.disconnected == 3)
     assert ended == (code, "")
     assert "Interrupted: 3 calls in flight cancelled." in terminal.plain
     assert "Traceback" not in terminal.seen
     assert terminal.seen.rstrip().endswith("cancelled.")
     assert terminal.seen.count("\x1b[?25l") == terminal.seen.count("\x1b[?25h")
-
-
-def _wait_until(condition, seconds=10.0):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s"
-        time.sleep(0.005)

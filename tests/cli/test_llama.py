@@ -6,13 +6,13 @@ import json
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("xllamacpp")
 
+from cli_kit import children, wait_until
 from command_line import Terminal, run
 from tiny_gguf import build_bigram_gguf
 
@@ -26,21 +26,6 @@ def gguf(tmp_path_factory):
     return str(path)
 
 
-def children(pid: int) -> list[int]:
-    return [
-        int(process.name)
-        for process in Path("/proc").iterdir()
-        if process.name.isdigit() and _parent(process) == pid
-    ]
-
-
-def _parent(process: Path) -> int | None:
-    try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
-
-
 def test_a_model_file_is_served_and_asked(gguf):
     done = run("sample", "Write.", "--gguf", gguf, "--check", "words>=1", "--check", "starts:The")
     assert done.returncode == 0, done.stderr
@@ -50,16 +35,8 @@ def test_a_model_file_is_served_and_asked(gguf):
 
 def test_a_schema_constrains_what_the_model_writes(gguf, tmp_path):
     file = tmp_path / "schema.json"
-    file.write_text(
-        json.dumps(
-            {
-                "type": "object",
-                "properties": {"name": {"type": "string"}},
-                "required": ["name"],
-                "additionalProperties": False,
-            }
-        )
-    )
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    file.write_text(json.dumps({**schema, "additionalProperties": False}))
     done = run("sample", "Write.", "--gguf", gguf, "--schema", str(file), "--json", "--attempts=2")
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)["value"]) == {"name"}
@@ -87,7 +64,4 @@ def test_an_interrupt_leaves_no_server_behind(gguf, number):
     assert code == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
     # None is in flight if the signal comes between two draws of a model as quick as this one.
     assert re.search(r"Interrupted(: [1-4] calls? in flight cancelled)?\.", terminal.plain)
-    until = time.monotonic() + 5.0
-    while any(Path(f"/proc/{pid}").exists() for pid in servers):
-        assert time.monotonic() < until, "the server outlived the command"
-        time.sleep(0.01)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers), 5)

@@ -26,15 +26,8 @@ def test_a_generator_that_nobody_named_is_told_even_quietly(command):
 
 def test_nothing_passed_exits_with_1_the_best_failure_and_why(command):
     code, out, err = command(
-        "sample",
-        "Write.",
-        "--check",
-        "words>=1",
-        "--check",
-        "contains:\u2603",
-        "-q",
-        "--backend=markov",
-        "--attempts=1",
+        *("sample", "Write.", "--check", "words>=1", "--check", "contains:\u2603", "-q"),
+        *("--backend=markov", "--attempts=1"),
     )
     assert code == 1
     assert out.strip()
@@ -61,13 +54,7 @@ def test_json_is_one_object_with_every_slice(command):
 
 def test_explain_shows_a_table_of_all_draws_on_standard_error(command):
     code, out, err = command(
-        "sample",
-        "Write.",
-        "--check",
-        "chars<1",
-        "--explain",
-        "--attempts=2",
-        "-q",
+        *("sample", "Write.", "--check", "chars<1", "--explain", "--attempts=2", "-q"),
         "--backend=markov",
     )
     assert code == 1

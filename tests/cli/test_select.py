@@ -155,14 +155,8 @@ def test_a_selection_may_have_a_judge_of_its_own(command, select):
         ),
         (["--select", "collect:9", "--attempts=2"], "'collect:9' wants 9 replies that pass"),
         (["--select", "best:words", "--n", "1001"], "is more than 1000 draws"),
-        (
-            ["--select", "ordered", "--schedule", "hedged"],
-            "--select ordered doesn't go with --schedule hedged",
-        ),
-        (
-            ["--select", "ordered", "--give-up"],
-            "--select ordered doesn't go with --give-up: which draws come first",
-        ),
+        (["--select=ordered", "--schedule=hedged"], "ordered doesn't go with --schedule hedged"),
+        (["--select=ordered", "--give-up"], "doesn't go with --give-up: which draws come first"),
         (["--select", "tournament"], "--select tournament needs a model that can judge"),
         (["--select", "best:judge"], "--select best:judge needs a model that can judge"),
     ],

@@ -6,16 +6,13 @@ import contextlib
 import signal
 import socket
 import threading
-import time
-from typing import NamedTuple
 
 import httpx2
 import pytest
-from command_line import run as run_alone
+from cli_kit import wait_until
+from command_line import run
 from http_server import Answer, OpenAIServer
 from serve_kit import CONFIG, KEY, TOY, ask, serving
-
-from mellea_like.cli.main import main
 
 
 @pytest.fixture
@@ -27,24 +24,6 @@ def config(tmp_path):
         return str(path)
 
     return write
-
-
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command in this process, which is quicker."""
-
-    def run(*arguments: str) -> Done:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return Done(code, captured.out, captured.err)
-
-    return run
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -77,7 +56,8 @@ def test_quiet_says_nothing_of_requests(config):
 
 
 def test_a_request_under_way_ends_before_it_stops(config):
-    with OpenAIServer(Answer("one two", seconds=0.6)) as upstream:
+    release = threading.Event()
+    with OpenAIServer(Answer("one two", until=release.is_set)) as upstream:
         path = config(
             CONFIG.replace("URL", upstream.url).replace("stop_seconds: 1", "stop_seconds: 9")
         )
@@ -85,11 +65,10 @@ def test_a_request_under_way_ends_before_it_stops(config):
             answers: list[httpx2.Response] = []
             thread = threading.Thread(target=lambda: answers.append(ask(url)))
             thread.start()
-            until = time.monotonic() + 20
-            while not upstream.in_flight:
-                assert time.monotonic() < until
-                time.sleep(0.005)
+            wait_until(lambda: upstream.in_flight)
             process.terminate()
+            assert process.stderr.readline().startswith("Stopping: 1 request")
+            release.set()
             thread.join(30)
             assert process.wait(30) == 0
     assert [answer.status_code for answer in answers] == [200]
@@ -108,19 +87,14 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_cuts_it_off(config, sign
 
             thread = threading.Thread(target=call)
             thread.start()
-            until = time.monotonic() + 20
-            while not upstream.in_flight:
-                assert time.monotonic() < until
-                time.sleep(0.005)
+            wait_until(lambda: upstream.in_flight)
             process.send_signal(signal.SIGINT)
             said = process.stderr.readline()
             if signals > 1:
                 process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=15)
             thread.join(30)
-        while upstream.in_flight:
-            assert time.monotonic() < until
-            time.sleep(0.005)
+        wait_until(lambda: not upstream.in_flight)
     seconds = 30 if signals > 1 else 1
     assert said == (
         f"Stopping: 1 request under way has up to {seconds} s; Ctrl-C again cuts it off.\n"
@@ -130,12 +104,11 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_cuts_it_off(config, sign
     assert "ERROR" not in err
 
 
-def test_check_looks_and_opens_nothing(config, run, monkeypatch):
+def test_check_looks_and_opens_nothing(config, command, monkeypatch):
     monkeypatch.setenv("MY_KEY", KEY)
     path = config(CONFIG.replace("URL", "http://127.0.0.1:9/v1"))
-    done = run("serve", "-c", path, "--check")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{path} can be used; its models: short, other\n"
+    said = f"{path} can be used; its models: short, other\n"
+    assert command("serve", "-c", path, "--check") == (0, said, "")
 
 
 @pytest.mark.parametrize(
@@ -147,46 +120,33 @@ def test_check_looks_and_opens_nothing(config, run, monkeypatch):
         (TOY, ("--host", "0.0.0.0"), "can be reached from other machines"),
         (TOY, ("--host", "no.such.host.invalid"), "no.such.host.invalid"),
         (TOY + "keys: {a: {env: NOT_SET}}\n", (), "NOT_SET"),
+        (TOY + "modles: {}\n", (), "there is no 'modles'; did you mean models?"),
+        (TOY.replace("markov", "llama, gguf: no.gguf"), (), "no.gguf"),
+        (CONFIG, (), "line 2: upstreams.main.api_key: the environment variable MY_KEY is not set"),
     ],
 )
 @pytest.mark.parametrize("check", [(), ("--check",)])
-def test_what_can_not_be_used_is_said_in_a_sentence(config, run, text, arguments, said, check):
-    done = run("serve", "-c", config(text), *arguments, *check)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_can_not_be_used_is_said_in_a_sentence(config, command, text, arguments, said, check):
+    code, out, err = command("serve", "-c", config(text), *arguments, *check)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (CONFIG, "line 2: upstreams.main.api_key: the environment variable MY_KEY is not set"),
-        (TOY + "modles: {}\n", "there is no 'modles'; did you mean models?"),
-        (TOY.replace("kind: markov", ""), "line 1: upstreams.toy: kind is missing: write kind: op"),
-        (TOY.replace("markov", "llama, gguf: no.gguf"), "no.gguf"),
-        (TOY.replace("kind: markov", "kind: openai"), "upstreams.toy: model is missing"),
-    ],
-)
-@pytest.mark.parametrize("check", [(), ("--check",)])
-def test_a_mistake_in_the_configuration_is_bad_usage(config, run, text, said, check):
-    done = run("serve", "-c", config(text), *check)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-
-
-def test_a_port_that_is_taken_is_named(config, run):
+def test_a_port_that_is_taken_is_named(config, command):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run("serve", "-c", config(TOY), "--port", str(port))
-    assert done.returncode == 3
-    assert f"can't listen on 127.0.0.1, port {port}: Address already in use" in done.stderr
+        code, _, err = command("serve", "-c", config(TOY), "--port", str(port))
+    assert code == 3
+    assert f"can't listen on 127.0.0.1, port {port}: Address already in use" in err
 
 
-def test_an_upstream_that_does_not_open_is_named(config, tmp_path):
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_upstream_that_does_not_open_is_named(config, tmp_path, workers):
     # In a process of its own, for it has set up its log by then.
     (tmp_path / "no.gguf").write_bytes(b"this is no model")
     text = "upstreams: {toy: {kind: llama, gguf: no.gguf}}\nmodels: {mine: {upstream: toy}}\n"
-    done = run_alone("serve", "-c", config(text), "--port", "0")
+    done = run("serve", "-c", config(text), "--port", "0", "--workers", workers)
     assert (done.returncode, done.stdout) == (3, "")
     assert "no.gguf" in done.stderr
     assert "Traceback" not in done.stderr

@@ -8,13 +8,12 @@ import os
 import re
 import signal
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
 import pytest
+from cli_kit import children, is_gone, wait_until
 from command_line import run
 from http_server import Answer, OpenAIServer
 from serve_kit import KEY, ask, serving
@@ -36,23 +35,6 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def config(tmp_path):
     return tmp_path / "gateway.yaml"
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
-
-
-def is_there(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def models(url: str) -> list[str]:
@@ -90,7 +72,8 @@ class Asking:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_sighup_reads_the_configuration_again_and_drops_no_request(config, workers):
-    with OpenAIServer(Answer("slow", seconds=2.0)) as upstream:
+    release = threading.Event()
+    with OpenAIServer(Answer("slow", until=release.is_set)) as upstream:
         text = CONFIG.replace("URL", upstream.url)
         config.write_text(text)
         with serving("-c", str(config), "--workers", workers, MY_KEY=KEY) as (process, url):
@@ -99,6 +82,7 @@ def test_a_sighup_reads_the_configuration_again_and_drops_no_request(config, wor
             config.write_text(text.replace("  old:", "  new:").replace("seconds: 20", "seconds: 9"))
             process.send_signal(signal.SIGHUP)
             wait_until(lambda: [models(url) for _ in range(8)] == [["short", "new"]] * 8)
+            release.set()
             assert asking.join() == [200] * 4
             config.write_text(text.replace("big", "[]").replace("upstream: main}", "loop: 0}"))
             process.send_signal(signal.SIGHUP)
@@ -116,7 +100,8 @@ def test_a_sighup_reads_the_configuration_again_and_drops_no_request(config, wor
 
 
 def test_workers_share_a_port_and_their_metrics_and_end_their_requests_at_a_stop(config):
-    with OpenAIServer(Answer("slow", seconds=1.5)) as upstream:
+    release = threading.Event()
+    with OpenAIServer(Answer("slow", until=release.is_set)) as upstream:
         config.write_text(CONFIG.replace("URL", upstream.url))
         with serving("-c", str(config), "--workers", "2", MY_KEY=KEY) as (process, url):
             workers = children(process.pid)
@@ -124,23 +109,29 @@ def test_workers_share_a_port_and_their_metrics_and_end_their_requests_at_a_stop
             first = Asking(url, 12)
             wait_until(lambda: upstream.in_flight == 12)
             assert 'in_flight{key="anonymous"} 12.0' in metrics(url)
+            release.set()
             assert first.join() == [200] * 12
             counted = 'requests_total{key="anonymous",model="short",status="200"} 12.0'
             wait_until(lambda: counted in metrics(url))
             assert 'in_flight{key="anonymous"} 0.0' in metrics(url)
+            release.clear()
             last = Asking(url, 6)
             wait_until(lambda: upstream.in_flight == 6)
             # As a service manager does: it tells all of them.
             for pid in (process.pid, *workers):
                 os.kill(pid, signal.SIGTERM)
-            out, err = process.communicate(timeout=30)
+            err = ""
+            while "Stopping: " not in err:
+                err += process.stderr.readline()
+            release.set()
+            out, rest = process.communicate(timeout=30)
             assert last.join() == [200] * 6
     assert (process.returncode, out) == (0, "")
     assert "Stopping: requests under way have up to 20 s; Ctrl-C again cuts them off.\n" in err
-    who = set(re.findall(r"INFO (worker \d): POST", err))
+    who = set(re.findall(r"INFO (worker \d): POST", err + rest))
     assert who  # Which of them takes a connection is up to the system.
     assert who <= {"worker 1", "worker 2"}
-    assert not any(is_there(pid) for pid in workers)
+    assert all(map(is_gone, workers))
 
 
 def test_a_worker_that_dies_is_started_again(config):
@@ -165,7 +156,9 @@ def test_a_worker_that_dies_is_started_again(config):
                 assert f"{counted}6.0" in metrics(url)
             process.terminate()
             _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (0, "")
+    # A worker may still be done with the last request to /metrics a moment later.
+    said = [line for line in err.splitlines() if not line.startswith("Stopping: ")]
+    assert (process.returncode, said) == (0, [])
 
 
 def test_workers_end_with_their_parent(config):
@@ -174,7 +167,7 @@ def test_workers_end_with_their_parent(config):
         with serving("-c", str(config), "--workers", "2", MY_KEY=KEY) as (process, _):
             workers = children(process.pid)
             process.kill()
-            wait_until(lambda: not any(is_there(pid) for pid in workers))
+            wait_until(lambda: all(map(is_gone, workers)))
 
 
 def test_a_second_signal_cuts_off_what_workers_do(config):
@@ -190,18 +183,6 @@ def test_a_second_signal_cuts_off_what_workers_do(config):
             assert asking.join() == [0] * 4
         wait_until(lambda: upstream.in_flight == 0)
     assert (process.returncode, err) == (0, "")
-
-
-def test_workers_whose_upstream_does_not_open_end_the_command(config, tmp_path):
-    (tmp_path / "no.gguf").write_bytes(b"this is no model")
-    config.write_text(
-        "upstreams: {toy: {kind: llama, gguf: no.gguf}}\nmodels: {mine: {upstream: toy}}\n"
-    )
-    with (
-        pytest.raises(AssertionError, match=r"no\.gguf"),
-        serving("-c", str(config), "--port", "0", "--workers", "2"),
-    ):
-        raise NotImplementedError
 
 
 # --- what keys have spent ------------------------------------------------------------------------

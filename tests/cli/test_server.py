@@ -48,20 +48,16 @@ def test_a_wrong_key_is_a_sentence_without_the_key(command, monkeypatch):
     assert "sk-secret" not in err
 
 
-def test_an_error_beside_failures_is_told_with_the_best_failure(command):
+def test_an_error_beside_failures_is_told_with_the_best_failure(sample):
     answers = Answer("long enough"), Answer.error(500, "oops")
-    with OpenAIServer(*answers) as server:
-        code, out, err = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "--check", "words<2"),
-            *("--attempts=2", "--lanes=1", "-q"),
-        )
+    given = ("--check", "words<2", "--attempts=2", "--lanes=1", "-q")
+    code, out, err, _ = sample(*given, answers=answers)
     assert (code, out) == (1, "long enough\n")
     assert "1 draw ended in an error, the first with: " in err
 
 
-def test_the_seed_is_sent(command):
-    with OpenAIServer(Answer("fine")) as server:
-        command("sample", "x", "--base-url", server.url, "--model", "m", "--seed", "7")
+def test_the_seed_is_sent(sample):
+    *_, server = sample("--seed", "7", answers=[Answer("fine")])
     assert all(isinstance(request["seed"], int) for request in server.requests)
 
 
@@ -110,18 +106,17 @@ def test_another_model_may_judge_what_the_embedded_generator_writes(command):
     ],
 )
 @pytest.mark.parametrize("select", [[], ["--select", "tournament", "--n", "2"]])
-def test_the_judge_generates_as_its_options_say(command, given, asked, select):
+def test_the_judge_generates_as_its_options_say(sample, given, asked, select):
     def choose(number, body):
         if body["model"] != "judge":
             return Answer(f"fine {number}")
         return Answer('{"better": "a"}') if select else verdict(True)
 
-    with OpenAIServer(choose=choose) as server:
-        code, _, err = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "--judge-model", "judge"),
-            *(select or ["--require", "is fine"]),
-            *(part for one in given for part in ("--judge-option", one)),
-        )
+    code, _, err, server = sample(
+        *("--judge-model", "judge", *(select or ["--require", "is fine"])),
+        *(part for one in given for part in ("--judge-option", one)),
+        choose=choose,
+    )
     assert code == 0, err
     judged = [body for body in server.requests if body["model"] == "judge"]
     names = ("temperature", "max_tokens", "top_p", "reasoning_effort", "n")
@@ -157,22 +152,19 @@ def test_an_option_of_the_judge_without_anything_to_decide_is_a_usage_error(comm
     assert "nothing to decide: add --require TEXT" in err
 
 
-def test_a_call_whose_time_is_up_is_a_record_too(command):
-    with OpenAIServer(Answer("slow", seconds=30.0)) as server:
-        code, out, err = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "--timeout", "0.3"), "--json"
-        )
+def test_a_call_whose_time_is_up_is_a_record_too(sample):
+    answers = [Answer("slow", seconds=30.0)]
+    code, out, err, _ = sample("--timeout", "0.3", "--json", answers=answers)
     assert "Nothing passed: the time was up; 1 draw," in err
     record = json.loads(out)
     assert (code, record["stop_reason"], record["text"]) == (1, "timeout", None)
     assert {piece["outcome"] for piece in record["slices"]} == {"cancelled"}
 
 
-def test_a_log_record_is_shown_with_debug(command):
-    with OpenAIServer(Answer.error(500, "oops")) as server:
-        arguments = ["--base-url", server.url, "--model", "m", "--attempts=1", "--lanes=1"]
-        code, _, err = command("sample", "x", *arguments, "--debug")
-        _, _, quiet = command("sample", "x", *arguments)
+def test_a_log_record_is_shown_with_debug(sample):
+    one = ("--attempts=1", "--lanes=1")
+    code, _, err, _ = sample(*one, "--debug", answers=[Answer.error(500, "oops")])
+    _, _, quiet, _ = sample(*one, answers=[Answer.error(500, "oops")])
     assert code == 3
     assert "WARNING mellea_like" in err
     assert "WARNING" not in quiet

@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from cli_kit import children, wait_until
 from command_line import COMMAND, environment, start
 from http_server import Answer, OpenAIServer
 from rows_kit import write_rows
@@ -66,13 +67,6 @@ def arguments_of(command, folder, url):
     }[command]
 
 
-def wait_until(condition, seconds=20.0):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s"
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("command", ["sample", "batch", "watch", "serve"])
 def test_what_a_script_started_in_the_background_ends_at_a_sigterm(started, tmp_path, command):
     with OpenAIServer(Answer("late", wait=60.0)) as server:
@@ -80,7 +74,7 @@ def test_what_a_script_started_in_the_background_ends_at_a_sigterm(started, tmp_
         script = started("bash", "-c", IN_THE_BACKGROUND, "bash", *COMMAND, *arguments)
         pid = int(read_until(script, "pid ").split()[1])
         if command == "watch":
-            wait_until(lambda: "sleep" in children_of(pid))
+            wait_until(lambda: "sleep" in map(name_of, children(pid)))
         elif command == "serve":
             read_until(script, "Listening")
         else:
@@ -94,9 +88,8 @@ def test_what_a_script_started_in_the_background_ends_at_a_sigterm(started, tmp_
         wait_until(lambda: not server.in_flight)
 
 
-def children_of(pid):
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()
-    return [Path(f"/proc/{child}/comm").read_text("utf-8").strip() for child in children]
+def name_of(pid):
+    return Path(f"/proc/{pid}/comm").read_text("utf-8").strip()
 
 
 UNSTOPPABLE = """

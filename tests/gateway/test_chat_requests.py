@@ -25,7 +25,20 @@ TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
     for name in ("weather", "clock")
 ]
+CACHED = {"verbosity": "low", "prompt_cache_key": "k"}
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def schema(**described) -> dict:
+    return {"response_format": {"type": "json_schema", "json_schema": described}}
+
+
+def choice(name: str) -> dict:
+    return {"type": "function", "function": {"name": name}}
+
+
+def says(content: object, role: str = "user", **more) -> dict:
+    return {"role": role, "content": content, **more}
 
 
 def read(rules: FieldRules = DEFAULTS, **fields):
@@ -51,18 +64,10 @@ def read(rules: FieldRules = DEFAULTS, **fields):
         ({"response_format": {"type": "text"}}, "format", None),
         ({"presence_penalty": 1}, "passed_on", {"presence_penalty": 1.0}),
         ({"logit_bias": {"50256": -100}}, "passed_on", {"logit_bias": {"50256": -100}}),
-        (
-            {"verbosity": "low", "prompt_cache_key": "k"},
-            "forwarded",
-            {"verbosity": "low", "prompt_cache_key": "k"},
-        ),
+        (CACHED, "forwarded", CACHED),
         ({"logprobs": True, "top_logprobs": 3}, "passed_on", {"logprobs": True, "top_logprobs": 3}),
         ({"tools": TOOLS, "tool_choice": "required"}, "wanted_call", "required"),
-        (
-            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "clock"}}},
-            "wanted_call",
-            "clock",
-        ),
+        ({"tools": TOOLS, "tool_choice": choice("clock")}, "wanted_call", "clock"),
         ({"tools": TOOLS}, "wanted_call", None),
         ({"tool_choice": "none", "parallel_tool_calls": True}, "wanted_call", "none"),
     ],
@@ -107,23 +112,9 @@ def test_what_asks_for_nothing_is_let_be(fields):
         ({"response_format": "json"}, "response_format"),
         ({"response_format": {}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
-            "response_format.json_schema.name",
-        ),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
-            "response_format.json_schema.schema",
-        ),
-        (
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "x", "schema": {}, "more": 1},
-                }
-            },
-            "response_format.json_schema.more",
-        ),
+        (schema(schema={}), "response_format.json_schema.name"),
+        (schema(name="x"), "response_format.json_schema.schema"),
+        (schema(name="x", schema={}, more=1), "response_format.json_schema.more"),
         ({"tools": [{"type": "function"}]}, "tools.0.function"),
         ({"tools": [{"type": "web_search"}]}, "tools.0"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
@@ -132,10 +123,7 @@ def test_what_asks_for_nothing_is_let_be(fields):
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": "weather"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice"),
-        (
-            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}},
-            "tool_choice",
-        ),
+        ({"tools": TOOLS, "tool_choice": choice("x")}, "tool_choice"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"logprobs": 1}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
@@ -168,42 +156,30 @@ def test_a_field_that_is_wrong_or_not_supported_is_named(fields, param):
         ([USER[0]] * 2001, "messages"),
         (["Hi."], "messages.0"),
         ([{"content": "x"}], "messages.0.role"),
-        ([{"role": "robot", "content": "x"}], "messages.0.role"),
-        ([{"role": "function", "name": "f", "content": "x"}, *USER], "messages.0.role"),
-        ([*USER, {"role": "tool", "content": "x"}], "messages.1.tool_call_id"),
-        ([{"role": "user", "content": "x", "tool_call_id": "1"}], "messages.0.tool_call_id"),
-        ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "messages.0.tool_calls"),
+        ([says("x", "robot")], "messages.0.role"),
+        ([says("x", "function", name="f"), *USER], "messages.0.role"),
+        ([*USER, says("x", "tool")], "messages.1.tool_call_id"),
+        ([says("x", tool_call_id="1")], "messages.0.tool_call_id"),
+        ([says("x", tool_calls=[CALL])], "messages.0.tool_calls"),
         ([{"role": "user"}], "messages.0.content"),
-        ([{"role": "user", "content": None}], "messages.0.content"),
-        ([{"role": "user", "content": []}], "messages.0.content"),
-        ([{"role": "user", "content": [{"type": "text"}]}], "messages.0.content.0.text"),
+        ([says(None)], "messages.0.content"),
+        ([says([])], "messages.0.content"),
+        ([says([{"type": "text"}])], f"{FIRST}.text"),
+        ([says([{"type": "text", "text": "x", "y": 1}])], f"{FIRST}.y"),
         (
-            [{"role": "user", "content": [{"type": "text", "text": "x", "y": 1}]}],
-            "messages.0.content.0.y",
-        ),
-        (
-            [
-                *USER,
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "text", "text": "What is this?"},
-                        {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}},
-                    ],
-                },
-            ],
+            [*USER, says([{"type": "text", "text": "x"}, image("http://127.0.0.1/x.png")])],
             "messages.1.content.1.image_url.url",
         ),
-        ([{"role": "user", "content": [image("file:///x.png")]}], f"{FIRST}.image_url.url"),
-        ([{"role": "user", "content": [image("data:image/png;base64,?")]}], FIRST),
-        ([{"role": "user", "content": [{"type": "input_audio"}]}], f"{FIRST}.input_audio"),
-        ([{"role": "user", "content": [{"type": "file", "file": {}}]}], FIRST),
-        ([{"role": "user", "content": [{"type": "video_url", "video_url": {}}]}], FIRST),
+        ([says([image("file:///x.png")])], f"{FIRST}.image_url.url"),
+        ([says([image("data:image/png;base64,?")])], FIRST),
+        ([says([{"type": "input_audio"}])], f"{FIRST}.input_audio"),
+        ([says([{"type": "file", "file": {}}])], FIRST),
+        ([says([{"type": "video_url", "video_url": {}}])], FIRST),
         (
-            [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, *USER],
+            [says("", "assistant", tool_calls=[{"id": "1"}]), *USER],
             "messages.0.tool_calls.0.function",
         ),
-        ([*USER, {"role": "assistant", "content": "Once upon"}], "messages.1.role"),
+        ([*USER, says("Once upon", "assistant")], "messages.1.role"),
     ],
 )
 def test_a_message_that_is_wrong_is_named(messages, param):
@@ -215,15 +191,12 @@ def test_a_message_that_is_wrong_is_named(messages, param):
 def test_all_roles_and_parts_of_text_are_read():
     request = read(
         messages=[
-            {"role": "developer", "content": "Be brief."},
-            {"role": "system", "content": ""},
-            {
-                "role": "user",
-                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
-            },
-            {"role": "assistant", "content": "c"},
-            {"role": "assistant", "content": None, "refusal": "I can't."},
-            {"role": "user", "content": "d"},
+            says("Be brief.", "developer"),
+            says("", "system"),
+            says([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+            says("c", "assistant"),
+            says(None, "assistant", refusal="I can't."),
+            says("d"),
         ]
     )
     assert [(m.role, m.content) for m in request.conversation] == [
@@ -237,27 +210,15 @@ def test_all_roles_and_parts_of_text_are_read():
 
 
 def test_a_reply_can_be_sent_back_as_the_sdk_gives_it():
-    given = {
-        "role": "assistant",
-        "content": "c",
-        "refusal": None,
-        "annotations": [],
-        "audio": None,
-        "function_call": None,
-        "tool_calls": None,
-    }
+    none = dict.fromkeys(("refusal", "audio", "function_call", "tool_calls"))
+    given = says("c", "assistant", annotations=[], **none)
     assert read(messages=[*USER, given, *USER]).conversation[1] == Message("assistant", "c")
 
 
 def test_formats_are_kept_as_they_were_sent():
-    described = {"name": "a", "schema": {"type": "array"}, "strict": True, "description": "d"}
-    sent = {"type": "json_schema", "json_schema": described}
-    request = read(response_format=sent)
-    assert request.format is not None
-    assert request.format.sent == sent
-    any_object = read(response_format={"type": "json_object"}).format
-    assert any_object is not None
-    assert any_object.sent == {"type": "json_object"}
+    described = schema(name="a", schema={"type": "array"}, strict=True, description="d")
+    for sent in (described["response_format"], {"type": "json_object"}):
+        assert read(response_format=sent).format.sent == sent
 
 
 def test_parts_and_calls_are_carried():
@@ -271,14 +232,9 @@ def test_parts_and_calls_are_carried():
     ]
     request = read(
         messages=[
-            {"role": "user", "content": parts},
-            {
-                "role": "assistant",
-                "content": None,
-                "reasoning_content": "Hm.",
-                "tool_calls": [CALL],
-            },
-            {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "9:00"}]},
+            says(parts),
+            says(None, "assistant", reasoning_content="Hm.", tool_calls=[CALL]),
+            says([{"type": "text", "text": "9:00"}], "tool", tool_call_id="1"),
         ]
     )
     asked, called, answered = request.conversation
@@ -302,9 +258,9 @@ def test_urls_of_the_web_are_carried_where_the_configuration_says_so():
 
 
 def test_a_choice_among_some_of_the_tools_allows_those():
-    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "clock"}}]}
-    choice = {"type": "allowed_tools", "allowed_tools": allowed}
-    request = read(tools=TOOLS, tool_choice=choice)
+    allowed = {"mode": "required", "tools": [choice("clock")]}
+    asked = {"type": "allowed_tools", "allowed_tools": allowed}
+    request = read(tools=TOOLS, tool_choice=asked)
     assert [tool.function.name for tool in request.allowed_tools] == ["clock"]
     assert request.wanted_call == "required"
 

@@ -89,27 +89,24 @@ async def turn(caller, items, *more, **fields) -> list[dict[str, Any]]:
     return done
 
 
+def item(kind: str, name: str, **fields: str) -> dict[str, Any]:
+    return {"type": kind, "name": name, **fields}
+
+
+LS, CLOSE, TELL = '{"cmd":"ls"}', '{"target":"b"}', '{"input": ""}'
 CALLED = {
-    "a function": (
-        ("exec_command", '{"cmd":"ls"}'),
-        {"type": "function_call", "name": "exec_command", "arguments": '{"cmd":"ls"}'},
-    ),
+    "a function": (("exec_command", LS), item("function_call", "exec_command", arguments=LS)),
     "a custom tool": (
         ("apply_patch", json.dumps({"input": PATCH})),
-        {"type": "custom_tool_call", "name": "apply_patch", "input": PATCH},
+        item("custom_tool_call", "apply_patch", input=PATCH),
     ),
     "a function of a namespace": (
-        ("agents__close", '{"target":"b"}'),
-        {
-            "type": "function_call",
-            "namespace": "agents",
-            "name": "close",
-            "arguments": '{"target":"b"}',
-        },
+        ("agents__close", CLOSE),
+        item("function_call", "close", namespace="agents", arguments=CLOSE),
     ),
     "a custom tool of a namespace": (
-        ("agents__tell", '{"input": ""}'),
-        {"type": "custom_tool_call", "namespace": "agents", "name": "tell", "input": ""},
+        ("agents__tell", TELL),
+        item("custom_tool_call", "tell", namespace="agents", input=""),
     ),
 }
 
@@ -130,12 +127,8 @@ async def test_a_turn_with_a_call_and_the_one_after_it(called, item, release):
             [last] = await turn(caller, BEGUN, thought, said, made, answered)
     assert last["content"][0]["text"] == "Done."
     first, second = upstream.requests
-    assert [tool["function"]["name"] for tool in first["tools"]] == [
-        "exec_command",
-        "apply_patch",
-        "agents__close",
-        "agents__tell",
-    ]
+    names = [tool["function"]["name"] for tool in first["tools"]]
+    assert names == ["exec_command", "apply_patch", "agents__close", "agents__tell"]
     patch = first["tools"][1]["function"]
     assert patch["description"].startswith("Changes files.")
     assert 'start: "x"' in patch["description"]

@@ -6,7 +6,7 @@ import json
 
 import anyio
 import pytest
-from gateway_kit import Caller, calling, config_for
+from gateway_kit import Caller, InTurn, calling, config_for
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
@@ -33,29 +33,13 @@ def of_schema(schema: object) -> dict[str, object]:
     return {"response_format": {"type": "json_schema", "json_schema": described}}
 
 
-class Recording(FunctionBackend):
-    """Answers in turn, and keeps the requests."""
-
-    def __init__(self, *replies: object, can_judge: bool = True) -> None:
-        self.requests = []
-        self._replies = replies or ("one two",)
-        super().__init__(self._answer, inline=True, can_judge=can_judge)
-
-    def _answer(self, request):
-        self.requests.append(request)
-        reply = self._replies[min(len(self.requests), len(self._replies)) - 1]
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-
 # --- what comes back ----------------------------------------------------------------------------
 
 
 async def test_a_reply_has_openais_shape_and_what_it_took():
     counted = Generation("a b c d", usage=Usage(1, 10, 4))
     last = Generation("a b", usage=Usage(1, 10, 2), finish_reason="length")
-    answered = calling(Recording(counted, last), checks=["words<=2"], accept_incomplete=True)
+    answered = calling(InTurn(counted, last), checks=["words<=2"], accept_incomplete=True)
     async with answered as caller:
         answer = await caller.chat()
     body = answer.json
@@ -64,11 +48,7 @@ async def test_a_reply_has_openais_shape_and_what_it_took():
     assert int(answer.headers["content-length"]) == len(answer.body)
     assert (body["object"], body["model"]) == ("chat.completion", "mine")
     assert body["id"].startswith("chatcmpl-")
-    assert body["choices"][0]["message"] == {
-        "role": "assistant",
-        "content": "a b",
-        "refusal": None,
-    }
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": "a b", "refusal": None}
     assert body["choices"][0]["finish_reason"] == "length"
     # What was rejected was paid for, too.
     assert body["usage"] == {"prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26}
@@ -83,7 +63,7 @@ async def test_a_reply_has_openais_shape_and_what_it_took():
     [("stop", "stop"), ("content_filter", "content_filter"), ("odd\r\n", "stop"), (None, "stop")],
 )
 async def test_reasons_are_openais(reason, shown):
-    backend = Recording(Generation("a", finish_reason=reason))
+    backend = InTurn(Generation("a", finish_reason=reason))
     async with calling(backend, accept_incomplete=True) as caller:
         answer = await caller.chat()
     assert answer.json["choices"][0]["finish_reason"] == shown
@@ -91,7 +71,7 @@ async def test_reasons_are_openais(reason, shown):
 
 async def test_a_reply_that_was_cut_off_is_told_to_the_caller_and_comes_where_it_is_wanted():
     cut = Generation("a b", usage=Usage(1, 10, 2), finish_reason="length")
-    async with calling(Recording(cut), loop=2, checks=["words<=2"]) as caller:
+    async with calling(InTurn(cut), loop=2, checks=["words<=2"]) as caller:
         refused = await caller.chat()
         shown = await caller.chat(mellea_like={"when_nothing_passed": "best"})
     told = refused.error["mellea_like"]
@@ -105,32 +85,25 @@ async def test_a_reply_that_was_cut_off_is_told_to_the_caller_and_comes_where_it
 @pytest.mark.parametrize(("text", "ended"), [("a b", "length"), (" ", "stop")])
 async def test_where_nothing_must_hold_a_reply_that_was_cut_off_or_is_empty_is_one(text, ended):
     cut = Generation(text, usage=Usage(1, 10, 2), finish_reason=ended)
-    async with calling(Recording(cut), loop=2) as caller:
+    async with calling(InTurn(cut), loop=2) as caller:
         plain = await caller.chat()
         checked = await caller.chat(mellea_like={"checks": ["words<=2"]})
     assert (plain.status, checked.status) == (200, 422)
     assert plain.json["choices"][0]["finish_reason"] == ended
     assert plain.json["choices"][0]["message"]["content"] == text
-    async with calling(Recording(cut), accept_incomplete=False) as caller:
+    async with calling(InTurn(cut), accept_incomplete=False) as caller:
         assert (await caller.chat()).status == 422
 
 
-async def test_a_refusal_is_no_content():
-    backend = Recording(Generation("I can't.", finish_reason="refusal"))
-    async with calling(backend, accept_incomplete=True) as caller:
-        message = (await caller.chat()).json["choices"][0]["message"]
-    assert message == {"role": "assistant", "content": None, "refusal": "I can't."}
-
-
 async def test_half_a_character_in_a_reply_does_no_harm():
-    async with calling(Recording("\ud800\u2028</script>")) as caller:
+    async with calling(InTurn("\ud800\u2028</script>")) as caller:
         answer = await caller.chat()
     assert answer.body.isascii()
     assert answer.json["choices"][0]["message"]["content"] == "\ud800\u2028</script>"
 
 
 async def test_when_nothing_passed_the_reasons_and_the_best_failure_come_with_a_422():
-    backend = Recording("a b c d", "a b c", "a b c d e")
+    backend = InTurn("a b c d", "a b c", "a b c d e")
     async with calling(backend, checks=["words<=2"], loop=3) as caller:
         answer = await caller.chat()
     assert (answer.status, answer.error["code"]) == (422, "nothing_passed")
@@ -146,7 +119,7 @@ async def test_when_nothing_passed_the_reasons_and_the_best_failure_come_with_a_
 async def test_the_best_failure_comes_as_a_reply_where_that_is_wanted(by_model, by_request):
     wishes = {} if by_request is None else {"mellea_like": {"when_nothing_passed": by_request}}
     config = {"checks": ["words<=2"], "loop": 2, "when_nothing_passed": by_model}
-    async with calling(Recording("a b c d", "a b c"), **config) as caller:
+    async with calling(InTurn("a b c d", "a b c"), **config) as caller:
         answer = await caller.chat(**wishes)
     assert (answer.status, answer.headers["x-mellea-like-passed"]) == (200, "false")
     choice = answer.json["choices"][0]
@@ -158,7 +131,7 @@ async def test_the_best_failure_comes_as_a_reply_where_that_is_wanted(by_model, 
 
 async def test_several_replies_are_sampled_at_a_time_and_all_have_passed():
     texts = ("a b c", "a", "b", "c d e f", "g")
-    backend = Recording(*(Generation(text, usage=Usage(1, 10, 1)) for text in texts))
+    backend = InTurn(*(Generation(text, usage=Usage(1, 10, 1)) for text in texts))
     async with calling(backend, checks=["words<=2"], loop=3) as caller:
         body = (await caller.chat(n=3)).json
     assert body["usage"]["total_tokens"] == 5 * 11
@@ -184,24 +157,21 @@ async def test_several_replies_are_one_call_that_ends_when_there_are_enough(virt
 
 
 async def test_with_best_the_best_failures_fill_up_what_several_replies_lack():
-    backend = Recording("a b c", "a", "a b c d", "b c d")
+    backend = InTurn("a b c", "a", "a b c d", "b c d")
     config = {"checks": ["words<=3", "words<=2"], "loop": 1, "when_nothing_passed": "best"}
     async with calling(backend, **config) as caller:
         answer = await caller.chat(n=4)
     assert answer.headers["x-mellea-like-passed"] == "false"
     choices = answer.json["choices"]
-    assert [choice["message"]["content"] for choice in choices] == [
-        "a",
-        "a b c",
-        "b c d",
-        "a b c d",
-    ]
+    texts = [choice["message"]["content"] for choice in choices]
+    assert texts == ["a", "a b c", "b c d", "a b c d"]
     assert [choice["mellea_like"]["passed"] for choice in choices] == [True, False, False, False]
     assert ["problems" in choice["mellea_like"] for choice in choices] == [False, True, True, True]
 
 
-async def test_of_several_replies_those_come_that_passed():
-    async with calling(Recording("a", "a b c"), checks=["words<=2"], loop=1) as caller:
+@pytest.mark.parametrize("lost", ["a b c", BackendUnavailable("x")], ids=["failed", "error"])
+async def test_of_several_replies_those_come_that_passed(lost):
+    async with calling(InTurn("a", lost), checks=["words<=2"], loop=1) as caller:
         answer = await caller.chat(n=3)
     assert answer.status == 200
     assert [c["message"]["content"] for c in answer.json["choices"]] == ["a"]
@@ -211,7 +181,7 @@ async def test_of_several_replies_those_come_that_passed():
 
 
 async def test_seeds_differ_between_replies_and_not_between_requests():
-    backend = Recording("a")
+    backend = InTurn("a")
     async with calling(backend) as caller:
         for _ in range(2):
             await caller.chat(n=2, seed=7)
@@ -224,7 +194,7 @@ async def test_seeds_differ_between_replies_and_not_between_requests():
 
 
 async def test_the_model_says_which_reply_wins():
-    backend = Recording("a b", "a b c d", "a", "a b c")
+    backend = InTurn("a b", "a b c d", "a", "a b c")
     async with calling(backend, select="best:-words", n=3, concurrency=4) as caller:
         body = (await caller.chat()).json
         assert body["choices"][0]["message"]["content"] == "a"
@@ -235,7 +205,7 @@ async def test_the_model_says_which_reply_wins():
 
 
 async def test_several_replies_of_a_model_with_a_selection_are_selected_each():
-    backend = Recording("yes", "no", "Yes")
+    backend = InTurn("yes", "no", "Yes")
     async with calling(backend, select="vote:lower", n=3, loop=3) as caller:
         body = (await caller.chat(n=2)).json
     assert len(body["choices"]) == 2
@@ -268,7 +238,7 @@ async def test_what_a_judge_takes_to_select_is_in_the_usage(select, requests):
 
 
 async def test_the_conversation_goes_on_with_what_must_hold_below_its_last_message():
-    backend = Recording("a")
+    backend = InTurn("a")
     talk = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hi."},
@@ -291,7 +261,7 @@ async def test_the_conversation_goes_on_with_what_must_hold_below_its_last_messa
     ],
 )
 async def test_messages_stay_as_they_are_where_nothing_is_to_be_told(config, messages):
-    backend = Recording("a")
+    backend = InTurn("a")
     async with calling(backend, **config) as caller:
         await caller.chat(messages=messages)
     assert [(m.role, m.content) for m in backend.requests[0].messages] == [
@@ -308,7 +278,7 @@ async def test_messages_stay_as_they_are_where_nothing_is_to_be_told(config, mes
     ],
 )
 async def test_a_model_stands_for_a_strategy(strategy, roles, said):
-    backend = Recording("a b c", "a")
+    backend = InTurn("a b c", "a")
     async with calling(backend, checks=["words<=2"], strategy=strategy) as caller:
         assert (await caller.chat("A word?")).status == 200
     second = backend.requests[1].messages
@@ -318,7 +288,7 @@ async def test_a_model_stands_for_a_strategy(strategy, roles, said):
 
 async def test_what_a_request_says_goes_before_what_the_model_says():
     options = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 50, "stop": ["X"], "seed": 3}
-    backend = Recording("a")
+    backend = InTurn("a")
     async with calling(
         backend,
         options={**options, "extra": {"top_k": 5, "min_p": 0.1}},
@@ -340,7 +310,7 @@ async def test_what_a_request_says_goes_before_what_the_model_says():
     [({}, 40), ({"options": {"max_tokens": 9}}, 9), ({"options": {"max_tokens": 99}}, 40)],
 )
 async def test_a_reply_is_never_longer_than_the_caller_may_ask_for(config, sent):
-    backend = Recording("a")
+    backend = InTurn("a")
     async with calling(backend, server={"limits": {"max_tokens": 40}}, **config) as caller:
         await caller.chat()
     assert backend.requests[0].options.max_tokens == sent
@@ -351,7 +321,7 @@ async def test_a_reply_is_never_longer_than_the_caller_may_ask_for(config, sent)
     [({}, 0.0, None), ({"max_tokens": 9}, 0.0, 9), ({"temperature": None}, None, None)],
 )
 async def test_the_configuration_says_how_judges_generate(given, temperature, max_tokens):
-    backend = Recording("a", json.dumps({"passed": True, "reason": "it does"}))
+    backend = InTurn("a", json.dumps({"passed": True, "reason": "it does"}))
     async with calling(backend, requirements=["It rhymes."], judge_options=given) as caller:
         assert (await caller.chat()).status == 200
     options = backend.requests[1].options
@@ -360,7 +330,7 @@ async def test_the_configuration_says_how_judges_generate(given, temperature, ma
 
 async def test_a_judge_of_its_own_decides_requirements_in_words():
     yes = json.dumps({"passed": True, "reason": "it does"})
-    backend, judge = Recording("a", can_judge=False), Recording(yes)
+    backend, judge = InTurn("a", can_judge=False), InTurn(yes)
     config = config_for(requirements=["It rhymes."]).model_dump()
     config["upstreams"]["wise"] = {"kind": "python"}
     config["models"]["mine"]["judge"] = "wise"
@@ -401,7 +371,7 @@ async def test_so_is_one_that_can_not_pass_a_check_of_the_request():
 
 async def test_a_request_may_add_checks_and_requirements():
     no = json.dumps({"passed": False, "reason": "it does not rhyme"})
-    backend = Recording("a b", "a", no, "b", json.dumps({"passed": True, "reason": "ok"}))
+    backend = InTurn("a b", "a", no, "b", json.dumps({"passed": True, "reason": "ok"}))
     wishes = {"checks": ["words<=1"], "requirements": ["It rhymes."]}
     async with calling(backend, loop=3) as caller:
         body = (await caller.chat(mellea_like=wishes)).json
@@ -410,7 +380,7 @@ async def test_a_request_may_add_checks_and_requirements():
 
 
 async def test_a_request_may_draw_more_within_the_models_bounds():
-    backend = Recording("a b")
+    backend = InTurn("a b")
     async with calling(
         backend, checks=["words<=1"], loop=1, overrides={"loop": 5, "concurrency": 2}
     ) as caller:
@@ -436,7 +406,7 @@ async def test_a_request_may_draw_more_within_the_models_bounds():
 async def test_a_request_that_asks_for_too_much_is_refused_before_anything_is_sent(
     wishes, param, said
 ):
-    backend = Recording(can_judge=False)
+    backend = InTurn(can_judge=False)
     async with calling(backend, overrides={"checks": 2, "requirements": 1}) as caller:
         answer = await caller.chat(mellea_like=wishes)
     assert (answer.status, answer.error["param"]) == (400, f"mellea_like.{param}")
@@ -447,20 +417,21 @@ async def test_a_request_that_asks_for_too_much_is_refused_before_anything_is_se
 # --- JSON ---------------------------------------------------------------------------------------
 
 
-async def test_a_reply_meets_the_requests_schema():
-    backend = Recording("no JSON", '{"n": "x"}', '{"n": 1}')
+@pytest.mark.parametrize(
+    ("asked", "replies"),
+    [
+        (of_schema(SCHEMA), ("no JSON", '{"n": "x"}', '{"n": 1}')),
+        ({"response_format": {"type": "json_object"}}, ("[1]", "1", '{"a": 1}')),
+    ],
+)
+async def test_a_reply_meets_the_requests_schema_or_is_any_object(asked, replies):
+    backend = InTurn(*replies)
     async with calling(backend) as caller:
-        answer = await caller.chat(**of_schema(SCHEMA))
-    assert answer.json["choices"][0]["message"]["content"] == '{"n": 1}'
+        answer = await caller.chat(**asked)
+    assert answer.json["choices"][0]["message"]["content"] == replies[-1]
     # This upstream takes no response_format, so the prompt tells it.
     assert "JSON Schema" in backend.requests[0].messages[-1].content
     assert "response_format" not in backend.requests[0].options.extra
-
-
-async def test_any_object_is_json():
-    async with calling(Recording("[1]", "1", '{"a": 1}')) as caller:
-        answer = await caller.chat(response_format={"type": "json_object"})
-    assert answer.json["choices"][0]["message"]["content"] == '{"a": 1}'
 
 
 PARTS = {f"n{n}": {"anyOf": [{"$ref": f"#/$defs/n{n + 1}"}] * 2} for n in range(60)}
@@ -477,7 +448,7 @@ BAD_SCHEMAS = [
 
 
 async def test_a_schema_that_is_none_or_costs_too_much_is_refused():
-    backend = Recording()
+    backend = InTurn()
     async with calling(backend, overrides={"check_seconds": 0.3}) as caller:
         for schema, said in BAD_SCHEMAS:
             answer = await caller.chat(**of_schema(schema))
@@ -507,11 +478,13 @@ async def test_a_schema_that_is_none_or_costs_too_much_is_refused():
         (ZeroDivisionError("x"), 502, "upstream_failed", None, "false"),
     ],
 )
+@pytest.mark.parametrize("when_nothing_passed", ["error", "best"])
 async def test_an_upstreams_error_becomes_a_status_without_its_text(
-    error, status, code, wait, again
+    error, status, code, wait, again, when_nothing_passed
 ):
     error.args = ("the-upstream-said-this",)
-    async with calling(Recording(error), loop=2) as caller:
+    config = {"loop": 2, "when_nothing_passed": when_nothing_passed}  # Nothing was judged.
+    async with calling(InTurn(error), **config) as caller:
         answer = await caller.chat()
     assert (answer.status, answer.error["code"]) == (status, code)
     assert answer.headers.get("retry-after") == wait
@@ -520,15 +493,8 @@ async def test_an_upstreams_error_becomes_a_status_without_its_text(
     assert "x-mellea-like-passed" not in answer.headers
 
 
-async def test_where_nothing_was_judged_there_is_no_best_failure():
-    config = {"when_nothing_passed": "best", "loop": 1}
-    async with calling(Recording(BackendUnavailable("x")), **config) as caller:
-        answer = await caller.chat()
-    assert (answer.status, answer.error["code"]) == (502, "upstream_failed")
-
-
 async def test_an_error_among_failures_leaves_it_at_a_422():
-    backend = Recording(BackendUnavailable("x"), "a b c")
+    backend = InTurn(BackendUnavailable("x"), "a b c")
     async with calling(backend, checks=["words<=2"], loop=2) as caller:
         answer = await caller.chat()
     assert answer.status == 422
@@ -538,7 +504,7 @@ async def test_an_error_among_failures_leaves_it_at_a_422():
 async def test_an_upstream_that_is_down_is_left_alone_and_callers_are_told_for_how_long(
     virtual_clock,
 ):
-    backend = Recording(BackendUnavailable("x", status=500))
+    backend = InTurn(BackendUnavailable("x", status=500))
     async with calling(backend, retries=2, loop=4) as caller:
         answers = [await caller.chat() for _ in range(3)]
     assert len(backend.requests) <= 9
@@ -556,25 +522,17 @@ async def test_time_that_is_up_before_anything_was_judged_is_a_504(virtual_clock
 
 
 async def test_replies_that_can_not_be_judged_are_a_502():
-    backend = Recording("a", "no verdict")
+    backend = InTurn("a", "no verdict")
     async with calling(backend, requirements=["It rhymes."], loop=1) as caller:
         answer = await caller.chat()
     assert (answer.status, answer.error["code"]) == (502, "not_judged")
-
-
-async def test_an_error_of_one_reply_does_not_take_the_others():
-    backend = Recording("a", BackendUnavailable("x"))
-    async with calling(backend, loop=1) as caller:
-        answer = await caller.chat(n=2)
-    assert (answer.status, len(answer.json["choices"])) == (200, 1)
-    assert answer.headers["x-mellea-like-passed"] == "false"
 
 
 # --- budgets ------------------------------------------------------------------------------------
 
 
 async def test_a_call_spends_no_more_than_its_budget():
-    backend = Recording("a b c")
+    backend = InTurn("a b c")
     async with calling(backend, checks=["words<=2"], loop=9, budget={"requests": 2}) as caller:
         first, second = [(await caller.chat()).error["mellea_like"] for _ in range(2)]
     assert (first["requests"], first["stop_reason"]) == (2, "budget")
@@ -583,7 +541,7 @@ async def test_a_call_spends_no_more_than_its_budget():
 
 async def test_a_budget_that_is_too_small_for_one_request_is_a_422_of_its_own():
     bounded = {"budget": {"output_tokens": 10}, "options": {"max_tokens": 5}}
-    async with calling(Recording(), **bounded) as caller:
+    async with calling(InTurn(), **bounded) as caller:
         answer = await caller.chat(max_tokens=11)
         assert (answer.status, answer.error["code"]) == (422, "budget_exceeded")
         assert (await caller.chat(max_tokens=10)).status == 200
@@ -593,7 +551,7 @@ async def test_a_budget_has_room_for_verdicts():
     yes = json.dumps({"passed": True, "reason": "it does"})
     config = {"requirements": ["It rhymes."], "budget": {"output_tokens": 1000}}
     config["options"] = {"max_tokens": 10}
-    async with calling(Recording("a", yes), **config) as caller:
+    async with calling(InTurn("a", yes), **config) as caller:
         assert (await caller.chat()).status == 200
 
 
@@ -602,14 +560,14 @@ async def test_a_budget_of_money_counts_by_the_upstreams_price():
     upstream = {"price": [1, 2]}
     config = {"checks": ["words<=2"], "loop": 9, "budget": {"money": 5}}
     config["options"] = {"max_tokens": 1000}
-    backend = Recording(counted)
+    backend = InTurn(counted)
     async with calling(backend, upstream=upstream, **config) as caller:
         await caller.chat(max_tokens=1000)
     assert len(backend.requests) == 3  # Two for each: the third goes beyond it.
 
 
 async def test_a_keys_budget_is_spent_by_all_its_calls():
-    backend = Recording("a b c")
+    backend = InTurn("a b c")
     limits = {"budget": {"requests": 3}}
     config = {"checks": ["words<=2"], "loop": 2, "budget": {"requests": 9}}
     async with calling(backend, server={"limits": limits}, **config) as caller:
@@ -618,14 +576,6 @@ async def test_a_keys_budget_is_spent_by_all_its_calls():
     assert len(backend.requests) == 3
     assert answers[2].error["code"] == "insufficient_quota"
     assert answers[2].headers["x-should-retry"] == "false"
-
-
-async def test_a_keys_budget_that_is_too_small_for_a_request_is_a_429():
-    limits = {"budget": {"output_tokens": 100}, "max_tokens": 4096}
-    async with calling(Recording(), server={"limits": limits}) as caller:
-        answer = await caller.chat(max_tokens=101)
-    assert (answer.status, answer.error["code"]) == (429, "insufficient_quota")
-    assert answer.headers["x-should-retry"] == "false"
 
 
 # --- limits of an upstream ----------------------------------------------------------------------
@@ -659,30 +609,16 @@ async def test_an_upstreams_limit_holds_for_all_calls(virtual_clock):
     ],
 )
 async def test_what_there_is_not_is_an_error_in_openais_shape(path, method, body, status, code):
-    async with calling(Recording()) as caller:
+    async with calling(InTurn()) as caller:
         answer = await caller.ask(path, body, method=method)
     assert answer.status == status
     assert answer.error["code"] == code
 
 
-async def test_calls_are_counted_in_the_metrics():
-    backend = Recording(Generation("a b c", usage=Usage(1, 10, 3)), "a")
-    async with calling(backend, checks=["words<=2"]) as caller:
-        await caller.chat()
-        answer = await caller.ask("/metrics", method="GET")
-    assert answer.headers["content-type"].startswith("text/plain")
-    text = answer.body.decode()
-    assert 'mellea_like_gateway_calls_total{model="mine",outcome="passed"} 1.0' in text
-    assert (
-        'mellea_like_gateway_tokens_total{key="anonymous",kind="input",model="mine"} 10.0' in text
-    )
-    assert 'mellea_like_gateway_iterations_sum{model="mine"} 2.0' in text
-
-
 async def test_a_gateway_is_healthy_while_its_upstreams_are_open():
-    app = make_app(config_for(), backends={"main": Recording()})
+    app = make_app(config_for(), backends={"main": InTurn()})
     answer = await Caller(app).ask("/healthz", method="GET")
     assert (answer.status, answer.json) == (503, {"status": "starting"})
-    async with calling(Recording()) as caller:
+    async with calling(InTurn()) as caller:
         answer = await caller.ask("/healthz", method="GET")
     assert (answer.status, answer.json) == (200, {"status": "ok"})

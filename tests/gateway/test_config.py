@@ -70,6 +70,7 @@ def test_a_whole_configuration_is_read(tmp_path):
 TOY = "upstreams: {main: {kind: markov}}\n"
 ONE = TOY + "models: {m: {upstream: main}}\n"
 MODEL = TOY + "models:\n  m:\n    upstream: main\n    "
+END = "}}\nmodels: {m: {upstream: main}}\n"
 MONEY = "models: {m: {upstream: main, budget: {money: 1}}}\n"
 OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', model: x, "
 
@@ -120,6 +121,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "budget: {}\n", "models.m.budget: a budget needs a limit"),
         (MODEL + "budget: {money: 1}\n", "models.m.budget.money: upstreams.main has no price"),
         (MODEL + "options: {temperature: 3}\n", "models.m.options.temperature: takes 2 at most"),
+        (MODEL + "escalate:\n      - upstream: x\n", "line 6: models.m.escalate.0.upstream: no up"),
         (MODEL + "overrides: {fields: {api_key: forward}}\n", "api_key: forward is not possible"),
         (MODEL + "overrides: {fields: {tools: forward}}\n", "the gateway decides it"),
         (MODEL + "overrides: {fields: {messages: drop}}\n", "the gateway decides it"),
@@ -131,40 +133,34 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         ),
         (TOY + "models: {m: }\n", "models.m: takes names with their values"),
         (
-            "upstreams: {main: {}}\nmodels: {m: {upstream: main}}\n",
+            "upstreams: {main: {" + END,
             "upstreams.main: kind is missing: write kind: openai, llama, pydantic-ai or",
         ),
-        ("upstreams: {main: {kind: azure}}\nmodels: {m: {upstream: main}}\n", "'openai', 'llama'"),
-        ("upstreams: {main: {kind: openai}}\nmodels: {m: {upstream: main}}\n", "model is missing"),
-        (OPENAI + "modle: x}}\nmodels: {m: {upstream: main}}\n", "upstreams.main: there is no"),
-        (OPENAI + "base_url: x}}\nmodels: {m: {upstream: main}}\n", "'base_url' stands twice"),
-        (
-            OPENAI + "price: [1]}}\nmodels: {m: {upstream: main}}\n",
-            "upstreams.main.price: takes two amounts",
-        ),
-        (OPENAI + "api_key_env: NOPE}}\nmodels: {m: {upstream: main}}\n", "NOPE is not set"),
-        (
-            OPENAI + "api_key: a, api_key_env: B}}\nmodels: {m: {upstream: main}}\n",
-            "two ways to say one thing",
-        ),
+        ("upstreams: {main: {kind: azure" + END, "'openai', 'llama'"),
+        ("upstreams: {main: {kind: openai" + END, "model is missing"),
+        (OPENAI + "modle: x" + END, "upstreams.main: there is no"),
+        (OPENAI + "base_url: x" + END, "'base_url' stands twice"),
+        (OPENAI + "price: [1]" + END, "upstreams.main.price: takes two amounts"),
+        (OPENAI + "api_key_env: NOPE" + END, "NOPE is not set"),
+        (OPENAI + "api_key: a, api_key_env: B" + END, "two ways to say one thing"),
         (
             "upstreams: {main: {kind: openai, base_url: 'file:/x'}}\nmodels: {m: {upstream: main}}",
             "upstreams.main: base_url takes a URL that starts with http://",
         ),
         (
-            "upstreams: {main: {kind: llama}}\nmodels: {m: {upstream: main}}\n",
+            "upstreams: {main: {kind: llama" + END,
             "upstreams.main: gguf is missing: write gguf: model.gguf",
         ),
         (
-            "upstreams: {main: {kind: llama, gguf: no.gguf}}\nmodels: {m: {upstream: main}}\n",
+            "upstreams: {main: {kind: llama, gguf: no.gguf" + END,
             "upstreams.main.gguf: there is no file ",
         ),
         (
-            "upstreams: {main: {kind: markov, corpus: [no.txt]}}\nmodels: {m: {upstream: main}}\n",
+            "upstreams: {main: {kind: markov, corpus: [no.txt]" + END,
             "upstreams.main.corpus: there is no file ",
         ),
         (
-            "upstreams: {main: {kind: python, backend: nope}}\nmodels: {m: {upstream: main}}\n",
+            "upstreams: {main: {kind: python, backend: nope" + END,
             "upstreams.main.backend: takes a text of the form",
         ),
         (

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import anyio
 import pytest
-from gateway_kit import TOKEN, Caller, user
+from gateway_kit import TOKEN, Caller, bearer, user
 from guard_kit import key
 from pydantic import ValidationError
 
@@ -66,10 +66,6 @@ def store_in_file(tmp_path):
     yield make
     for store in made:
         store.close()
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
@@ -247,16 +243,29 @@ async def test_a_store_that_can_not_be_used_lets_nobody_spend(store_in_file, cap
 # --- several processes ---------------------------------------------------------------------------
 
 
+class Watched:
+    """What an upstream does, and how many requests it has at a time."""
+
+    def __init__(self) -> None:
+        self.inside = self.most = 0
+        self.times: list[float] = []
+
+    async def __call__(self, request):
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self.times.append(anyio.current_time())
+        await anyio.sleep(0.02)
+        self.inside -= 1
+        return "fine"
+
+
 @pytest.mark.allow_blocking  # The store's file is small.
 async def test_gateways_that_serve_together_count_together(store_in_file):
     def make(**keys) -> Gateway:
         more = {"store": store_in_file(), "together": True}
         return gateway_for(echo(10), more=more, **keys)
 
-    keys = {
-        "team": key(TOKEN, budget={"requests": 4}),
-        "quick": key(ALL, requests_per_minute=5),
-    }
+    keys = {"team": key(TOKEN, budget={"requests": 4}), "quick": key(ALL, requests_per_minute=5)}
     one, two = make(**keys), make(**keys)
     async with one.open(), two.open():
         spent = [(await ask(gateway)).status for _ in range(3) for gateway in (one, two)]
@@ -267,19 +276,11 @@ async def test_gateways_that_serve_together_count_together(store_in_file):
 
 @pytest.mark.allow_blocking  # The store's file is small.
 async def test_a_key_s_concurrency_is_that_of_all_processes_where_it_is_written(store_in_file):
-    inside, most = 0, 0
-
-    async def answer(request):
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        await anyio.sleep(0.02)
-        inside -= 1
-        return "fine"
+    watched = Watched()
 
     def make() -> Gateway:
         more = {"store": store_in_file(), "together": True}
-        return gateway_for(FunctionBackend(answer), more=more, team=key(TOKEN, concurrency=3))
+        return gateway_for(FunctionBackend(watched), more=more, team=key(TOKEN, concurrency=3))
 
     one, two = make(), make()
     statuses: list[int | None] = []
@@ -292,26 +293,17 @@ async def test_a_key_s_concurrency_is_that_of_all_processes_where_it_is_written(
             group.start_soon(come, one)
             group.start_soon(come, two)
     assert statuses == [200] * 20
-    assert most == 3
+    assert watched.most == 3
 
 
 @pytest.mark.allow_blocking  # The store's file is small.
 async def test_an_upstream_s_limits_are_those_of_all_processes(store_in_file):
-    inside, most, times = 0, 0, []
-
-    async def answer(request):
-        nonlocal inside, most
-        inside += 1
-        times.append(anyio.current_time())
-        most = max(most, inside)
-        await anyio.sleep(0.02)
-        inside -= 1
-        return "fine"
+    watched = Watched()
 
     def make() -> Gateway:
         given = config(team=key(TOKEN)).model_dump(exclude={"keys"})
         given["upstreams"]["main"] |= {"concurrency": 2, "requests_per_minute": 1200}
-        backend = FunctionBackend(answer)
+        backend = FunctionBackend(watched)
         store = store_in_file()
         keys = {"team": key(TOKEN).model_dump(exclude_unset=True)}
         made = GatewayConfig.model_validate({**given, "keys": keys})
@@ -323,5 +315,5 @@ async def test_an_upstream_s_limits_are_those_of_all_processes(store_in_file):
         for _ in range(15):
             group.start_soon(ask, one)
             group.start_soon(ask, two)
-    assert (len(times), most) == (30, 2)
-    assert times[-1] - began >= 10 / 1200 * 60 * 0.98  # 20 of them are one second's burst.
+    assert (len(watched.times), watched.most) == (30, 2)
+    assert watched.times[-1] - began >= 10 / 1200 * 60 * 0.98  # 20 of them are one second's burst.

@@ -28,10 +28,25 @@ def texts(answer) -> list[tuple[float, str]]:
     found = []
     for at, part in answer.parts:
         for event in replace(answer, parts=[(at, part)]).events:
+            text = None
             if event != "[DONE]" and event.get("choices"):
                 text = event["choices"][0]["delta"].get("content")
-                found += [(round(at, 2), text)] if text else []
+            elif event != "[DONE]" and event.get("type") == "response.output_text.delta":
+                text = event["delta"]
+            found += [(round(at, 2), text)] if text else []
     return found
+
+
+async def chat(caller, **fields):
+    return await caller.chat(stream=True, **fields)
+
+
+async def respond(caller, **fields):
+    body = {"model": "mine", "input": "Hi.", "stream": True, **fields}
+    return await caller.ask("/v1/responses", body)
+
+
+in_both = pytest.mark.parametrize("ask", [chat, respond])
 
 
 async def test_where_nothing_must_hold_text_flows_as_it_is_written():
@@ -52,55 +67,49 @@ async def test_where_nothing_must_hold_text_flows_as_it_is_written():
     assert chunks[-1]["usage"]["total_tokens"] == 13
 
 
-async def test_text_waits_until_it_is_certain_and_what_failed_is_never_sent():
+@in_both
+async def test_text_waits_until_it_is_certain_and_what_failed_is_never_sent(ask):
     replies = [Reply("no no", delay=2), Reply("yes a b", delay=3)]
     config = {"checks": ["starts:yes"], "early": True, "loop": 2}
     async with calling(ScriptedBackend(replies), **config, **PREFIX) as caller:
-        answer = await caller.chat(stream=True)
+        answer = await ask(caller)
     assert texts(answer) == [(2, "yes "), (3, "a "), (4, "b")]
-    assert answer.events[-2]["mellea_like"]["iterations"] == 2
+    ended = answer.events[-2] if ask is chat else answer.events[-1]["response"]
+    assert ended["mellea_like"]["iterations"] == 2
 
 
 @pytest.mark.parametrize(
-    ("config", "wishes"),
+    ("config", "ask", "wishes"),
     [
-        ({"checks": ["words<=3"], "early": True}, {}),
-        ({}, {"n": 2}),
-        ({}, {"logprobs": True}),
-        ({"streaming": {"release": "passed"}}, {}),
+        ({"checks": ["words<=3"], "early": True}, chat, {}),
+        ({}, chat, {"n": 2}),
+        ({}, chat, {"logprobs": True}),
+        ({}, respond, {"include": ["message.output_text.logprobs"]}),
+        ({"streaming": {"release": "passed"}}, chat, {}),
     ],
 )
-async def test_else_the_text_comes_when_it_has_passed(config, wishes):
+async def test_else_the_text_comes_when_it_has_passed(config, ask, wishes):
     backend = ScriptedBackend([Reply("a b", delay=2)], cycle=True)
     async with calling(backend, **{**PREFIX, **config}) as caller:
-        answer = await caller.chat(stream=True, **wishes)
-    assert answer.text == "a b"
+        answer = await ask(caller, **wishes)
+    assert {text for _, text in texts(answer)} == {"a b"}
     assert {at for at, _ in texts(answer)} == {2}
     assert answer.headers["x-mellea-like-passed"] == "true"
 
 
-async def test_what_fails_before_any_text_has_its_own_status():
-    async with calling(ScriptedBackend(["a b c"]), checks=["words<=2"], loop=1, **PREFIX) as caller:
-        answer = await caller.chat(stream=True)
-    assert (answer.status, answer.error["code"]) == (422, "nothing_passed")
-
-
-async def test_a_reply_that_breaks_after_some_text_ends_with_an_error():
+@in_both
+async def test_a_reply_that_breaks_after_some_text_ends_with_an_error(ask):
     broken = Reply(BackendUnavailable("x"), delay=2, chunks=["a ", "b"])
     async with calling(ScriptedBackend([broken, "c"]), loop=2, **PREFIX) as caller:
-        answer = await caller.chat(stream=True)
-    assert answer.text == "a b"
-    assert answer.events[-1]["error"]["code"] == "reply_broken"
+        answer = await ask(caller)
+    assert [text for _, text in texts(answer)] == ["a ", "b"]
+    last = answer.events[-1]
+    assert last["error"]["code"] == "reply_broken"
     assert answer.ended
-
-
-async def test_comments_come_until_there_is_text():
-    backend = ScriptedBackend([Reply("yes b", delay=12)])
-    config = {"checks": ["starts:yes"], "early": True}
-    async with calling(backend, **config, **PREFIX) as caller:
-        answer = await caller.chat(stream=True)
-    assert [part[:1] for _, part in answer.parts[:2]] == [b":", b"d"]
-    assert answer.text == "yes b"
+    if ask is respond:
+        EVENTS.validate_python(last)
+        assert (last["type"], last["code"]) == ("error", "reply_broken")
+        assert last["sequence_number"] == len(answer.events) - 1
 
 
 async def test_comments_come_in_the_pauses_between_pieces_too():
@@ -159,9 +168,14 @@ def calling_reply(text: str, arguments: str = '{"city": "Rome"}') -> Generation:
 @with_tools
 async def test_with_tools_the_text_flows_and_calls_come_when_all_have_passed():
     reply = Reply(calling_reply("I look."), delay=2, chunks=["I ", "look."])
-    async with calling(ScriptedBackend([reply]), **PREFIX) as caller:
+    async with calling(ScriptedBackend([reply] * 2), **PREFIX) as caller:
+        response = await respond(caller, tools=[{"type": "function", **WEATHER["function"]}])
+        assert texts(response) == [(1, "I "), (2, "look.")]
+        whole = response.events[-1]["response"]
+        assert [item["type"] for item in whole["output"]] == ["message", "function_call"]
+        assert response.events[-2]["item"] == whole["output"][1]
         answer = await caller.chat(stream=True, tools=[WEATHER])
-    assert texts(answer) == [(1, "I "), (2, "look.")]
+    assert texts(answer) == [(3, "I "), (4, "look.")]
     deltas = [event["choices"][0]["delta"] for event in answer.events[:-1]]
     named, arguments = [call for delta in deltas for call in delta.get("tool_calls", ())]
     assert (named["function"]["name"], arguments["function"]["arguments"]) == (
@@ -207,27 +221,12 @@ async def test_with_tools_a_text_waits_where_it_may_still_fail(config, wishes, r
 # --- the Responses API ---------------------------------------------------------------------------
 
 
-async def respond(caller, **fields):
-    body = {"model": "mine", "input": "Hi.", "stream": True, **fields}
-    return await caller.ask("/v1/responses", body)
-
-
-def deltas_of(answer) -> list[tuple[float, str]]:
-    """When each piece of text of a response was sent."""
-    return [
-        (round(at, 2), event["delta"])
-        for at, part in answer.parts
-        for event in replace(answer, parts=[(at, part)]).events
-        if event["type"] == "response.output_text.delta"
-    ]
-
-
 async def test_a_response_flows_as_it_is_written_and_ends_as_the_whole_one():
     reply = Generation("a b c", usage=Usage(1, 10, 3), reasoning="Hm.", finish_reason="length")
     backend = ScriptedBackend([Reply(reply, delay=3, chunks=["a ", "b ", "c"])])
     async with calling(backend, **PREFIX) as caller:
         answer = await respond(caller)
-    assert deltas_of(answer) == [(1, "a "), (2, "b "), (3, "c")]
+    assert texts(answer) == [(1, "a "), (2, "b "), (3, "c")]
     assert [event["sequence_number"] for event in answer.events] == list(range(len(answer.events)))
     for event in answer.events:
         EVENTS.validate_python(event)
@@ -250,43 +249,3 @@ async def test_a_response_flows_as_it_is_written_and_ends_as_the_whole_one():
     }
     assert [e["item"] for e in answer.events if e["type"].endswith("item.done")] == whole["output"]
     assert (whole["usage"]["total_tokens"], whole["mellea_like"]["passed"]) == (13, True)
-
-
-@with_tools
-async def test_a_responses_calls_come_after_its_text():
-    reply = Reply(calling_reply("I look."), delay=2, chunks=["I ", "look."])
-    tool = {"type": "function", **WEATHER["function"]}
-    async with calling(ScriptedBackend([reply]), **PREFIX) as caller:
-        answer = await respond(caller, tools=[tool])
-    assert deltas_of(answer) == [(1, "I "), (2, "look.")]
-    whole = answer.events[-1]["response"]
-    assert [item["type"] for item in whole["output"]] == ["message", "function_call"]
-    assert answer.events[-2]["item"] == whole["output"][1]
-
-
-async def test_a_response_waits_until_its_text_is_certain_or_all_of_it_is_there():
-    replies = [Reply("no no", delay=2), Reply("yes a b", delay=3)]
-    config = {"checks": ["starts:yes"], "early": True, "loop": 2}
-    async with calling(ScriptedBackend(replies), **config, **PREFIX) as caller:
-        answer = await respond(caller)
-    assert deltas_of(answer) == [(2, "yes "), (3, "a "), (4, "b")]
-    async with calling(ScriptedBackend([Reply("a b", delay=2)]), **PREFIX) as caller:
-        answer = await respond(caller, include=["message.output_text.logprobs"])
-    assert deltas_of(answer) == [(6, "a b")]
-
-
-async def test_a_response_that_breaks_after_some_text_ends_with_an_error():
-    broken = Reply(BackendUnavailable("x"), delay=2, chunks=["a ", "b"])
-    async with calling(ScriptedBackend([broken, "c"]), loop=2, **PREFIX) as caller:
-        answer = await respond(caller)
-    assert [text for _, text in deltas_of(answer)] == ["a ", "b"]
-    last = answer.events[-1]
-    EVENTS.validate_python(last)
-    assert (last["type"], last["code"]) == ("error", "reply_broken")
-    assert last["sequence_number"] == len(answer.events) - 1
-
-
-async def test_a_response_that_fails_before_any_text_has_its_own_status():
-    async with calling(ScriptedBackend(["a b c"]), checks=["words<=2"], loop=1, **PREFIX) as caller:
-        answer = await respond(caller)
-    assert (answer.status, answer.error["code"]) == (422, "nothing_passed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -10,8 +9,8 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import pytest
-from gateway_kit import TOKEN, Caller, calling, config_for
-from guard_kit import request, running, wait_until
+from gateway_kit import TOKEN, Caller, bearer, calling, config_for
+from guard_kit import key, request, running, wait_until
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -27,14 +26,6 @@ from mellea_like.gateway.http.app import Gateway
 pytestmark = pytest.mark.anyio
 
 WATCHER = "a-token-for-metrics-alone-012345"
-
-
-def sha256(token: str) -> dict[str, str]:
-    return {"sha256": hashlib.sha256(token.encode()).hexdigest()}
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
 
 
 def body(**fields) -> dict[str, object]:
@@ -116,18 +107,21 @@ async def test_a_request_has_a_span_within_its_caller_s_trace(monkeypatch):
 
 
 async def test_metrics_have_what_each_key_has_spent_losers_included():
-    keys = {"team": sha256(TOKEN), "others": sha256(WATCHER)}
+    keys = {"team": key(TOKEN), "others": key(WATCHER)}
     backend = FunctionBackend(
         lambda request: Generation(
-            "one two" if request.meta.iteration == 2 else "one two three",
-            usage=Usage(1, 1000, 500),
+            "one two" if request.meta.iteration == 2 else "one two three", usage=Usage(1, 1000, 500)
         ),
         inline=True,
     )
     given = {"upstream": {"price": [2, 8, "EUR"]}, "checks": ["words==2"], "loop": 2, "keys": keys}
     async with calling(backend, **given) as caller:
         await caller.ask(body=body(), headers=bearer(TOKEN))
-        text = (await caller.ask("/metrics", method="GET", headers=bearer(TOKEN))).body.decode()
+        answer = await caller.ask("/metrics", method="GET", headers=bearer(TOKEN))
+    assert answer.headers["content-type"].startswith("text/plain")
+    text = answer.body.decode()
+    assert 'mellea_like_gateway_calls_total{model="mine",outcome="passed"} 1.0' in text
+    assert 'mellea_like_gateway_iterations_sum{model="mine"} 2.0' in text
     spent = {
         found[1]: float(found[2])
         for found in re.finditer(r"mellea_like_gateway_(\w+_total\{[^}]*key=[^}]*\}) (\S+)", text)
@@ -141,8 +135,8 @@ async def test_metrics_have_what_each_key_has_spent_losers_included():
 
 @pytest.mark.parametrize("keyed", [True, False])
 async def test_the_metrics_key_opens_the_metrics_and_nothing_else(keyed):
-    keys = {"team": sha256(TOKEN)} if keyed else {}
-    server = {"metrics_key": sha256(WATCHER)}
+    keys = {"team": key(TOKEN)} if keyed else {}
+    server = {"metrics_key": key(WATCHER)}
     async with calling(ScriptedBackend(["one"], cycle=True), keys=keys, server=server) as caller:
 
         async def status(path: str, token: str | None, **more) -> int | None:
@@ -164,7 +158,7 @@ async def test_the_metrics_key_opens_the_metrics_and_nothing_else(keyed):
 
 
 def test_the_metrics_key_is_no_other_key():
-    given = {"keys": {"team": sha256(TOKEN)}, "server": {"metrics_key": sha256(TOKEN)}}
+    given = {"keys": {"team": key(TOKEN)}, "server": {"metrics_key": key(TOKEN)}}
     with pytest.raises(ValueError, match=r"'team' and server\.metrics_key have the same token"):
         Gateway(config_for(**given))
 
@@ -192,8 +186,8 @@ def test_a_period_ends_with_the_hour_day_week_or_month_of_utc(per, end):
 async def test_a_key_s_budget_comes_back_with_its_period():
     clock = [datetime(2026, 2, 28, 22, tzinfo=UTC).timestamp()]
     keys = {
-        "team": {**sha256(TOKEN), "budget": {"money": 0.01, "per": "day"}, "max_tokens": 4096},
-        "once": {**sha256(WATCHER), "budget": {"requests": 1}},
+        "team": key(TOKEN, budget={"money": 0.01, "per": "day"}, max_tokens=4096),
+        "once": key(WATCHER, budget={"requests": 1}),
     }
     # 1,000 tokens of each cost 0.006; what may be spent at most is reserved before.
     config = config_for(upstream={"price": [1, 5]}, keys=keys)
@@ -231,7 +225,7 @@ async def test_a_request_too_large_for_a_budget_is_not_told_that_it_is_spent(
     tokens, status, said, stream
 ):
     budget = {"output_tokens": 500, "per": "day"}
-    keys = {"team": {**sha256(TOKEN), "budget": budget, "max_tokens": 4096}}
+    keys = {"team": key(TOKEN, budget=budget, max_tokens=4096)}
     async with calling(costing(Usage(1, 10, 300), Usage(1, 10, 200)), keys=keys) as caller:
 
         async def ask(tokens: int):
@@ -243,6 +237,7 @@ async def test_a_request_too_large_for_a_budget_is_not_told_that_it_is_spent(
         answer = await ask(tokens)
         assert answer.status == status
         if said is not None:
+            assert answer.error["code"] == "insufficient_quota"
             assert said in answer.error["message"]
         assert ("retry-after" in answer.headers) == (status == 429 and tokens < 500)
         assert ("x-should-retry" in answer.headers) == (status == 429)
@@ -251,15 +246,15 @@ async def test_a_request_too_large_for_a_budget_is_not_told_that_it_is_spent(
 
 
 def test_a_key_s_budget_of_money_needs_every_price():
-    money = {**sha256(TOKEN), "budget": {"money": 5, "per": "month"}}
+    money = key(TOKEN, budget={"money": 5, "per": "month"})
     with pytest.raises(ValidationError, match=r"keys\.team\.budget\.money: upstreams\.main has"):
         config_for(keys={"team": money})
     with pytest.raises(ValidationError, match=r"server\.limits\.budget\.money: upstr"):
         config_for(server={"limits": {"budget": {"money": 5}}})
     with pytest.raises(ValidationError, match="'hour', 'day', 'week' or 'month'"):
-        config_for(keys={"team": {**sha256(TOKEN), "budget": {"requests": 5, "per": "year"}}})
+        config_for(keys={"team": key(TOKEN, budget={"requests": 5, "per": "year"})})
     with pytest.raises(ValidationError, match="a budget needs a limit"):
-        config_for(keys={"team": {**sha256(TOKEN), "budget": {"per": "day"}}})
+        config_for(keys={"team": key(TOKEN, budget={"per": "day"})})
 
 
 # --- why an upstream refuses ---------------------------------------------------------------------

@@ -28,11 +28,7 @@ from mellea_like.errors import (
 )
 from mellea_like.gateway.chat.endpoint import event_of
 from mellea_like.gateway.metrics import Metrics
-from mellea_like.gateway.redaction import (
-    RedactedBackend,
-    redacted,
-    redacted_logs,
-)
+from mellea_like.gateway.redaction import RedactedBackend, redacted, redacted_logs
 from mellea_like.gateway.refusal import Refusal, too_many
 from mellea_like.runtime.logs import inform, warn
 

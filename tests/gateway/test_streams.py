@@ -7,7 +7,7 @@ import weakref
 
 import anyio
 import pytest
-from gateway_kit import calling
+from gateway_kit import calling, user
 
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.generation import Generation
@@ -90,20 +90,28 @@ async def test_a_reply_that_comes_while_a_comment_is_sent_waits_for_it(virtual_c
     assert virtual_clock.now == pytest.approx(8)
 
 
-async def test_a_refusal_streams_as_one():
+async def test_a_refusal_is_no_content_and_streams_as_one():
     refused = Generation("I can't.", finish_reason="refusal")
-    async with calling(ScriptedBackend([refused]), accept_incomplete=True) as caller:
+    async with calling(ScriptedBackend([refused] * 2), accept_incomplete=True) as caller:
         answer = await caller.chat(stream=True)
+        whole = (await caller.chat()).json
     deltas = [e["choices"][0]["delta"] for e in answer.events[:-1]]
     assert deltas[1:] == [{"refusal": "I can't."}, {}]
+    message = {"role": "assistant", "content": None, "refusal": "I can't."}
+    assert whole["choices"][0]["message"] == message
 
 
 # --- when there is no reply ---------------------------------------------------------------------
 
 
-async def test_what_fails_at_once_has_a_status_of_its_own():
-    async with calling(ScriptedBackend(["a b c"]), checks=["words<=2"], loop=1) as caller:
-        answer = await caller.chat(stream=True)
+@pytest.mark.parametrize("release", ["passed", "prefix"])
+@pytest.mark.parametrize(
+    ("path", "asked"), [("chat/completions", {"messages": user()}), ("responses", {"input": "Hi."})]
+)
+async def test_what_fails_at_once_has_a_status_of_its_own(path, asked, release):
+    config = {"checks": ["words<=2"], "loop": 1, "streaming": {"release": release}}
+    async with calling(ScriptedBackend(["a b c"]), **config) as caller:
+        answer = await caller.ask(f"/v1/{path}", {"model": "mine", "stream": True, **asked})
     assert (answer.status, answer.error["code"]) == (422, "nothing_passed")
     assert answer.headers["content-type"] == "application/json"
 

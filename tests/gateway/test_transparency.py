@@ -61,75 +61,35 @@ ANSWERED = {"role": "tool", "tool_call_id": "c1", "content": "9:00"}
 CACHED = {"cache_control": {"type": "ephemeral"}}
 THOUGHT = [{"type": "reasoning.text", "text": "Hm.", "index": 0, "format": "anthropic-claude-v1"}]
 
+
+def said(content: object = "a", **more: Any) -> dict[str, Any]:
+    """A reply as clients send it back."""
+    return {"role": "assistant", "content": content, **more}
+
+
+NOTHING = {"tool_calls": None, "function_call": None, "annotations": [], "audio": None}
+OF_LITELLM = {"refusal": None, "reasoning": {}}
+SIGNED_CALL = {**CALL, "extra_content": {"google": {"thought_signature": "s"}}}
+DEEP_CALL = {**CALL, "function": {**CALL["function"], "provider_id": "p"}}
+DEEP_TOOL = {**TOOL, **CACHED, "function": {**TOOL["function"], "defer": True}}
+PARSED_CALL = {**CALL, "index": 0, "function": {**CALL["function"], "parsed_arguments": {"a": 1}}}
+TOOLS = {"tools": [TOOL]}
+
 SENT_BACK = {
-    "litellm": (
-        {
-            "role": "assistant",
-            "content": "a",
-            "tool_calls": None,
-            "function_call": None,
-            "annotations": [],
-            "audio": None,
-            "provider_specific_fields": {"refusal": None, "reasoning": {}},
-        },
-        {"role": "assistant", "content": "a"},
-        {},
-    ),
-    "citations": ({"role": "assistant", "content": "a", "annotations": [{"url": "x"}]}, None, {}),
-    "openrouter": (
-        {"role": "assistant", "content": "a", "reasoning": "Hm.", "reasoning_details": THOUGHT},
-        None,
-        {},
-    ),
-    "anthropic": (
-        {"role": "assistant", "content": "a", "thinking_blocks": [{"signature": "s"}]},
-        None,
-        {},
-    ),
-    "gemini": (
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{**CALL, "extra_content": {"google": {"thought_signature": "s"}}}],
-        },
-        None,
-        {"tools": [TOOL]},
-    ),
-    "deep": (
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{**CALL, "function": {**CALL["function"], "provider_id": "p"}}],
-        },
-        None,
-        {"tools": [{**TOOL, **CACHED, "function": {**TOOL["function"], "defer": True}}]},
-    ),
-    "openai, parsed": (
-        {"role": "assistant", "content": '{"a": 1}', "refusal": None, "parsed": {"a": 1}},
-        {"role": "assistant", "content": '{"a": 1}'},
-        {},
-    ),
+    "litellm": (said(**NOTHING, provider_specific_fields=OF_LITELLM), said(), {}),
+    "citations": (said(annotations=[{"url": "x"}]), None, {}),
+    "openrouter": (said(reasoning="Hm.", reasoning_details=THOUGHT), None, {}),
+    "anthropic": (said(thinking_blocks=[{"signature": "s"}]), None, {}),
+    "gemini": (said(None, tool_calls=[SIGNED_CALL]), None, TOOLS),
+    "deep": (said(None, tool_calls=[DEEP_CALL]), None, {"tools": [DEEP_TOOL]}),
+    "openai, parsed": (said('{"a": 1}', refusal=None, parsed={"a": 1}), said('{"a": 1}'), {}),
     "openai, parsed calls": (
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [
-                {**CALL, "index": 0, "function": {**CALL["function"], "parsed_arguments": {"a": 1}}}
-            ],
-        },
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
-        {"tools": [TOOL]},
+        said(None, tool_calls=[PARSED_CALL]),
+        said(None, tool_calls=[CALL]),
+        TOOLS,
     ),
-    "instructor": (
-        {"role": "assistant", "content": [], "tool_calls": [CALL]},
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
-        {"tools": [TOOL]},
-    ),
-    "cached": (
-        {"role": "assistant", "content": [{"type": "text", "text": "a", **CACHED}], **CACHED},
-        None,
-        {},
-    ),
+    "instructor": (said([], tool_calls=[CALL]), said(None, tool_calls=[CALL]), TOOLS),
+    "cached": (said([{"type": "text", "text": "a", **CACHED}], **CACHED), None, {}),
 }
 
 
@@ -155,26 +115,19 @@ async def test_a_reply_that_is_sent_back_goes_to_the_upstream_as_it_is(reply, se
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
+MARKED_PART = {"type": "text", "text": "a", "x": 1}
+MARKED_IMAGE = {**IMAGE, "image_url": {**IMAGE["image_url"], "x": 1}}
+MARKED_CALL = [*user(), said(None, tool_calls=[{**CALL, "x": 1}]), ANSWERED]
+MARKED_FUNCTION = {"type": "function", "function": {"name": "f", "x": 1}}
+
 PLACES = {
     "top level": ({"x": 1}, "x"),
     "message": ({"messages": [{**user()[0], "x": 1}]}, "messages.0.x"),
-    "part": ({"messages": user([{"type": "text", "text": "a", "x": 1}])}, "messages.0.content.0.x"),
-    "inside a part": (
-        {"messages": user([{**IMAGE, "image_url": {**IMAGE["image_url"], "x": 1}}])},
-        "messages.0.content.0.image_url.x",
-    ),
-    "call": (
-        {
-            "messages": [
-                *user(),
-                {"role": "assistant", "content": None, "tool_calls": [{**CALL, "x": 1}]},
-                ANSWERED,
-            ]
-        },
-        "messages.1.tool_calls.0.x",
-    ),
+    "part": ({"messages": user([MARKED_PART])}, "messages.0.content.0.x"),
+    "inside a part": ({"messages": user([MARKED_IMAGE])}, "messages.0.content.0.image_url.x"),
+    "call": ({"messages": MARKED_CALL}, "messages.1.tool_calls.0.x"),
     "tool": ({"tools": [{**TOOL, "x": 1}]}, "tools.0.x"),
-    "function": ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, None),
+    "function": ({"tools": [MARKED_FUNCTION]}, None),
     "format": ({"response_format": {"type": "json_object", "x": 1}}, "response_format.x"),
 }
 
@@ -207,24 +160,15 @@ async def test_with_an_upstream_of_another_protocol_only_a_field_of_its_own_is_r
         assert answer.error["code"] != "unknown_parameter" if answer.status != 200 else True
 
 
+SECOND = {"type": "text", "text": "a", "image_url": {"url": "http://10.0.0.1"}}
+THEIRS = {**IMAGE, "uuid": "theirs"}
+CALLED = [said("", function_call=CALL), *user()]
+
 DECIDED = {
     "a hosted tool": ({"tools": [{**TOOL, "googleSearch": {"a": 1}}]}, "tools.0.googleSearch"),
-    "a second picture": (
-        {
-            "messages": user(
-                [{"type": "text", "text": "a", "image_url": {"url": "http://10.0.0.1"}}]
-            )
-        },
-        "messages.0.content.0.image_url",
-    ),
-    "another caller's picture": (
-        {"messages": user([{**IMAGE, "uuid": "theirs"}])},
-        "messages.0.content.0.uuid",
-    ),
-    "a call of old": (
-        {"messages": [{"role": "assistant", "content": "", "function_call": CALL}, *user()]},
-        "messages.0.function_call",
-    ),
+    "a second picture": ({"messages": user([SECOND])}, "messages.0.content.0.image_url"),
+    "another caller's picture": ({"messages": user([THEIRS])}, "messages.0.content.0.uuid"),
+    "a call of old": ({"messages": CALLED}, "messages.0.function_call"),
     "a format by another name": ({"guided_json": {"type": "object"}}, "guided_json"),
     "a search": ({"web_search_options": {}}, "web_search_options"),
     "an address": ({"api_base": "http://10.0.0.1"}, "api_base"),
@@ -301,10 +245,7 @@ CHUNKS = [
     chunk({"reasoning_details": [{**THOUGHT[0], "text": "see."}]}),
     chunk({"content": "a", "annotations": [{"type": "url_citation", "title": "T"}]}),
     chunk({"content": " b", "annotations": [{"type": "url_citation", "title": "U"}]}),
-    chunk(
-        {"tool_calls": [{"index": 0, **CALL, "extra_content": SIGNED}]},
-        token_ids=[1, 2],
-    ),
+    chunk({"tool_calls": [{"index": 0, **CALL, "extra_content": SIGNED}]}, token_ids=[1, 2]),
     chunk({}, "tool_calls", token_ids=[3], content_filter_results={"hate": {"filtered": False}}),
     {
         **chunk({}),
@@ -325,10 +266,7 @@ EVENTS = Answer(events=(*map(json.dumps, CHUNKS),), finish_reason=None, usage=No
 MESSAGE = {
     "reasoning": "Let me see.",
     "reasoning_details": [{**THOUGHT[0], "text": "Let me see."}],
-    "annotations": [
-        {"type": "url_citation", "title": "T"},
-        {"type": "url_citation", "title": "U"},
-    ],
+    "annotations": [{"type": "url_citation", "title": "T"}, {"type": "url_citation", "title": "U"}],
 }
 ENDED = {"token_ids": [1, 2, 3], "content_filter_results": {"hate": {"filtered": False}}}
 TURN = {"model": "mine", "messages": user(), "tools": [TOOL]}

@@ -7,12 +7,10 @@ import logging
 from typing import get_args
 
 import pytest
-from gateway_kit import Caller, calling
+from gateway_kit import Caller, InTurn, calling
 from http_server import Answer, OpenAIServer
 from openai.types.responses.response_error import ResponseError
 
-from mellea_like.backends.function import FunctionBackend
-from mellea_like.core.backend import Request
 from mellea_like.errors import BackendUnavailable, RateLimited
 from mellea_like.gateway import GatewayConfig
 from mellea_like.gateway.http.app import Gateway
@@ -45,13 +43,21 @@ INVALID = "invalid_request_error"
 VLLM = f"This model's maximum context length is 8192 tokens. However, {SECRET}"
 LLAMA = f"request (9412 tokens) exceeds the available context size (8192 tokens), {SECRET}"
 
+
+def invalid(code: object, param: str | None = None, status: int = 400) -> Answer:
+    return refusing(status, code=code, param=param, type=INVALID)
+
+
+OLD_VLLM = json.dumps({"object": "error", "message": VLLM, "code": 400}).encode()
+OF_LLAMA = "exceed_context_size_error"
+ODD = refusing(400, code=SECRET, param=f"{SECRET} said", type=SECRET)
+QUOTA = {"code": "insufficient_quota", "type": "insufficient_quota"}
+LOAD = {"code": "rate_limit_exceeded", "type": "tokens"}
+
 REFUSALS = {
-    "openai": (
-        refusing(400, code=LENGTH, param="messages", type=INVALID),
-        (400, LENGTH, "messages", INVALID),
-    ),
+    "openai": (invalid(LENGTH, "messages"), (400, LENGTH, "messages", INVALID)),
     "openai's value": (
-        refusing(400, code="unsupported_value", param="temperature", type=INVALID),
+        invalid("unsupported_value", "temperature"),
         (400, "unsupported_value", "temperature", INVALID),
     ),
     "azure": (
@@ -62,39 +68,24 @@ REFUSALS = {
         refusing(400, message=VLLM, type="BadRequestError", code=400),
         (400, LENGTH, None, "BadRequestError"),
     ),
-    "vllm of old": (
-        Answer(
-            status=400,
-            body=json.dumps({"object": "error", "message": VLLM, "code": 400}).encode(),
-        ),
-        (400, LENGTH, None, INVALID),
-    ),
+    "vllm of old": (Answer(status=400, body=OLD_VLLM), (400, LENGTH, None, INVALID)),
     "llama.cpp": (
-        refusing(400, message=LLAMA, type="exceed_context_size_error", code=400),
-        (400, LENGTH, None, "exceed_context_size_error"),
+        refusing(400, message=LLAMA, type=OF_LLAMA, code=400),
+        (400, LENGTH, None, OF_LLAMA),
     ),
-    "no known words": (
-        refusing(400, code=SECRET, param=f"{SECRET} said", type=SECRET),
-        (400, "upstream_refused", None, INVALID),
-    ),
+    "no known words": (ODD, (400, "upstream_refused", None, INVALID)),
     "a field of nobody's": (
-        refusing(400, code="unknown_parameter", param="the_system_prompt", type=INVALID),
+        invalid("unknown_parameter", "the_system_prompt"),
         (400, "unknown_parameter", None, INVALID),
     ),
-    "load": (
-        refusing(429, code="rate_limit_exceeded", type="tokens"),
-        (429, "rate_limit_exceeded", None, "tokens"),
-    ),
-    "quota": (
-        refusing(429, code="insufficient_quota", type="insufficient_quota"),
-        (429, "insufficient_quota", None, "insufficient_quota"),
-    ),
+    "load": (refusing(429, **LOAD), (429, "rate_limit_exceeded", None, "tokens")),
+    "quota": (refusing(429, **QUOTA), (429, "insufficient_quota", None, "insufficient_quota")),
     "the gateway's key": (
-        refusing(401, code="invalid_api_key", type=INVALID),
+        invalid("invalid_api_key", status=401),
         (502, "upstream_authentication", None, "upstream_error"),
     ),
     "the gateway's model": (
-        refusing(404, code="model_not_found", param="model", type=INVALID),
+        invalid("model_not_found", "model", status=404),
         (502, "upstream_refused", None, "upstream_error"),
     ),
 }
@@ -137,33 +128,18 @@ OTHER = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 BAD_FORMAT = refusing(400, param="response_format", message=f"Invalid schema: {SECRET}")
 NO_PARAM = refusing(400, message=f"failed to parse grammar: {SECRET}")
 
+BAD_OPTION, BAD_FIELD = refusing(400, param="temperature"), refusing(400, param="top_k")
+OWN = {"json_schema": SCHEMA}
+WARM = {"options": {"temperature": 0.3}}
+EXTRA = {"options": {"extra": {"top_k": 3}}}
+
 FAULTS = {
-    "the model's schema": (BAD_FORMAT, {"json_schema": SCHEMA}, {}, "json_schema"),
-    "the model's schema, unnamed": (NO_PARAM, {"json_schema": SCHEMA}, {}, "json_schema"),
-    "the caller's schema": (
-        BAD_FORMAT,
-        {"json_schema": SCHEMA},
-        {"response_format": OTHER},
-        None,
-    ),
-    "the model's option": (
-        refusing(400, param="temperature"),
-        {"options": {"temperature": 0.3}},
-        {},
-        "options.temperature",
-    ),
-    "the caller's option": (
-        refusing(400, param="temperature"),
-        {"options": {"temperature": 0.3}},
-        {"temperature": 0.4},
-        None,
-    ),
-    "the model's field": (
-        refusing(400, param="top_k"),
-        {"options": {"extra": {"top_k": 3}}},
-        {},
-        "options.extra.top_k",
-    ),
+    "the model's schema": (BAD_FORMAT, OWN, {}, "json_schema"),
+    "the model's schema, unnamed": (NO_PARAM, OWN, {}, "json_schema"),
+    "the caller's schema": (BAD_FORMAT, OWN, {"response_format": OTHER}, None),
+    "the model's option": (BAD_OPTION, WARM, {}, "options.temperature"),
+    "the caller's option": (BAD_OPTION, WARM, {"temperature": 0.4}, None),
+    "the model's field": (BAD_FIELD, EXTRA, {}, "options.extra.top_k"),
 }
 
 
@@ -189,22 +165,6 @@ async def test_a_refusal_that_the_configuration_caused_is_told_to_the_operator(
 # --- load ---------------------------------------------------------------------------------------
 
 
-class Failing(FunctionBackend):
-    """An upstream that fails in turn, the last again and again."""
-
-    def __init__(self, *answers: Exception | str) -> None:
-        self.requests = 0
-        self._answers = answers
-        super().__init__(self._answer, inline=True)
-
-    def _answer(self, request: Request) -> str:
-        self.requests += 1
-        answer = self._answers[min(self.requests, len(self._answers)) - 1]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
 @pytest.mark.parametrize(
     ("config", "requests"),
     [
@@ -217,10 +177,10 @@ class Failing(FunctionBackend):
 async def test_an_upstream_that_answers_429_gets_no_more_than_the_retries_of_each_draw(
     config, requests, virtual_clock
 ):
-    upstream = Failing(RateLimited("no", status=429, retry_after=1.0))
+    upstream = InTurn(RateLimited("no", status=429, retry_after=1.0))
     async with calling(upstream, loop=3, **config) as caller:
         refused = await caller.chat()
-    assert upstream.requests == requests
+    assert len(upstream.requests) == requests
     assert (refused.status, refused.error["code"]) == (429, "upstream_rate_limit")
     assert refused.headers["x-should-retry"] == "false"
     assert refused.headers["retry-after"] == "1"
@@ -228,15 +188,15 @@ async def test_an_upstream_that_answers_429_gets_no_more_than_the_retries_of_eac
 
 async def test_other_faults_are_tried_as_often_and_the_next_draw_goes_on(virtual_clock):
     refused, failed = RateLimited("no", status=429), BackendUnavailable("no", status=500)
-    upstream = Failing(refused, refused, failed, "a b")
+    upstream = InTurn(refused, refused, failed, "a b")
     async with calling(upstream, loop=2, retries=2) as caller:
         reply = await caller.chat()
-    assert (reply.status, upstream.requests) == (200, 4)
+    assert (reply.status, len(upstream.requests)) == (200, 4)
     assert reply.json["mellea_like"]["iterations"] == 2
 
 
 async def test_after_a_429_the_bigger_model_goes_on():
-    small, big = Failing(RateLimited("no", status=429)), Failing("a b")
+    small, big = InTurn(RateLimited("no", status=429)), InTurn("a b")
     python = {"kind": "python"}
     model = {"upstream": "main", "retries": 0, "escalate": [{"upstream": "big"}]}
     config = GatewayConfig.model_validate(
@@ -245,7 +205,7 @@ async def test_after_a_429_the_bigger_model_goes_on():
     gateway = Gateway(config, {"main": small, "big": big})
     async with gateway.open():
         reply = await Caller(gateway).chat()
-    assert (reply.status, small.requests, big.requests) == (200, 1, 1)
+    assert (reply.status, len(small.requests), len(big.requests)) == (200, 1, 1)
 
 
 async def test_a_real_servers_429_says_so_and_when_to_come_back():

@@ -112,16 +112,27 @@ def running(
 
 
 class InTurn(FunctionBackend):
-    """An upstream that answers in turn, the last again and again, and keeps the requests."""
+    """An upstream that answers in turn, the last again and again, and keeps the requests.
 
-    def __init__(self, *replies: object) -> None:
-        self.replies = list(replies)
+    A reply that is an error is raised; without any, it says two words.
+    """
+
+    def __init__(self, *replies: object, can_judge: bool = True) -> None:
+        self.replies = list(replies or ("one two",))
         self.requests: list[Request] = []
-        super().__init__(self._answer, inline=True)
+        super().__init__(self._answer, inline=True, can_judge=can_judge)
 
     def _answer(self, request: Request) -> object:
         self.requests.append(request)
-        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header by which a caller shows a token."""
+    return {"authorization": f"Bearer {token}"}
 
 
 def user(text: str = "Say something.") -> list[dict[str, Any]]:
