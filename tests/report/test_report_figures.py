@@ -357,7 +357,7 @@ def test_items_that_ended_in_an_error_are_listed_with_those_that_failed():
 
 
 def test_of_many_that_failed_a_random_sample_is_listed_which_a_seed_repeats():
-    items = [item(n, trace_of(("failed", 1))) for n in range(60)]
+    items = [item(n, None, status="failed") for n in range(60)]
     run = run_of(items)
 
     def listed(seed):

@@ -341,12 +341,12 @@ def test_a_page_does_not_grow_with_the_run_nor_with_its_texts(some):
 
 
 def test_many_requirements_and_errors_are_cut():
-    items = []
+    trace = trace_of(*[("errored", 1), ("failed", 1)] * 60)
     for number in range(60):
-        trace = trace_of(("errored", 1), ("failed", 1))
-        trace["slices"][0]["error"] = {"type": f"Error{number:02}", "message": ""}
-        trace["slices"][1]["validations"][0] |= {"description": f"check {number:02}"}
-        items.append(item(number, trace))
+        errored, failed = trace["slices"][2 * number : 2 * number + 2]
+        errored["error"] = {"type": f"Error{number:02}", "message": ""}
+        failed["validations"][0] |= {"description": f"check {number:02}"}
+    items = [item(0, trace)]
     page = run_report(run_of(items), items)
     assert "The 25 of 60 that failed most often." in page
     assert len(set(re.findall(r'scope="row">(Error\d\d)', page))) == 15
@@ -433,7 +433,7 @@ def test_votes_are_bars_with_the_winners_share():
 
 
 def test_what_is_beyond_all_bounds_fills_its_track():
-    trace = trace_of(("passed", 1), ("passed", 1), ("passed", 1))
+    trace = trace_of(*[("passed", 1)] * 3)
     trace["decision"] = decision(1, scores={1: float("inf"), 2: 4.0, 3: float("-inf")})
     shown = decided(call_report(trace))
     assert re.findall(r'x="(\d+)%" width="(\d+)%"', shown) == [("0", "100"), ("0", "100")]
