@@ -76,7 +76,6 @@ def test_each_watch_and_each_requirement_has_fresh_copies_of_stateful_checks():
     assert outcome(requirement, "abcd")[0] == "abc"
     assert requirement.stream.pieces == 0
 
-
     shared = Counting()
     both = [Requirement("a", stream=shared), Requirement("b", stream=shared)]
     watch = EarlyWatch(both)
@@ -143,12 +142,10 @@ def test_an_exception_in_a_check_is_what_on_error_says():
     assert verdict.error.requirement == "a"
     assert "requirement 'a' could not be decided: KeyError: 'colour'" in verdict.reason
 
-
     verdict = outcome(says("a", {"x": cause}, on_error="fail"), "x")[1]
     assert verdict.status is ValidationStatus.FAILED
     assert verdict.error is cause
     assert verdict.reason == "it could not be checked: KeyError: 'colour'"
-
 
     with pytest.raises(KeyError) as caught:
         outcome(says("a", {"x": cause}, on_error="raise"), "x")
