@@ -74,7 +74,7 @@ def test_tokens_of_requests_that_no_iteration_records_are_counted_too():
     assert made.usage == Usage(6, 100, 40, 2)
 
 
-def test_requirements_are_counted_by_verdict_the_worst_first(some):
+def test_requirements_are_counted_by_verdict_the_worst_first_and_undecided_ones_have_no_rate(some):
     made = figures(*some)
     rates = [tally.counts["passed"] / tally.judged for _, tally in made.by_requirement]
     assert rates == sorted(rates)
@@ -86,9 +86,6 @@ def test_requirements_are_counted_by_verdict_the_worst_first(some):
     judged = sum(len(s["validations"]) for i in some for s in i["trace"]["slices"])
     counted = sum(tally.counts.total() for tally in made.requirements.values())
     assert counted == judged
-
-
-def test_a_requirement_that_was_never_decided_has_no_rate():
     trace = trace_of(("failed", 1))
     trace["slices"][0]["validations"] = [verdict("never", "skipped"), verdict("broken", "errored")]
     made = figures(item(0, trace))
@@ -285,13 +282,10 @@ def test_one_model_has_no_table_of_its_own_and_many_take_bounded_memory():
     assert made.models[None, "(others)"].draws == 30
 
 
-def test_requests_of_unknown_cost_make_a_lower_bound(some):
+def test_requests_of_unknown_cost_make_a_lower_bound_and_without_prices_there_is_no_money(some):
     made = figures(*some)
     assert made.usage.unknown
     assert not made.money.complete
-
-
-def test_without_prices_there_is_no_money(some):
     made = figures(*some, prices=None)
     assert made.prices is None
     assert not made.costs.values
