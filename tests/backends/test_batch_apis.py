@@ -247,7 +247,7 @@ async def test_a_job_of_others_without_results_ends_no_search(tmp_path, virtual_
 async def test_a_list_is_left_at_the_jobs_that_were_there_before(provider, tmp_path, virtual_clock):
     async with scene(provider, tmp_path, work=0.0, validating=0.0) as s:
         await s.submit(2, key="an-old-one")
-        add_others(s, 800)
+        add_others(s, 300)
         intention, _ = s.intend([ask()], key="mine")
         intention = intention._replace(before=await s.api.known())
         add_others(s, 120)

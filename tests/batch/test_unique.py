@@ -162,18 +162,23 @@ def passed(iteration: int, text: str) -> dict[str, Any]:
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_what_passed_just_before_a_kill_is_reserved_until_its_item_is_drawn_anew(goes_on):
     slices = [(1, passed(2, STORY))]
-    stored = SimpleNamespace(id=1, result=None, slices=slices)
-    found = iter([[stored], []])
+    replies = await loaded(SimpleNamespace(id=1, result=None, slices=slices))
+    assert replies._index.claim(0, 1, STORY) == 1
+    earlier = (SimpleNamespace(iteration=2),) if goes_on else ()
+    with replies.item(SimpleNamespace(id=1, earlier=earlier), None):
+        assert replies._index.claim(0, 1, STORY) == (1 if goes_on else None)
+
+
+async def loaded(*stored: Any) -> UniqueReplies:
+    """The replies of a run that goes on with these items."""
+    found = iter([list(stored), []])
 
     async def lookup(first: int, count: int) -> list[Any]:
         return next(found)
 
     replies = UniqueReplies()
     await replies.load(SimpleNamespace(lookup=lookup))
-    assert replies._index.claim(0, 1, STORY) == 1
-    earlier = (SimpleNamespace(iteration=2),) if goes_on else ()
-    with replies.item(SimpleNamespace(id=1, earlier=earlier), None):
-        assert replies._index.claim(0, 1, STORY) == (1 if goes_on else None)
+    return replies
 
 
 async def test_a_text_that_another_item_has_since_is_not_reserved_for_one_that_was_killed():
@@ -184,13 +189,7 @@ async def test_a_text_that_another_item_has_since_is_not_reserved_for_one_that_w
         SimpleNamespace(id=1, result=won, slices=[]),
         SimpleNamespace(id=2, result=None, slices=[(1, passed(1, STORY))]),
     ]
-    found = iter([stored, []])
-
-    async def lookup(first: int, count: int) -> list[Any]:
-        return next(found)
-
-    replies = UniqueReplies()
-    await replies.load(SimpleNamespace(lookup=lookup))
+    replies = await loaded(*stored)
     claim = replies._index.claim
     assert [claim(3, 1, text) for text in (STORY, "other")] == [1, 0]
     for item in (0, 2):

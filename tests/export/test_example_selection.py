@@ -38,11 +38,8 @@ def pairs(found):
 def test_by_default_the_winner_is_kept_and_else_what_was_asked_for(how, expected):
     item = item_of(*BAD, *GOOD)
     assert texts(examples(item, ExampleRules(**how)).kept()) == expected
-
-
-def test_all_that_collect_kept_are_winners():
-    item = item_of(*GOOD, won=(3, 1), kind="collect")
-    assert texts(examples(item, ExampleRules()).kept()) == ["the third", "a good one"]
+    all_won = item_of(*GOOD, won=(3, 1), kind="collect")
+    assert texts(examples(all_won, ExampleRules()).kept()) == ["the third", "a good one"]
 
 
 def test_chance_depends_on_the_seed_and_the_item_alone():
@@ -51,10 +48,8 @@ def test_chance_depends_on_the_seed_and_the_item_alone():
     chosen = [texts(examples(item, how).kept())[0] for item in several]
     assert len(set(chosen)) == 3
     assert [texts(examples(item, how).kept())[0] for item in several[::-1]] == chosen[::-1]
-    other = [
-        texts(examples(item, ExampleRules(select="random", seed=8)).kept())[0] for item in several
-    ]
-    assert other != chosen
+    how = ExampleRules(select="random", seed=8)
+    assert [texts(examples(item, how).kept())[0] for item in several] != chosen
 
 
 @pytest.mark.parametrize(
@@ -109,13 +104,9 @@ def test_a_vote_says_which_answers_are_worse():
 
 
 def test_one_pair_is_the_best_with_any_that_is_worse():
-    found = {
-        pair
-        for seed in range(20)
-        for pair in pairs(
-            examples(item_of(*BAD, *GOOD), ExampleRules(pairs="one", seed=seed)).paired()
-        )
-    }
+    rules = [ExampleRules(pairs="one", seed=seed) for seed in range(20)]
+    item = item_of(*BAD, *GOOD)
+    found = {pair for how in rules for pair in pairs(examples(item, how).paired())}
     assert found == {("a good one", "nearly"), ("a good one", "hopeless")}
 
 

@@ -74,7 +74,7 @@ def test_tokens_of_requests_that_no_iteration_records_are_counted_too():
     assert made.usage == Usage(6, 100, 40, 2)
 
 
-def test_requirements_are_counted_by_verdict_the_worst_first(some):
+def test_requirements_are_counted_by_verdict_the_worst_first_and_undecided_ones_have_no_rate(some):
     made = figures(*some)
     rates = [tally.counts["passed"] / tally.judged for _, tally in made.by_requirement]
     assert rates == sorted(rates)
@@ -86,9 +86,6 @@ def test_requirements_are_counted_by_verdict_the_worst_first(some):
     judged = sum(len(s["validations"]) for i in some for s in i["trace"]["slices"])
     counted = sum(tally.counts.total() for tally in made.requirements.values())
     assert counted == judged
-
-
-def test_a_requirement_that_was_never_decided_has_no_rate():
     trace = trace_of(("failed", 1))
     trace["slices"][0]["validations"] = [verdict("never", "skipped"), verdict("broken", "errored")]
     made = figures(item(0, trace))
@@ -285,13 +282,10 @@ def test_one_model_has_no_table_of_its_own_and_many_take_bounded_memory():
     assert made.models[None, "(others)"].draws == 30
 
 
-def test_requests_of_unknown_cost_make_a_lower_bound(some):
+def test_requests_of_unknown_cost_make_a_lower_bound_and_without_prices_there_is_no_money(some):
     made = figures(*some)
     assert made.usage.unknown
     assert not made.money.complete
-
-
-def test_without_prices_there_is_no_money(some):
     made = figures(*some, prices=None)
     assert made.prices is None
     assert not made.costs.values
@@ -357,7 +351,7 @@ def test_items_that_ended_in_an_error_are_listed_with_those_that_failed():
 
 
 def test_of_many_that_failed_a_random_sample_is_listed_which_a_seed_repeats():
-    items = [item(n, trace_of(("failed", 1))) for n in range(200)]
+    items = [item(n, None, status="failed") for n in range(60)]
     run = run_of(items)
 
     def listed(seed):
@@ -366,11 +360,11 @@ def test_of_many_that_failed_a_random_sample_is_listed_which_a_seed_repeats():
     assert listed(0) == listed(0) == sorted(listed(0))
     assert listed(0) != listed(1)
     assert len(listed(0)) == LISTED
-    found = [number for seed in range(200) for number in listed(seed)]
-    assert len(set(found)) > 190, "each can be among them"
-    assert 90 < sum(found) / len(found) < 110, "and early ones are no likelier than late ones"
+    found = [number for seed in range(60) for number in listed(seed)]
+    assert len(set(found)) > 57, "each can be among them"
+    assert 27 < sum(found) / len(found) < 33, "and early ones are no likelier than late ones"
     assert "10 of the items that failed, at random (seed 7)" in run_text(run, items, seed=7)
-    assert "200 items, 10 of them at random (seed 7)." in run_report(run, items, seed=7)
+    assert "60 items, 10 of them at random (seed 7)." in run_report(run, items, seed=7)
 
 
 def test_what_the_best_replies_lacked_is_told_of_items_that_failed():

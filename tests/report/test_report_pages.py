@@ -44,18 +44,13 @@ def both(text):
 
 
 @pytest.mark.parametrize("which", ["run_page", "call_page"])
-def test_a_page_refers_to_nothing_outside(which, request):
+def test_a_page_refers_to_nothing_outside_and_what_is_inside_is_there_once(which, request):
     page = HtmlPage(request.getfixturevalue(which))
     assert [link for link in page.links if not link.startswith(("#", "data:image/svg+xml,"))] == []
     assert not re.search(r"url\((?!#)|@import", "".join(page.styles))
     assert all(re.fullmatch(r"url\(#[\w-]+\)", v) for n, v in page.attributes if "url(" in v)
     assert not {"iframe", "object", "embed", "base", "form", "img"} & set(page.tags)
     assert not [name for name, _ in page.attributes if name == "style" or name.startswith("on")]
-
-
-@pytest.mark.parametrize("which", ["run_page", "call_page"])
-def test_what_a_page_refers_to_inside_is_there_once(which, request):
-    page = HtmlPage(request.getfixturevalue(which))
     ids = set(page.ids)
     assert len(ids) == len(page.ids)
     inside = {link[1:] for link in page.links if link.startswith("#")}
@@ -139,6 +134,7 @@ def test_a_page_about_a_call_has_each_iteration_as_a_bar_and_as_a_panel(call_pag
     page = HtmlPage(call_page)
     bars = [link for link in page.links if re.fullmatch(r"#it-\d+", link)]
     assert bars == ["#it-1", "#it-2", "#it-3"]
+    assert "h-decided" not in call_page, "no selection decided"
     assert page.tags.count("details") == 3
     for words in (
         "Passed: attempt 3",
@@ -173,13 +169,6 @@ def test_a_page_about_a_call_says_how_it_ended(outcomes, best, note):
 def test_a_call_that_passed_nothing_says_why(reason, detail, words):
     trace = trace_of(("failed", 1)) | {"stop_reason": reason, "stop_detail": detail}
     assert words in call_report(trace)
-
-
-def test_a_title_can_be_given():
-    assert "<title>Harbours &amp; more</title>" in call_report(
-        trace_of(best=None), "Harbours & more"
-    )
-    assert "<h1>Harbours</h1>" in run_report(run_of([]), [], "Harbours")
 
 
 def test_a_repair_shows_what_was_sent_for_it():
@@ -255,6 +244,7 @@ def test_parts_are_placeholders_small_images_are_shown_and_tool_calls_can_be_rea
 
 
 def test_a_run_without_items_has_a_page():
+    assert "<h1>Harbours</h1>" in run_report(run_of([]), [], "Harbours")
     page = HtmlPage(run_report(run_of([]), [])).text
     assert "Run of 0 items" in page
     assert "No requirement was judged." in page
@@ -262,18 +252,14 @@ def test_a_run_without_items_has_a_page():
 
 
 def test_a_call_without_iterations_or_time_has_a_page():
-    assert "Sampling 0123456789abcdef" in HtmlPage(call_report(trace_of(best=None))).text
+    empty = trace_of(best=None)
+    assert "Sampling 0123456789abcdef" in HtmlPage(call_report(empty)).text
+    assert "<title>Harbours &amp; more</title>" in call_report(empty, "Harbours & more")
     trace = trace_of(("passed", 1)) | {"elapsed": 0.0}
     trace["slices"][0] |= {"started_at": 0.0, "ended_at": 0.0}
     HtmlPage(call_report(trace))
     items = [item(0, trace)]
     assert "took at most 0 s" in run_report(run_of(items), items)
-
-
-def test_a_run_without_prices_says_so():
-    items = [item(0, trace_of(("passed", 1)))]
-    page = run_report(run_of(items, prices=None), items)
-    assert "No prices were given to the run." in page
 
 
 def test_each_item_that_failed_opens_to_what_was_asked_what_came_and_what_was_wrong():
@@ -300,7 +286,9 @@ def test_each_item_that_failed_opens_to_what_was_asked_what_came_and_what_was_wr
 )
 def test_an_item_that_passed_says_after_how_many(failures, words):
     items = [item(0, trace_of(*[("failed", 1)] * failures, ("passed", 1), best=failures))]
-    assert words in run_report(run_of(items), items)
+    page = run_report(run_of(items, prices=None), items)
+    assert words in page
+    assert "No prices were given to the run." in page
 
 
 def test_what_was_run_is_written_for_people():
@@ -325,12 +313,10 @@ def test_what_was_run_is_written_for_people():
 # --- it stays small ---------------------------------------------------------------------------
 
 
-def test_a_page_about_a_thousand_items_is_below_300_kb(some):
+def test_a_page_is_below_300_kb_whatever_the_number_of_items_and_the_length_of_texts(some):
     items = many(some, 1000)
     assert len(run_report(run_of(items), items).encode()) < 300_000
 
-
-def test_a_page_does_not_grow_with_the_run_nor_with_its_texts(some):
     long = [
         {**i, "trace": {**i["trace"], "slices": [{**s, "text": "語" * 9000} for s in slices]}}
         for i in some
@@ -341,12 +327,12 @@ def test_a_page_does_not_grow_with_the_run_nor_with_its_texts(some):
 
 
 def test_many_requirements_and_errors_are_cut():
-    items = []
-    for number in range(60):
-        trace = trace_of(("errored", 1), ("failed", 1))
-        trace["slices"][0]["error"] = {"type": f"Error{number:02}", "message": ""}
-        trace["slices"][1]["validations"][0] |= {"description": f"check {number:02}"}
-        items.append(item(number, trace))
+    trace = trace_of(("failed", 1))
+    (one,) = trace["slices"][0]["validations"]
+    checks = [one | {"description": f"check {number:02}"} for number in range(60)]
+    trace["slices"][0]["validations"] = checks
+    errors = [{"type": f"Error{number:02}", "message": ""} for number in range(60)]
+    items = [item(0, trace), *(item(n, None, error) for n, error in enumerate(errors, 1))]
     page = run_report(run_of(items), items)
     assert "The 25 of 60 that failed most often." in page
     assert len(set(re.findall(r'scope="row">(Error\d\d)', page))) == 15
@@ -404,10 +390,6 @@ def decided(page):
     return page[page.index('id="h-decided"') : page.index('id="h-outcomes"')]
 
 
-def test_without_a_selection_nothing_is_said_of_a_decision(call_page):
-    assert "h-decided" not in call_page
-
-
 def test_scores_are_bars_the_winner_first_and_marked_with_their_reasons():
     trace = trace_of(("passed", 1), ("failed", 1), ("passed", 1), ("passed", 1), best=2)
     scores, notes = {1: 2.0, 3: 8.0, 4: -2.0}, {3: "it is <b>polite</b>"}
@@ -432,15 +414,13 @@ def test_votes_are_bars_with_the_winners_share():
     assert "Chosen by vote · they passed · 66.7 % of the votes" in shown
 
 
-def test_what_is_beyond_all_bounds_fills_its_track():
-    trace = trace_of(("passed", 1), ("passed", 1), ("passed", 1))
+def test_what_is_beyond_all_bounds_fills_its_track_and_of_very_many_the_best_are_drawn():
+    trace = trace_of(*[("passed", 1)] * 3)
     trace["decision"] = decision(1, scores={1: float("inf"), 2: 4.0, 3: float("-inf")})
     shown = decided(call_report(trace))
     assert re.findall(r'x="(\d+)%" width="(\d+)%"', shown) == [("0", "100"), ("0", "100")]
     assert re.findall("<strong>(.*?)</strong>", shown) == ["inf", "4", "-inf"]
 
-
-def test_of_very_many_scores_the_best_are_drawn():
     trace = trace_of(*[("passed", 1)] * 50)
     trace["decision"] = decision(1, scores={n: -float(n) for n in range(1, 51)})
     shown = decided(call_report(trace))

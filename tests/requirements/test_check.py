@@ -91,13 +91,7 @@ async def test_a_reply_of_any_kind_is_checked(reply, wanted, status, problem):
     assert result.usage == Usage()
 
 
-async def test_calls_are_no_part_of_the_text():
-    result = await check({"content": None, "tool_calls": [CALL]}, [])
-    assert result.slice.text == ""
-    assert [call.name for call in result.slice.tool_calls] == ["look_up"]
-
-
-async def test_a_completion_of_an_sdk_is_a_reply():
+async def test_a_completion_of_an_sdk_is_a_reply_and_its_calls_are_no_part_of_the_text():
     class Completion:
         def model_dump(self, *, exclude_none):
             assert exclude_none
@@ -108,9 +102,10 @@ async def test_a_completion_of_an_sdk_is_a_reply():
     assert result
     assert (result.slice.model, result.slice.generation.usage) == ("m", Usage(1, 3, 0))
     assert result.usage == Usage()  # The reply was paid for before.
-
-
-async def test_a_server_that_counts_no_tokens_is_no_error():
+    result = await check({"content": None, "tool_calls": [CALL]}, [])
+    assert result.slice.text == ""
+    assert [call.name for call in result.slice.tool_calls] == ["look_up"]
+    # A server that counts no tokens.
     usage = {"prompt_tokens": None, "completion_tokens": 2}
     reply = {"choices": [{"message": {"content": "two words"}}], "usage": usage}
     assert (await check(reply, [short])).slice.generation.usage == Usage(1, 0, 2)
@@ -148,6 +143,10 @@ async def test_verdicts_scores_and_stages_are_those_of_a_draw():
     assert result.score == pytest.approx((3 * 0.5 + result.verdicts[1].score + 1) / 5)
     assert [r.description for r, _ in result.validations][-1] == "is polite"
     assert result.usage == Usage(1, 7, 3)
+    threads = []
+    slow = Requirement("slow", lambda _: threads.append(threading.current_thread()) or True)
+    assert await check("x", [slow])
+    assert threads[0] is not threading.current_thread()
 
 
 async def test_a_judge_sees_the_task_and_the_conversation():
@@ -157,13 +156,6 @@ async def test_a_judge_sees_the_task_and_the_conversation():
     assert all(text in asked[0] for text in ("Hello.", "Yes?", "Say no.", "<text>Go.</text>"))
     task = Instruction("Say no.", requirements=[checks.starts_with("No")])
     assert (await check("Go.", [], action=task)).status == "failed"
-
-
-async def test_threaded_checks_run_in_a_thread():
-    seen = []
-    slow = Requirement("slow", lambda _: seen.append(threading.current_thread()) or True)
-    assert await check("x", [slow])
-    assert seen[0] is not threading.current_thread()
 
 
 async def test_what_cannot_be_decided_is_errored_and_has_no_score(caplog):

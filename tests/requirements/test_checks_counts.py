@@ -48,18 +48,12 @@ def test_the_description_is_a_phrase_for_the_model(limits, description):
 
 
 @pytest.mark.parametrize("make", CHECKS)
-def test_limits_are_inclusive(make):
+def test_limits_are_inclusive_and_checked_inline_under_the_functions_name(make):
     unit = {word_count: "a ", char_count: "a", line_count: "a\n", sentence_count: "A b. "}[make]
     between = make(at_least=2, at_most=3)
     assert [verdict(between, unit * n).passed for n in range(1, 5)] == [False, True, True, False]
-
-
-@pytest.mark.parametrize("make", CHECKS)
-def test_counts_run_inline_and_are_named_after_their_function(make):
-    check = make(exactly=1)
-    assert isinstance(check, Requirement)
-    assert check.stage is CheckStage.INLINE
-    assert check.name == make.__name__
+    assert isinstance(between, Requirement)
+    assert (between.stage, between.name) == (CheckStage.INLINE, make.__name__)
 
 
 @pytest.mark.parametrize("make", CHECKS)
@@ -98,10 +92,6 @@ def test_a_word_is_a_run_between_white_space_with_a_letter_or_digit(text, words)
     assert verdict(word_count(exactly=words), text).passed
 
 
-def test_characters_are_code_points_white_space_included():
-    assert verdict(char_count(exactly=5), " 👍é\n ").passed
-
-
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
@@ -113,8 +103,9 @@ def test_characters_are_code_points_white_space_included():
         ("a\u2028b", 2),
     ],
 )
-def test_blank_lines_do_not_count(text, lines):
+def test_blank_lines_do_not_count_and_characters_are_code_points(text, lines):
     assert verdict(line_count(exactly=lines), text).passed
+    assert verdict(char_count(exactly=len(text) + 5), f"{text} 👍é\n ").passed
 
 
 @pytest.mark.parametrize(

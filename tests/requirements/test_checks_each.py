@@ -52,11 +52,8 @@ def test_the_first_part_that_fails_is_shown():
         'sentence 2 fails, "Two more.": it has 2 words; at most 1 is allowed (and 1 more)'
     )
     assert result.score == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("part", ["sentence", "line", "paragraph", "item"])
-def test_a_reply_without_parts_fails(part):
-    assert verdict(each(part, word_count(at_most=9)), " \n").reason == f"it has no {part}"
+    for part in ("sentence", "line", "paragraph", "item"):
+        assert verdict(each(part, word_count(at_most=9)), " \n").reason == f"it has no {part}"
 
 
 async def is_short(candidate):

@@ -35,11 +35,8 @@ TWO = "```python\nx = 1\n```\nor better:\n```python\nx = 1 + 1\n```\n"
 )
 def test_code_is_what_the_right_fence_holds(text, which, code):
     assert fenced(text, "python", which) == code
-
-
-def test_sql_is_known_by_the_names_of_its_dialects():
     text = "```python\nrun('select 1 from a, b, c')\n```\n```sqlite\nSELECT 1\n```"
-    assert fenced(text, "sql") == "SELECT 1\n"
+    assert fenced(text, "sql", which) == "SELECT 1\n"
 
 
 @given(st.text(st.characters(exclude_characters="`~", exclude_categories=["Cc", "Cs", "Zl", "Zp"])))

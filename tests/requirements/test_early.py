@@ -70,14 +70,12 @@ def test_a_rejection_stands():
     assert watch.feed("xy", "y")[0] == 1
 
 
-def test_each_watch_has_fresh_copies_of_stateful_checks():
+def test_each_watch_and_each_requirement_has_fresh_copies_of_stateful_checks():
     requirement = Requirement("three", stream=Counting())
     assert outcome(requirement, "abcd")[0] == "abc"
     assert outcome(requirement, "abcd")[0] == "abc"
     assert requirement.stream.pieces == 0
 
-
-def test_requirements_that_share_a_stateful_check_share_no_state():
     shared = Counting()
     both = [Requirement("a", stream=shared), Requirement("b", stream=shared)]
     watch = EarlyWatch(both)
@@ -135,7 +133,7 @@ def test_a_reply_is_rejected_once_it_can_not_pass(requirement, text, reason):
 # --- exceptions and answers that are none -----------------------------------------------------
 
 
-def test_an_exception_in_a_check_is_an_errored_verdict():
+def test_an_exception_in_a_check_is_what_on_error_says():
     cause = KeyError("colour")
     verdict = outcome(says("a", {"x": cause}), "x")[1]
     assert verdict.status is ValidationStatus.ERRORED
@@ -144,17 +142,11 @@ def test_an_exception_in_a_check_is_an_errored_verdict():
     assert verdict.error.requirement == "a"
     assert "requirement 'a' could not be decided: KeyError: 'colour'" in verdict.reason
 
-
-def test_an_exception_is_a_failure_where_on_error_says_so():
-    cause = KeyError("colour")
     verdict = outcome(says("a", {"x": cause}, on_error="fail"), "x")[1]
     assert verdict.status is ValidationStatus.FAILED
     assert verdict.error is cause
     assert verdict.reason == "it could not be checked: KeyError: 'colour'"
 
-
-def test_an_exception_is_raised_where_on_error_says_so():
-    cause = KeyError("colour")
     with pytest.raises(KeyError) as caught:
         outcome(says("a", {"x": cause}, on_error="raise"), "x")
     assert caught.value is cause

@@ -50,7 +50,8 @@ async def test_a_reward_is_the_mean_of_the_scores_by_weight():
     assert rewards == [(1 + 3 * 0.5) / 4, 3 * 0.5 / 4]
 
 
-async def test_without_partial_rewards_all_requirements_are_met_or_none():
+async def test_without_partial_rewards_or_a_value_all_is_met_or_none():
+    assert await reward([], format=int)(["41", "many", ""]) == [1.0, 0.0, 0.0]
     polite = Requirement("is polite", lambda c: ValidationResult(False, "curt", 0.5))
     assert await reward([short, polite], partial=False)(["Noon."]) == [0.0]
     assert await reward([short], partial=False)(["Noon.", "a b c d"]) == [1.0, 0.0]
@@ -66,10 +67,6 @@ async def test_a_checkers_error_is_none_and_not_zero(partial, caplog):
     assert "ZeroDivisionError" in line
     with pytest.raises(RequirementError, match="ZeroDivisionError"):
         await both.one("at noon")
-
-
-async def test_a_reply_that_does_not_parse_gets_nothing():
-    assert await reward([], format=int)(["41", "many", ""]) == [1.0, 0.0, 0.0]
 
 
 async def test_requirements_may_depend_on_the_row():
@@ -131,18 +128,14 @@ async def test_so_many_completions_are_checked_at_a_time():
     assert most == 3
 
 
-async def test_a_spent_budget_ends_it():
+async def test_a_spent_budget_ends_it_and_each_result_has_its_costs():
     asked = []
     budget = Budget(requests=2)
     scored = reward(["is polite"], judge=judge(asked), budget=budget, concurrency=1)
     with pytest.raises(LimitExceeded):
         await scored(["a", "b", "c", "d"])
     assert len(asked) == 2
-
-
-async def test_costs_of_judges_are_in_the_results():
-    scored = reward(["is polite"], judge=judge([]))
-    first, second = await scored.results(["a", "b"])
+    first, second = await reward(["is polite"], judge=judge([])).results(["a", "b"])
     assert first.usage.requests == second.usage.requests == 1
 
 
