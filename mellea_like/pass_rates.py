@@ -324,9 +324,13 @@ class _Mixture:
     def __init__(self, counts: Mapping[tuple[int, int], int]) -> None:
         self._items = sum(counts.values())
         self._shares = [items / self._items for items in counts.values()]
-        self._columns = list(zip(*(_likelihoods(*shown) for shown in counts), strict=True))
+        likelihoods = [_likelihoods(*shown) for shown in counts]
+        self._columns = list(zip(*likelihoods, strict=True))
         flat = [0.0] * len(RATES)
-        start = dict.fromkeys(range(0, len(RATES), 5), 1 / 21)
+        # Each item's best rate is among them: far from it, the likelihood of thousands of draws is
+        # too small for a float.
+        places = {*range(0, len(RATES), 5), *(each.index(1.0) for each in likelihoods)}
+        start = dict.fromkeys(places, 1 / len(places))
         self.best, self._top = self._climb(start, flat, 1e-6 / self._items)
 
     def mean(self, of_rate: Sequence[float]) -> float:
@@ -370,10 +374,12 @@ class _Mixture:
             mean = sum(slopes[place] * weight for place, weight in weights.items())
             if max(slopes) - mean < lack:  # No distribution is better by more.
                 break
+            # Where many rates are equally good, as for a coverage of nearly 1, the first is enough.
+            around = zip([-math.inf, *slopes], slopes, [*slopes[1:], -math.inf], strict=False)
             peaks = (
                 place
-                for place, slope in enumerate(slopes)
-                if slope > mean and slope >= max(slopes[max(place - 1, 0) : place + 2])
+                for place, (left, slope, right) in enumerate(around)
+                if slope > mean and left < slope >= right
             )
             there = self._newton({**dict.fromkeys(peaks, 0.0), **weights}, slopes, fitted)
             step, before, mixed = 1.0, value, weights
