@@ -100,6 +100,18 @@ async def test_a_caller_that_leaves_while_it_waits_gives_its_place_up(virtual_cl
     assert 'in_flight{key="team"} 0.0' in counted(guard)
 
 
+async def test_one_key_s_line_is_not_another_s(virtual_clock):
+    other = "other-token-0123456789"
+    keys = {"team": key(concurrency=1, queue=0), "other": key(other, concurrency=1, queue=0)}
+    guard = guarded(slow, keys=keys)
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, guard)
+        await anyio.sleep(1)
+        assert (await ask(guard)).status == 429
+        exchange = await ask(guard, token=other)
+        assert exchange.status == 200
+
+
 # --- answering -----------------------------------------------------------------------------------
 
 

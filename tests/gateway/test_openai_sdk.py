@@ -97,6 +97,41 @@ def test_a_validated_reply_comes_by_changing_the_base_url(client):
     assert reply.model_extra["mellea_like"]["iterations"] == 2
 
 
+def test_a_stream_is_read_with_its_usage(client):
+    stream = client.chat.completions.create(
+        model="mine",
+        messages=say("one two three four"),
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == "a b"
+    assert chunks[-1].usage.total_tokens == 26
+    assert chunks[-2].choices[0].finish_reason == "stop"
+
+
+def test_the_sdks_own_stream_helper_puts_it_together(client):
+    with client.chat.completions.stream(model="mine", messages=say("q w e r")) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == "a b"
+
+
+def test_nothing_passed_is_an_error_with_the_reasons(client):
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        client.chat.completions.create(
+            model="mine",
+            messages=say("green"),
+            extra_body={"mellea_like": {"checks": ["contains:xyz"]}},
+        )
+    error = caught.value.body
+    assert error["code"] == "nothing_passed"
+    assert error["mellea_like"]["best"]["content"] in {"green", "a b"}
+    assert "xyz" in error["mellea_like"]["problems"][0]
+
+
 def test_a_typed_reply_is_parsed_by_the_sdk(scene, client):
     class Answer(BaseModel):
         n: int
@@ -147,6 +182,11 @@ def test_an_error_after_the_stream_began_is_raised_by_the_sdk(client, answers):
         (Answer.error(401), openai.InternalServerError, 502),
         (Answer.error(400), openai.BadRequestError, 400),
         (Answer(cut_after=1), openai.InternalServerError, 502),
+        (
+            Answer(status=307, headers={"location": "http://127.0.0.1:9/"}),
+            openai.APIStatusError,
+            502,
+        ),
     ],
 )
 def test_an_upstreams_error_is_the_sdks_error(client, answers, answer, error, status):
@@ -190,6 +230,14 @@ def test_the_sdk_tries_again_what_may_pass(monkeypatch, scene, answers, model, a
     assert upstream.started == before + sent
     told = caught.value.response.headers.get("x-should-retry")
     assert told == (None if sent == 3 else "false")
+
+
+@pytest.mark.anyio
+async def test_the_async_client_works_on_both_event_loops(scene):
+    # Not its streams: on trio, the SDK leaves their generators behind.
+    async with scene[1].async_client() as client:
+        reply = await client.chat.completions.create(model="mine", messages=say("one two"))
+    assert reply.choices[0].message.content
 
 
 def test_a_stream_is_flushed_as_it_goes(scene, answers):
