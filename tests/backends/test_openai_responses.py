@@ -352,6 +352,36 @@ FIELDS = st.dictionaries(
 )
 
 
+@pytest.mark.parametrize("fields", [{}, {"status": "incomplete"}], ids=str)
+def test_a_response_from_a_file_is_a_reply(fields):
+    said = {"type": "message", "content": [{"type": "output_text", "text": "so"}]}
+    reply = Response(Meter().start())
+    reply.take_whole({**WHOLE, "output": [said], **fields})
+    generation = reply.generation()
+    assert (generation.text, generation.finish_reason) == ("so", "length" if fields else "stop")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"status": "failed", "error": {"code": "server_error", "message": "no luck"}}, "no luck"),
+        ({"error": {"message": "no luck"}}, "no luck"),
+        ({"status": "cancelled"}, "it is cancelled"),
+    ],
+    ids=str,
+)
+def test_one_that_failed_is_the_servers_error(fields, said):
+    with pytest.raises(ServerError) as caught:
+        Response(Meter().start()).take_whole({**WHOLE, **fields})
+    assert caught.value.message == said
+
+
+@pytest.mark.parametrize("whole", [{}, [], {"status": "completed", "output": 1}], ids=str)
+def test_and_anything_else_is_no_response(whole):
+    with pytest.raises(ValueError, match="it isn't a response"):
+        Response(Meter().start()).take_whole(whole)
+
+
 @given(st.lists(st.builds(lambda kind, fields: {**fields, "type": kind}, KINDS, FIELDS)))
 def test_any_events_are_a_reply_or_an_error(events):
     reply = Response(Meter().start())
