@@ -282,7 +282,7 @@ class CoverageCurve:
                 # Coverage never falls with more draws, although the search may find a worse
                 # optimum. So an end is at least that of the next smaller power of two.
                 end = max(end, self._end(2 ** ((draws - 1).bit_length() - 1), upper=upper))
-            self._known[draws, upper] = end
+            self._known[draws, upper] = min(max(end, 0.0), 1.0)  # The weights' sum is rounded.
         return self._known[draws, upper]
 
 

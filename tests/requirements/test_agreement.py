@@ -234,6 +234,7 @@ def test_scores_that_are_the_wrong_way_round_pass_nothing():
     assert best_threshold([1, 2, 3, 4], [True, True, False, False]) == math.inf
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize("rows", [50, 200])
 @pytest.mark.parametrize("accuracy", [0.6, 0.85, 0.97])
 def test_the_interval_of_kappa_has_the_true_one_as_often_as_it_says(rows, accuracy):

@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mellea_like.estimate import (
@@ -166,6 +166,7 @@ def test_needed_is_the_smallest_number_that_is_enough():
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 30), st.floats(0, 1)), min_size=1, max_size=12))
+@example([(23, 0.5625), (23, 0.4375), (9, 0.875), (13, 0.3125), (13, 0.3125)])
 def test_coverage_grows_with_the_draws_whatever_was_seen(drawn):
     curve = coverage_curve((draws, round(draws * share)) for draws, share in drawn)
     points = [curve.at(k) for k in (1, 2, 8, 100)]

@@ -14,6 +14,7 @@ sys.path.append(str(BENCHMARKS))
 import selections  # noqa: E402
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("table", ["votes", "first", "coverage"])
 def test_the_replayed_draws_meet_the_targets(table, capsys, monkeypatch):
