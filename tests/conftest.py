@@ -43,8 +43,8 @@ settings.register_profile(
     max_examples=50,
 )
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
-settings.register_profile("storm", settings.get_profile("ci"), max_examples=150)
-settings.register_profile("new storm", settings.get_profile("default"), max_examples=150)
+settings.register_profile("storm", settings.get_profile("ci"), max_examples=100)
+settings.register_profile("new storm", settings.get_profile("default"), max_examples=100)
 settings.load_profile(
     "new storm"
     if os.environ.get("STORM") == "new"
