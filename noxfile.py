@@ -166,10 +166,10 @@ def storm(session: nox.Session) -> None:
     # calls at once, and what they leave behind.
     storms = [*(ROOT / "tests" / name for name in ("storm", "limits", "schedules"))]
     storms += sorted((ROOT / "tests").glob("*/test_*storm*.py"))
-    storms += [ROOT / "tests" / "batch" / "test_sample_many_properties.py"]
-    # Simulations, and draws that are replayed.
-    storms += [ROOT / "tests" / "selections" / "test_selections_benchmark.py"]
-    storms += [ROOT / "tests" / "requirements" / "test_agreement.py"]
+    # The last two are draws that are replayed, and simulations.
+    more = ["batch/test_sample_many_properties", "selections/test_selections_benchmark"]
+    more += ["requirements/test_agreement"]
+    storms += [ROOT / "tests" / f"{name}.py" for name in more]
     session.env["STORM"] = os.environ.get("STORM") or "1"
     wanted = ("-m", "(hypothesis or steps or storm) and not (alone or kill)", "--durations=10")
     environment.run("pytest", "--numprocesses=auto", *wanted, *storms)

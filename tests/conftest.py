@@ -44,7 +44,7 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.register_profile("storm", settings.get_profile("ci"), max_examples=100)
-settings.register_profile("new storm", settings.get_profile("default"), max_examples=100)
+settings.register_profile("new storm", settings.get_profile("default"), max_examples=250)
 settings.load_profile(
     "new storm"
     if os.environ.get("STORM") == "new"

@@ -128,13 +128,9 @@ class Slice:
         It is a pair: the total weight of the requirements that were met, and the mean of the
         verdicts' scores (0 if there are none).
         """
-        verdicts = self.verdicts
-        # All failures of a call are compared, and most have one verdict without a score.
-        if len(verdicts) == 1 and verdicts[0].score is None:
-            return (self.requirements[0].weight if verdicts[0].status is _MET else 0.0), 0.0
         met = total = 0.0
         scored = 0
-        for i, verdict in enumerate(verdicts):
+        for i, verdict in enumerate(self.verdicts):
             if verdict.status is _MET:
                 met += self.requirements[i].weight
             if (score := verdict.score) is not None:

@@ -104,7 +104,7 @@ class Race:
 
     def record(self, slice_: Any) -> None:
         """Keep a slice, and report it to all listeners."""
-        undecided, running = not self.won, self._tell and not (self.over or self._leaving)
+        undecided, running = not self.won, not (self.over or self._leaving)
         self.slices.append(slice_)
         try:
             self.plan.hear(slice_)
@@ -117,7 +117,7 @@ class Race:
             self.rule(Ruling(fatal=exc))
         # The siblings' cancellation is requested by now, so a listener can't delay it. Slices that
         # end after the decision are told later, in an order that doesn't depend on the event loop.
-        if running:
+        if self._tell and running:
             self._tell_all()
         if self._watcher is not None:
             self._wake()

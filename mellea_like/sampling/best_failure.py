@@ -21,8 +21,7 @@ def best_failure(slices: Sequence[Slice]) -> int:
     Returns:
         The position of the best.
     """
-    order = [(slice_.merit, -slice_.iteration) for slice_ in slices]
-    return order.index(max(order))
+    return max(range(len(slices)), key=lambda i: (slices[i].merit, -slices[i].iteration))
 
 
 def deepest_failure(slices: Sequence[Slice]) -> int:

@@ -749,6 +749,14 @@ def test_errors_are_not_final(batch, server, tmp_path):
     }  # fmt: skip
 
 
+def test_but_does_not_replace_results_that_are_there(batch, server, tmp_path):
+    (tmp_path / "out.jsonl").write_text("mine\n")
+    code, _, err = batch("--journal", str(tmp_path / "run.db"), "--resume")
+    assert (code, server.requests) == (3, [])
+    assert "out.jsonl is there already: name another file, or replace it with --force" in err
+    assert (tmp_path / "out.jsonl").read_text() == "mine\n"
+
+
 def test_the_journal_keeps_rows_prices_and_as_many_words_as_asked(batch, tmp_path):
     arguments = ("--journal", str(tmp_path / "run.db"), "--journal-text", "none", "--price", "1,2")
     assert batch(*arguments, "--check", "words<1", "--attempts=1")[0] == 1

@@ -61,3 +61,11 @@ def test_that_a_large_file_takes_a_while_is_said(tmp_path, capfd):
     for quiet, said in ((True, ""), (False, f"Looking through {model} ...\n")):
         assert digest_of("--gguf", model, quiet=quiet).startswith(f"{LARGE + 1} bytes")
         assert capfd.readouterr().err == said
+
+
+def test_another_model_file_of_the_same_length_makes_another_run(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    before = digest_of("--gguf", tmp_path / "model.gguf")
+    assert before.startswith("4 bytes, sha256 ")
+    (tmp_path / "model.gguf").write_bytes(b"GGUX")
+    assert digest_of("--gguf", tmp_path / "model.gguf") != before

@@ -8,10 +8,10 @@ import subprocess
 import time
 
 import pytest
-from cli_kit import QUICK, children, half, is_gone, lines, wait_until
 from command_line import start
 from http_server import Answer, OpenAIServer
-from rows_kit import asked, echo, records, write_rows
+from leftovers import children, is_gone, wait_until
+from rows_kit import QUICK, asked, echo, half, lines, records, write_rows
 
 from mellea_like.batch import read_run
 
@@ -157,7 +157,7 @@ def test_a_process_that_is_killed_is_told_of_and_its_rows_are_done_by_the_next_r
     with OpenAIServer(choose=some) as server:
         with begun(*arguments(server)) as process:
             wait_until(lambda: lines(out) == QUICK and server.in_flight == 8)
-            os.kill(children(process.pid)[0], signal.SIGKILL)
+            os.kill(min(children(process.pid)), signal.SIGKILL)
             wait_until(lambda: server.in_flight == 4)
             late.append(1)
             _, err = process.communicate(timeout=30)

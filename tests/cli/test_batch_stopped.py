@@ -8,10 +8,10 @@ import signal
 import subprocess
 
 import pytest
-from cli_kit import QUICK, half, lines, wait_until
 from command_line import COMMAND, Terminal, environment, start
 from http_server import Answer, OpenAIServer
-from rows_kit import asked, echo, records, write_rows
+from leftovers import wait_until
+from rows_kit import QUICK, asked, echo, half, lines, records, write_rows
 
 from mellea_like.batch import read_items, read_run
 

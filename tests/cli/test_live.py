@@ -6,9 +6,9 @@ import io
 import signal
 
 import pytest
-from cli_kit import wait_until
 from command_line import Terminal
 from http_server import Answer, OpenAIServer
+from leftovers import wait_until
 from rich.cells import cell_len
 from rich.console import Console
 

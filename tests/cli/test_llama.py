@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("xllamacpp")
 
-from cli_kit import children, wait_until
 from command_line import Terminal, run
+from leftovers import children, wait_until
 from tiny_gguf import build_bigram_gguf
 
 TEXT = "The heron waits beside the water.\nThe heron stands among the reeds.\n"

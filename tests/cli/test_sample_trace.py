@@ -43,15 +43,18 @@ def test_a_file_that_is_no_trace_is_kept_and_nothing_is_drawn(command, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("more", "stop_reason"),
+    ("more", "stop_reason", "lines"),
     [
-        (("--check", "words<1"), "exhausted"),
-        (("--budget", "cost=0.00001", "--price", "1,2", "--max-tokens", "50"), "budget"),
+        (("--check", "words<1"), "exhausted", 3),
+        (("--budget", "cost=0.00001", "--price", "1,2", "--max-tokens", "50"), "budget", 1),
     ],
 )
-def test_a_call_without_a_reply_that_passes_is_written_too(command, tmp_path, more, stop_reason):
+def test_a_call_without_a_reply_that_passes_is_written_too(
+    command, tmp_path, more, stop_reason, lines
+):
     file = tmp_path / "trace.json"
-    assert command(*ARGUMENTS, *more, "--trace", str(file))[0] == 1
+    code, _, err = command(*ARGUMENTS, *more, "--trace", str(file))
+    assert (code, len(err.splitlines())) == (1, lines), err
     record = json.loads(file.read_text())
     assert (record["success"], record["stop_reason"]) == (False, stop_reason)
 

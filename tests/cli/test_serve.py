@@ -9,9 +9,9 @@ import threading
 
 import httpx2
 import pytest
-from cli_kit import wait_until
 from command_line import run
 from http_server import Answer, OpenAIServer
+from leftovers import wait_until
 from serve_kit import CONFIG, KEY, TOY, ask, serving
 
 

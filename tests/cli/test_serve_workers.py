@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from cli_kit import children, is_gone, wait_until
 from command_line import run
 from http_server import Answer, OpenAIServer
+from leftovers import children, is_gone, wait_until
 from serve_kit import KEY, ask, serving
 
 CONFIG = """\
@@ -138,7 +138,7 @@ def test_a_worker_that_dies_is_started_again(config):
     with OpenAIServer(Answer("fine")) as upstream:
         config.write_text(CONFIG.replace("URL", upstream.url))
         with serving("-c", str(config), "--workers", "2", "-q", MY_KEY=KEY) as (process, url):
-            before = children(process.pid)
+            before = sorted(children(process.pid))
             for _ in range(5):
                 assert ask(url).status_code == 200
             # A caller has its answer a moment before it is counted.
@@ -156,9 +156,9 @@ def test_a_worker_that_dies_is_started_again(config):
                 assert f"{counted}6.0" in metrics(url)
             process.terminate()
             _, err = process.communicate(timeout=30)
-    # A worker may still be done with the last request to /metrics a moment later.
-    said = [line for line in err.splitlines() if not line.startswith("Stopping: ")]
-    assert (process.returncode, said) == (0, [])
+    # A worker may count the last request to /metrics as done a moment later.
+    assert process.returncode == 0
+    assert re.fullmatch(r"(Stopping: requests under way have up to .*\n)?", err), err
 
 
 def test_workers_end_with_their_parent(config):

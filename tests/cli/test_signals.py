@@ -12,9 +12,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from cli_kit import children, wait_until
 from command_line import COMMAND, environment, start
 from http_server import Answer, OpenAIServer
+from leftovers import children, wait_until
 from rows_kit import write_rows
 
 IN_THE_BACKGROUND = '"$@" & echo "pid $!"; wait $!; echo "status $?"'

@@ -22,10 +22,9 @@ def test_the_ends_of_the_interval_do_not_fall_with_more_draws(seen):
         assert all(a <= b + 0.01 for a, b in pairwise(ends))
 
 
-@pytest.mark.parametrize("passes", [1, 3, 40, 42_000, 99_999])
+@pytest.mark.parametrize("passes", [1, 3, 40, 999])
 @pytest.mark.parametrize("draws", [1000, 100_000, 1_000_000])
 def test_an_item_with_very_many_draws_has_the_rate_that_they_show(draws, passes):
-    passes = min(passes, draws)
     at = coverage_curve([(draws, passes)]).at(1)
     rate = passes / draws
     below = max(known for known in RATES if known <= rate)

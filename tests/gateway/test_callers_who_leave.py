@@ -8,8 +8,9 @@ import time
 
 import pytest
 from gateway_kit import config_for, running, user
-from guard_kit import Caller, request, wait_until
+from guard_kit import Caller, request
 from http_server import Answer, OpenAIServer
+from leftovers import wait_until
 
 PROMISED = 0.1
 

@@ -67,6 +67,16 @@ async def test_websockets_are_closed():
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
+async def test_lifespan_goes_to_the_app():
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(scope["type"])
+
+    await guarded(app)({"type": "lifespan"}, None, None)
+    assert seen == ["lifespan"]
+
+
 # --- waiting -------------------------------------------------------------------------------------
 
 

@@ -244,7 +244,7 @@ async def test_a_store_that_can_not_be_used_lets_nobody_spend(store_in_file, cap
 
 
 class Watched:
-    """What an upstream does, and how many requests it has at a time."""
+    """An upstream that counts its requests, and how many run at once."""
 
     def __init__(self) -> None:
         self.inside = self.most = 0

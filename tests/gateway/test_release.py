@@ -112,6 +112,15 @@ async def test_a_reply_that_breaks_after_some_text_ends_with_an_error(ask):
         assert last["sequence_number"] == len(answer.events) - 1
 
 
+async def test_comments_come_until_there_is_text():
+    backend = ScriptedBackend([Reply("yes b", delay=12)])
+    config = {"checks": ["starts:yes"], "early": True}
+    async with calling(backend, **config, **PREFIX) as caller:
+        answer = await caller.chat(stream=True)
+    assert [part[:1] for _, part in answer.parts[:2]] == [b":", b"d"]
+    assert answer.text == "yes b"
+
+
 async def test_comments_come_in_the_pauses_between_pieces_too():
     backend = ScriptedBackend([Reply("a b", delay=24)])
     async with calling(backend, **PREFIX) as caller:

@@ -165,6 +165,13 @@ def test_the_sdks_stream_helper_puts_it_together(client, upstream):
     assert "".join(text) == '{"city":"Rome"}'
 
 
+@pytest.mark.anyio
+async def test_the_async_client_works_on_both_event_loops(scenery, upstream):
+    async with scenery[1].async_client() as client:
+        response = await client.responses.create(model="mine", input="Hi.")
+    assert response.output_text == "a b"
+
+
 def test_what_fails_has_openais_errors(client, upstream):
     upstream.replies = ["a b c"]
     with pytest.raises(openai.UnprocessableEntityError) as caught:

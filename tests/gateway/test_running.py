@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 
 import pytest
 from gateway_kit import TOKEN, Caller, bearer, calling, config_for
-from guard_kit import key, request, running, wait_until
+from guard_kit import key, request, running
+from leftovers import wait_until
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor

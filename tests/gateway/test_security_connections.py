@@ -12,7 +12,8 @@ from typing import Any
 import anyio
 import pytest
 import uvicorn
-from guard_kit import TOKEN, Caller, TinyApp, key, request, running, wait_until
+from guard_kit import TOKEN, Caller, TinyApp, key, request, running
+from leftovers import wait_until
 from uvicorn.server import ServerState
 
 from mellea_like.gateway.config.gateway_config import ANONYMOUS, ServerConfig

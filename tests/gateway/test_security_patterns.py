@@ -6,13 +6,13 @@ import json
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import anyio
 import pytest
 from gateway_kit import config_for, running, user
 from guard_kit import Caller, key, request
 from http_server import Answer, OpenAIServer
+from leftovers import children
 
 from mellea_like.gateway.chat import caller_checks
 from mellea_like.gateway.chat.caller_checks import Workers
@@ -113,12 +113,6 @@ def test_16_hostile_patterns_of_four_callers_hold_up_nobody_else():
     assert {answer.error["code"] for answer in answers} == {"checks_too_costly"}
     assert len(took) > 20
     assert sorted(took)[-len(took) // 50] < 0.1, f"{max(took):.3f} s"
-
-
-def children() -> set[str]:
-    """The processes that this one has started and not yet seen end."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {pid for listed in lists for pid in listed.read_text().split()}
 
 
 @pytest.mark.anyio

@@ -292,12 +292,3 @@ def request(
     verb = method or ("GET" if body is None and raw is None else "POST")
     lines = [f"{verb} {path} HTTP/1.1", *(f"{n}: {v}" for n, v in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + content
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> float:
-    """Wait in this thread until a condition holds; return how long it took."""
-    begun = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begun < seconds, "it did not happen in time"
-        time.sleep(0.002)
-    return time.monotonic() - begun

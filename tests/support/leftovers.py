@@ -1,8 +1,10 @@
-"""What a call may leave behind: tasks, threads and processes."""
+"""What a call or a command may leave behind: tasks, threads and processes."""
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,10 +24,27 @@ def other_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.name.startswith(KEPT)}
 
 
-def children() -> set[int]:
-    """The processes that this one has started and not yet waited for."""
+def children(pid: int | str = "self") -> set[int]:
+    """The processes that a process has started and not yet waited for."""
     found: set[int] = set()
-    for listed in Path("/proc/self/task").glob("*/children"):
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # The thread has ended meanwhile.
             found.update(map(int, listed.read_text(encoding="ascii").split()))
     return found
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> float:
+    """Wait in this thread until a condition holds; return how long it took."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < seconds, f"not within {seconds} s"
+        time.sleep(0.002)
+    return time.monotonic() - begun

@@ -32,3 +32,17 @@ def asked(body: dict[str, Any]) -> str:
 def echo(number: int, body: dict[str, Any]) -> Answer:
     """Answer with what was asked."""
     return Answer(f"re {asked(body)}")
+
+
+QUICK = 12
+"""How many requests `half` answers at once."""
+
+
+def half(number: int, body: dict[str, Any]) -> Answer:
+    """Answer the first ones, and let the others wait."""
+    return echo(number, body) if number < QUICK else Answer("late", wait=60.0)
+
+
+def lines(path: Path) -> int:
+    """How many lines a file has; none where it isn't there."""
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
