@@ -75,8 +75,10 @@ def test_the_page_leads_from_a_file_to_data_and_a_report(place):
         done = run(*batch, **keys(server.url))
         assert done.returncode in {0, 1}, done.stderr
         bill = server.ask("bill")
-        assert len(server.ask("jobs")) == 3
+        jobs = server.ask("jobs")
     journal = place / "run.db"
+    # One job a round, as many as the item with most draws had; its replies are up to chance.
+    assert len(jobs) == max(item["usage"]["requests"] for item in read_items(journal)) <= 3
     counts = read_run(journal)["counts"]
     assert counts["passed"] + counts["failed"] == ROWS
     assert bill["direct"]["requests"] == 0
