@@ -166,9 +166,10 @@ def storm(session: nox.Session) -> None:
     # calls at once, and what they leave behind.
     storms = [*(ROOT / "tests" / name for name in ("storm", "limits", "schedules"))]
     storms += sorted((ROOT / "tests").glob("*/test_*storm*.py"))
-    # The last two are draws that are replayed, and simulations.
+    # The last ones are draws that are replayed, and simulations.
     more = ["batch/test_sample_many_properties", "selections/test_selections_benchmark"]
-    more += ["requirements/test_agreement"]
+    more += ["requirements/test_agreement", "engine/test_recorded_calls", "core/test_sequential"]
+    more += ["selections/test_estimate"]
     storms += [ROOT / "tests" / f"{name}.py" for name in more]
     session.env["STORM"] = os.environ.get("STORM") or "1"
     wanted = ("-m", "(hypothesis or steps or storm) and not (alone or kill)", "--durations=10")
@@ -228,9 +229,11 @@ def _json_schema_suite(environment: Environment) -> Path:
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """Open reports in a real Chromium; screenshots are left in ``.nox/artifacts``."""
+    """Open reports and the docs in a real Chromium; screenshots go to ``.nox/artifacts``."""
+    Environment(session, "docs").run(*BUILD_DOCS)  # A few seconds if they are built already.
     environment = Environment(session, "browser")
     environment.run("python", ROOT / "tools" / "ensure_chromium.py")
+    session.env["SITE"] = str(HTML)
     session.env["ARTIFACTS"] = str(Path(session.cache_dir).absolute().parent / "artifacts")
     side_by_side = ("--numprocesses=2", "--dist=loadgroup", "-m", "browser", "--durations=5")
     environment.run("pytest", *side_by_side, ROOT / "tests" / "browser")

@@ -9,6 +9,7 @@ import ipaddress
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -54,6 +55,10 @@ settings.load_profile(
     if os.environ.get("CI")
     else "default"
 )
+
+
+# Reading the certificates takes 20 ms, and hundreds of tests make a client.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -263,9 +263,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--list", choices=HABITS, help="print the sentences with this habit")
     parser.add_argument("--check", action="store_true", help=f"fail above {LIMIT:g}")
     options = parser.parse_args(arguments)
-    places = {name: read([ROOT / path for path in paths]) for name, paths in PLACES.items()}
     if options.paths:
         places = {"these": read(options.paths)}
+    else:
+        places = {name: read([ROOT / path for path in paths]) for name, paths in PLACES.items()}
     if options.list:
         for found in places.values():
             for sentence in hits(found, options.list):

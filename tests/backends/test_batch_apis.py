@@ -211,9 +211,9 @@ def add_others(s, count: int) -> None:
     given = json.loads(s.world.all_jobs()[0].given) | {"metadata": {}}
     for n in range(count):
         s.world.add_job([("x", {}), ("y", {})], "m", given, lambda seq: f"job-{seq}")
-        s.world.db.execute("UPDATE jobs SET ended = created, status = 'completed'")
         if n % 2:
             s.world.skip(1)
+    s.world.db.execute("UPDATE jobs SET ended = created, status = 'completed'")
 
 
 @every_provider

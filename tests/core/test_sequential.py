@@ -54,11 +54,13 @@ def test_the_benchmark_decides_as_the_test_does(monkeypatch):
 ALLOWED = 0.05 + 3 * math.sqrt(0.05 * 0.95 / RUNS)
 
 
+@pytest.mark.storm
 def test_a_rate_just_below_the_threshold_rarely_passes():
     passed, _ = verdicts(0.899, 1)
     assert passed <= ALLOWED
 
 
+@pytest.mark.storm
 def test_a_rate_at_the_threshold_rarely_fails():
     _, failed = verdicts(0.9, 2)
     assert failed <= ALLOWED
@@ -122,6 +124,7 @@ def test_the_interval_contains_the_rate_that_was_seen(outcomes):
     assert 0 <= low <= (test.passes / test.draws if test.draws else 0.5) <= high <= 1
 
 
+@pytest.mark.storm
 def test_each_end_of_the_interval_is_right_at_all_times_together():
     chance, too_high, too_low = random.Random(5), 0, 0
     for _ in range(RUNS):

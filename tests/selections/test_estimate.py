@@ -111,6 +111,7 @@ POPULATIONS = [
 ]
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize(("rate", "hopeless"), POPULATIONS)
 def test_intervals_hold_the_truth_to_four_times_the_measured_draws(rate, hopeless):
     chance = random.Random(0)
@@ -128,6 +129,7 @@ def test_intervals_hold_the_truth_to_four_times_the_measured_draws(rate, hopeles
     assert min(held.values()) >= 9
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize("times", [(1, 1), (0.3, 1), (1, 0.3)], ids=str)
 @pytest.mark.parametrize("lanes", [1, 4, 8])
 def test_intervals_of_draws_that_raced_hold_the_truth(lanes, times):

@@ -14,7 +14,7 @@ QUIET = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist")
 def run(pytester):
     def run(body, *arguments):
         pytester.makepyfile(f"import pytest, random, itertools\n{body}")
-        return pytester.runpytest_subprocess(*QUIET, *arguments)
+        return pytester.runpytest_inprocess(*QUIET, *arguments)
 
     return run
 
@@ -183,7 +183,8 @@ class TestPlain(unittest.TestCase):
     @pytest.mark.pass_rate(at_least=0.5)
     def test_method(self):
         pass
-"""
+""",
+        *("-W", "default"),
     )
     done.assert_outcomes(failed=3, passed=2, warnings=1)
     done.stdout.fnmatch_lines(
@@ -505,8 +506,8 @@ def test_replies_are_replayed_and_cost_nothing(run, pytester):
     assert free["cost"] <= 4 * 0.2
 
 
-def test_without_marked_tests_nothing_is_shown_or_imported(run):
-    done = run(
+def test_without_marked_tests_nothing_is_shown_or_imported(pytester):
+    pytester.makepyfile(
         """
 import sys
 
@@ -514,5 +515,6 @@ def test_it():
     assert "anyio" not in sys.modules or "mellea_like.sequential" not in sys.modules
 """
     )
+    done = pytester.runpytest_subprocess(*QUIET)
     done.assert_outcomes(passed=1)
     assert "pass rates" not in done.stdout.str()
