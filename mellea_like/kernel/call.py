@@ -117,7 +117,9 @@ class Call:
         self.options: tuple[Option, ...] = tuple(around)
         self.slices: list[Slice] = []
         self._assemble = assemble
-        self.parts: tuple[Parts, ...] = ()
+        self.parts: Parts | None = None
+        """Those that were used last: most calls have no others."""
+        self._parts: tuple[Parts, ...] = ()
         for option in around:
             option.call = self
 
@@ -142,7 +144,7 @@ class Call:
             partial(body, self),
             clock=self.clock,
             started=self.started,
-            hear=tuple([option.hear for option in using["hear"]]),
+            hear=tuple([(option.hears, option.hear) for option in using["hear"]]),
             tell=tuple([option.tell for option in using["tell"]]),
             stops=tuple([option.stops for option in using["stops"]]),
             ends=tuple([option.ended for option in using["ended"]]),
@@ -199,19 +201,20 @@ class Call:
     def parts_of(self, ask: Ask) -> Parts:
         """Return the parts that the draws of an ask's spec share."""
         spec = ask.spec
-        for parts in self.parts:
+        for parts in self._parts:
             if parts.spec is spec:
+                self.parts = parts
                 return parts
         # A user's `render` may depend on anything; for these two classes it can run once.
         known = type(spec.action) in (Instruction, Message)
-        parts = Parts(
+        self.parts = parts = Parts(
             spec,
             self._surrounded(Sent(spec.backend, "generate", spec, ask.stage)),
             StagedValidation(spec.requirements),
             tuple(spec.action.render(spec.context)) if known else None,
             spec.model,
         )
-        self.parts += (parts,)
+        self._parts += (parts,)
         return parts
 
     def judging(self, judge: Backend, ask: Ask | None = None) -> Backend:
@@ -311,7 +314,7 @@ class Call:
         for option in self.options:
             del option.call
         self.options = self.checks = ()
-        self.parts = self._judges = ()
+        self.parts, self._parts, self._judges = None, (), ()
         del self._assemble
         if hasattr(self, "race"):
             self.around_draw = Draw.run

@@ -79,7 +79,8 @@ class Draw:
     def __init__(self, call: Call, ask: Ask, started_at: float) -> None:
         self.call = call
         self.ask = ask
-        self.parts = call.parts_of(ask)
+        parts = call.parts
+        self.parts = parts if parts is not None and parts.spec is ask.spec else call.parts_of(ask)
         self.started_at = started_at
         self.meta = RequestMeta(call.id, ask.iteration, ask.subsample, call.started, call.deadline)
         self.messages: tuple[Message, ...] = ()

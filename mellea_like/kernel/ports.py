@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import StopReason
-    from mellea_like.core.slice import Slice
+    from mellea_like.core.slice import Outcome, Slice
     from mellea_like.core.validation import Candidate, ValidationResult
     from mellea_like.kernel.call import Call
     from mellea_like.kernel.draw import Draw
@@ -196,6 +196,8 @@ class Option:
     """The call, set before any port is used."""
     uses: ClassVar[tuple[str, ...]] = ()
     """The ports that the class overrides; the others cost nothing."""
+    hears: ClassVar[Outcome | None] = None
+    """The outcome of the slices that ``hear`` gets; None for all."""
 
     def __init_subclass__(cls) -> None:
         ports = {name: port for name, port in vars(Option).items() if not name.startswith("_")}

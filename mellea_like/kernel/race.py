@@ -33,10 +33,10 @@ __all__ = ["Race", "first_in"]
 class Race:
     """Lanes that draw as a plan says, until a ruling decides the call or no turn is left.
 
-    ``hear`` is called with each slice before the call is decided, and may decide it; ``tell`` only
-    looks at each slice, in the order of ``slices``. ``stops`` and ``ends`` are called once. Times
-    are on the event loop's clock. A draw that ignores its cancellation for ``grace`` seconds is
-    logged.
+    ``hear`` has pairs: an outcome, or None for any, and what gets each such slice before the call
+    is decided, and may decide it. ``tell`` only looks at each slice, in the order of ``slices``.
+    ``stops`` and ``ends`` are called once. Times are on the event loop's clock. A draw that ignores
+    its cancellation for ``grace`` seconds is logged.
     """
 
     # Slots, for these are looked up several times a draw.
@@ -55,7 +55,7 @@ class Race:
         *,
         clock: Callable[[], float],
         started: float,
-        hear: Sequence[Callable[[Any], Ruling | None]] = (),
+        hear: Sequence[tuple[Any, Callable[[Any], Ruling | None]]] = (),
         tell: Sequence[Callable[[Any], None]] = (),
         stops: Sequence[Callable[[], None]] = (),
         ends: Sequence[Callable[[], None]] = (),
@@ -109,10 +109,11 @@ class Race:
         try:
             self.plan.hear(slice_)
             if undecided:  # What ends after the decision has no say in it; the plan counts it.
-                for hear in self._hear:
-                    ruling = hear(slice_)
-                    if ruling is not None:
-                        self.rule(ruling)
+                for hears, hear in self._hear:
+                    if hears is None or hears is slice_.outcome:
+                        ruling = hear(slice_)
+                        if ruling is not None:
+                            self.rule(ruling)
         except Exception as exc:  # noqa: BLE001 (a bug in a plan or an option: the call raises it)
             self.rule(Ruling(fatal=exc))
         # The siblings' cancellation is requested by now, so a listener can't delay it. Slices that
@@ -127,10 +128,12 @@ class Race:
         self.slices.append(slice_)
         self._told += 1
         self.replayed += 1
-        for hear in (self.plan.hear, *self._hear):
-            ruling = hear(slice_)
-            if ruling is not None:
-                self.rule(ruling)
+        self.plan.hear(slice_)
+        for hears, hear in self._hear:
+            if hears is None or hears is slice_.outcome:
+                ruling = hear(slice_)
+                if ruling is not None:
+                    self.rule(ruling)
 
     def rule(self, ruling: Ruling) -> None:
         """Carry out the ruling of a slice, a spent budget, a hook or a shown text."""

@@ -126,9 +126,11 @@ class BackoffGate:
         self._spread = 0.0
         self._waiting = 0
         self._reached = False
+        self.clear = True
+        """Whether nothing has gone wrong lately: requests may go, and answers are no news."""
         # Each answer reads this clock, so it is the event loop's own: a `Timeline` takes five
         # times as long. The clock of another loop shows the same time, or one that is far away.
-        self._answered_at = -math.inf
+        self.answered_at = -math.inf
 
     @property
     def closed(self) -> bool:
@@ -146,7 +148,7 @@ class BackoffGate:
     @property
     def reached(self) -> bool:
         """Whether the server has ever answered, even with an error."""
-        return self._reached or self._answered_at > -math.inf
+        return self._reached or self.answered_at > -math.inf
 
     @property
     def outage(self) -> str | None:
@@ -188,7 +190,7 @@ class BackoffGate:
 
     def answered(self, now: float) -> None:
         """Note that the backend has answered a request, at a time on the event loop's clock."""
-        self._answered_at = now
+        self.answered_at = now
         breaker = self._breaker
         if breaker.failures:
             if breaker.next_probe is not None:
@@ -196,6 +198,7 @@ class BackoffGate:
                 inform("%s: answers again, after %.3g s", self._where, seconds)
             breaker.answered()
             self._tell_the_waiting()
+        self.clear = self._opens is None
 
     def heard(self, error: BackendError, policy: Retry | None) -> None:
         """Note a request's failure. Too many failures in a row open the circuit breaker."""
@@ -207,8 +210,9 @@ class BackoffGate:
         self._reached = self._reached or error.status is not None
         if answer is None or most is None:
             return
+        self.clear = False
         now = self._timeline.now()
-        flaky = 0 <= anyio.current_time() - self._answered_at < FLAKY_SECONDS
+        flaky = 0 <= anyio.current_time() - self.answered_at < FLAKY_SECONDS
         if self._breaker.failed(now, error, most, flaky=flaky):
             warn("%s", self._breaker.description(now, self._where))
 
@@ -225,6 +229,7 @@ class BackoffGate:
         if before is not None and now < before:
             opens, back = max(opens, before), max(back, self._server_back)
         self._opens, self._server_back = opens, back
+        self.clear = False
         self._spread = spread_after(back - now)
 
     async def wait(

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 __all__ = ["First"]
 
 _OVER = Ruling(over=True)
-_PASSED = Outcome.PASSED
 
 
 class First(Option):
     """The first slice that passes decides the call."""
 
+    hears = Outcome.PASSED
+
     def hear(self, slice_: Slice) -> Ruling | None:
         """End the call at the first slice that passes."""
-        return _OVER if slice_.outcome is _PASSED else None
+        del slice_
+        return _OVER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mellea_like.core.slice import Outcome
 from mellea_like.kernel.ports import Choice, Option, Ruling
 
 if TYPE_CHECKING:
@@ -17,10 +18,11 @@ class Ordered(Option):
     """A slice that passes drops the turns of higher rank, and waits for those of lower rank."""
 
     best: Slice | None = None
+    hears = Outcome.PASSED
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Drop what can't win any more."""
-        if not slice_.passed or (self.best is not None and slice_.rank > self.best.rank):
+        if self.best is not None and slice_.rank > self.best.rank:
             return None
         self.best = slice_
         rank = slice_.rank

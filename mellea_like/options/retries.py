@@ -53,10 +53,13 @@ class _Retried(BackendWrapper):
         try:
             if gate is None:
                 return await send(request)
-            if gate.closed:
+            if not gate.clear:
                 return await gate.send(send, request, self._policy)
             reply = await send(request)
-            gate.answered(self._clock())
+            if gate.clear:
+                gate.answered_at = self._clock()
+            else:  # Other requests have met with trouble meanwhile.
+                gate.answered(self._clock())
             return reply  # noqa: TRY300 (the hot path)
         except LimitExceeded as exc:
             if exc.result is None:  # Otherwise it ended a call inside this one.

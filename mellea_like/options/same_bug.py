@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SameBug", "SameBugInOrder", "SameBugWaits"]
 
-_ERRORED = Outcome.ERRORED
-
 PATIENCE = 0.05
 """The least seconds that a lane with a bug waits for its siblings."""
 
@@ -27,12 +25,14 @@ PATIENCE = 0.05
 class SameBug(Option):
     """The call ends once as many draws as there are lanes have had the same bug."""
 
+    hears = Outcome.ERRORED
+
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """Count the draws with the same bug as this one."""
-        if slice_.outcome is not _ERRORED or (bug := bug_of(slice_)) is None:
+        if (bug := bug_of(slice_)) is None:
             return None
         times = times_seen(bug, self.call.slices)
         if times >= max(self._lanes, FEWEST):
@@ -69,9 +69,11 @@ class SameBugWaits(SameBug):
 class SameBugInOrder(Option):
     """In an ordered call each lane looks only at its own draws, because others depend on timing."""
 
+    hears = Outcome.ERRORED
+
     def hear(self, slice_: Slice) -> Ruling | None:
         """Drop the remaining turns of a lane whose draws have the same bug."""
-        if slice_.outcome is not _ERRORED or (bug := bug_of(slice_)) is None:
+        if (bug := bug_of(slice_)) is None:
             return None
         own = [other for other in self.call.slices if other.chain == slice_.chain]
         if times_seen(bug, own) < FEWEST:

@@ -28,6 +28,7 @@ class Shown(Option):
 
     iteration: int | None = None
     """The draw whose text was shown."""
+    hears = Outcome.PASSED
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self.show = show
@@ -59,8 +60,7 @@ class Shown(Option):
 
     def hear(self, slice_: Slice) -> Ruling | None:
         """End the call at the draw that is shown, or else at the first that passes."""
-        mine = slice_.passed if self.iteration is None else slice_.iteration == self.iteration
-        return Ruling(over=True) if mine and slice_.passed else None
+        return Ruling(over=True) if self.iteration in {None, slice_.iteration} else None
 
     def choose(self, facts: Facts) -> Choice | None:
         """Choose the draw that is shown; other passes came too late."""
