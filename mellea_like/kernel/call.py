@@ -144,7 +144,7 @@ class Call:
             partial(body, self),
             clock=self.clock,
             started=self.started,
-            hear=tuple([(option.hears, option.hear) for option in using["hear"]]),
+            hear=tuple(using["hear"]),
             tell=tuple([option.tell for option in using["tell"]]),
             stops=tuple([option.stops for option in using["stops"]]),
             ends=tuple([option.ended for option in using["ended"]]),

@@ -174,7 +174,9 @@ class Draw:
         """
         ask = self.ask
         spec = ask.spec
-        self.generation = generation = checked_reply(spec.backend, reply)
+        if not isinstance(reply, Generation):
+            reply = checked_reply(spec.backend, reply)
+        self.generation = generation = reply
         text = generation.text
         if (
             generation.finish_reason in INCOMPLETE

@@ -25,7 +25,7 @@ from mellea_like.runtime.task_stack import stack_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mellea_like.kernel.ports import Body, Plan
+    from mellea_like.kernel.ports import Body, Option, Plan
 
 __all__ = ["Race", "first_in"]
 
@@ -33,10 +33,10 @@ __all__ = ["Race", "first_in"]
 class Race:
     """Lanes that draw as a plan says, until a ruling decides the call or no turn is left.
 
-    ``hear`` has pairs: an outcome, or None for any, and what gets each such slice before the call
-    is decided, and may decide it. ``tell`` only looks at each slice, in the order of ``slices``.
-    ``stops`` and ``ends`` are called once. Times are on the event loop's clock. A draw that ignores
-    its cancellation for ``grace`` seconds is logged.
+    The options in ``hear`` get each slice before the call is decided, and may decide it; ``tell``
+    only looks at each slice, in the order of ``slices``. ``stops`` and ``ends`` are called once.
+    Times are on the event loop's clock. A draw that ignores its cancellation for ``grace`` seconds
+    is logged.
     """
 
     # Slots, for these are looked up several times a draw.
@@ -55,7 +55,7 @@ class Race:
         *,
         clock: Callable[[], float],
         started: float,
-        hear: Sequence[tuple[Any, Callable[[Any], Ruling | None]]] = (),
+        hear: Sequence[Option] = (),
         tell: Sequence[Callable[[Any], None]] = (),
         stops: Sequence[Callable[[], None]] = (),
         ends: Sequence[Callable[[], None]] = (),
@@ -109,9 +109,9 @@ class Race:
         try:
             self.plan.hear(slice_)
             if undecided:  # What ends after the decision has no say in it; the plan counts it.
-                for hears, hear in self._hear:
-                    if hears is None or hears is slice_.outcome:
-                        ruling = hear(slice_)
+                for listener in self._hear:
+                    if (hears := listener.hears) is None or hears is slice_.outcome:
+                        ruling = listener.hear(slice_)
                         if ruling is not None:
                             self.rule(ruling)
         except Exception as exc:  # noqa: BLE001 (a bug in a plan or an option: the call raises it)
@@ -129,9 +129,9 @@ class Race:
         self._told += 1
         self.replayed += 1
         self.plan.hear(slice_)
-        for hears, hear in self._hear:
-            if hears is None or hears is slice_.outcome:
-                ruling = hear(slice_)
+        for listener in self._hear:
+            if (hears := listener.hears) is None or hears is slice_.outcome:
+                ruling = listener.hear(slice_)
                 if ruling is not None:
                     self.rule(ruling)
 
@@ -403,8 +403,10 @@ class Race:
         self._scopes[lane] = None
         self._alive -= 1
         self._under_way -= 1
-        self._promote()
-        self._check_standstill()
+        if self._queue:
+            self._promote()
+        if self._parked_for_good:
+            self._check_standstill()
         done = not self._under_way if self._leaving else not self._alive
         if done and self._ended is not None:
             self._ended.set()
