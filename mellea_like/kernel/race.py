@@ -438,10 +438,11 @@ class Race:
                 now = clock() - started
                 self.record(draw.record(now))
             # A backend may swallow its cancellation; no turn may start after it.
-            if scope.cancel_called:
-                return not self._alone
-            if self._alone and self.asked_to_stop():
-                return False
+            if self._alone:
+                if scope.cancel_called or self.asked_to_stop():
+                    return False
+            elif self._dropped and scope.cancel_called:
+                return True
         return False
 
     def asked_to_stop(self) -> bool:
