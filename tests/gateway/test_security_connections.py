@@ -188,18 +188,6 @@ def test_strangers_make_room_for_those_with_a_key():
         assert known.answer().status == 200
 
 
-def test_who_closes_its_half_of_the_connection_after_the_request_gets_the_answer(gateway):
-    with gateway.connect() as caller:
-        caller.send(request("/wait", method="GET"))
-        wait_until(lambda: gateway.app.inside == 1)
-        caller.socket.shutdown(socket.SHUT_WR)
-        time.sleep(0.1)
-        gateway.app.release.set()
-        assert caller.answer().status == 100  # Asks whether it is there.
-        assert caller.answer().status == 200
-        assert caller.closed_after() < 1
-
-
 # --- shapes that two servers may read in two ways ------------------------------------------------
 
 

@@ -101,7 +101,7 @@ class Connection:
     last_answer = False
     """Whether the connection must be closed after this answer."""
 
-    def request_began(self, version: str) -> None:
+    def request_began(self) -> None:
         """Note that a request's head is complete."""
 
     def owner_known(self) -> None:
@@ -109,9 +109,6 @@ class Connection:
 
     def body_read(self) -> None:
         """Note that the request is complete."""
-
-    def answer_began(self) -> None:
-        """Note that the answer's head was sent."""
 
     def answer_ended(self) -> None:
         """Note that the request is over."""
@@ -209,7 +206,7 @@ class _Exchange:
         """Pass the request on, or answer it."""
         began = time.perf_counter()
         here = CURRENT.set(self._current)
-        self._connection.request_began(self._scope["http_version"])
+        self._connection.request_began()
         if not self._unread:
             self._connection.body_read()
         span = _TELEMETRY.server(_shown(self._scope), self._scope["headers"])
@@ -346,7 +343,6 @@ class _Exchange:
             headers += [(name, value) for name, value in ALWAYS if name not in names]
             headers += self._headers
             headers.append((REQUEST_ID, self._current.id.encode("ascii")))
-            self._connection.answer_began()
             if self._unread or self._connection.last_answer:
                 headers.append((b"connection", b"close"))
             message = {**message, "headers": headers}

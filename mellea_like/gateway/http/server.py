@@ -45,15 +45,6 @@ CUT_SECONDS = 2.0
 STRANGERS = 2
 """At most one in this many connections may be from a caller that has shown no key."""
 
-STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""Bytes that clients skip; a closed connection answers them with a reset."""
-
-PROBE_SECONDS = 0.02
-"""The polling interval for that reset."""
-
-PROBES = 50
-"""The number of polls after which the caller is probed again."""
-
 TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n"
@@ -285,11 +276,9 @@ class _Limited(asyncio.Protocol, Connection):
         self._limits = limits
         self._strangers = strangers  # The oldest first.
         self._loop = asyncio.get_running_loop()
-        self._refused = self._complete = self._answered = False
-        self._version = ""
+        self._refused = self._complete = self._began = False
         self._head: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
-        self._probe: asyncio.TimerHandle | None = None
 
     # --- asyncio's side --------------------------------------------------------------------------
 
@@ -310,7 +299,7 @@ class _Limited(asyncio.Protocol, Connection):
         if self._refused:
             return
         self.owner_known()
-        for timer in (self._head, self._stuck, self._probe):
+        for timer in (self._head, self._stuck):
             if timer is not None:
                 timer.cancel()
         self.inner.connection_lost(exc)
@@ -331,14 +320,6 @@ class _Limited(asyncio.Protocol, Connection):
             CONNECTION.reset(before)
         self._watch_end()
 
-    def eof_received(self) -> bool | None:
-        """Continue if the caller may be waiting: it has sent a request, and no answer has begun."""
-        if not self._complete or self._answered or self._version == "1.0":  # HTTP/1.0 has no 100.
-            return None
-        self.last_answer = True
-        self._look_for_caller(PROBES)
-        return True
-
     def pause_writing(self) -> None:
         self.inner.pause_writing()
         self._limit_end()
@@ -356,8 +337,8 @@ class _Limited(asyncio.Protocol, Connection):
         """Whether nothing more can be sent."""
         return self._transport.is_closing()
 
-    def request_began(self, version: str) -> None:
-        self._version = version
+    def request_began(self) -> None:
+        self._began = True
         if self._head is not None:
             self._head.cancel()
             self._head = None
@@ -372,12 +353,8 @@ class _Limited(asyncio.Protocol, Connection):
             self.last_answer = True
             self._transport.resume_reading()
 
-    def answer_began(self) -> None:
-        self._answered = True
-
     def answer_ended(self) -> None:
-        self._complete = self._answered = False
-        self._version = ""
+        self._complete = self._began = False
         if self.last_answer:
             self._transport.close()
         self._watch_end()
@@ -391,7 +368,7 @@ class _Limited(asyncio.Protocol, Connection):
             self._transport.close()
 
     def _expect_head(self) -> None:
-        if self._head is None and not self._version:
+        if self._head is None and not self._began:
             self._head = self._loop.call_later(self._limits.header_seconds, self._too_slow)
 
     def _too_slow(self) -> None:
@@ -408,13 +385,3 @@ class _Limited(asyncio.Protocol, Connection):
         if self._stuck is None:
             seconds = self._limits.body_seconds
             self._stuck = self._loop.call_later(seconds, self._transport.abort)
-
-    def _look_for_caller(self, looks: int) -> None:
-        opened: socket.socket = self._transport.get_extra_info("socket")
-        if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._transport.abort()
-        elif not self._answered:
-            if looks == PROBES:
-                self._transport.write(STILL_THERE)
-            again = partial(self._look_for_caller, looks - 1 or PROBES)
-            self._probe = self._loop.call_later(PROBE_SECONDS, again)
