@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from mellea_like import Generation, Message, OpenAIBackend, Request
+from mellea_like.backends import ScriptedBackend
 from mellea_like.core import Options, Usage
 from mellea_like.core.backend import BackendWrapper, RequestMeta
 from mellea_like.errors import BackendUnavailable, RateLimited
@@ -61,6 +62,21 @@ async def test_waiters_go_on_waiting_when_it_is_closed_for_longer(virtual_clock)
         await anyio.sleep(5)
         gate.close(30)
     assert 35 <= virtual_clock.now <= 36
+
+
+async def test_it_is_clear_again_after_the_first_answer(virtual_clock):
+    gate = BackoffGate()
+    assert gate.clear
+    gate.heard(BackendUnavailable("gone"), POLICY)
+    assert (gate.clear, gate.closed) == (False, False)
+    gate.answered(anyio.current_time())
+    assert gate.clear
+    gate.close(10)
+    gate.answered(anyio.current_time())  # Of a request that was under way.
+    assert (gate.clear, gate.closed) == (False, True)
+    await anyio.sleep(11)
+    await gate.send(ScriptedBackend(["good"]).generate, ask(), POLICY)
+    assert gate.clear
 
 
 async def test_a_wait_beyond_the_deadline_is_not_begun(virtual_clock):
