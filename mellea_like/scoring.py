@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, create_model
 from mellea_like.core.backend import BUDGETS, JUDGE_DEFAULTS, JUDGE_OPTIONS, Options
 from mellea_like.core.conversation import Context, Message, reply_message
 from mellea_like.errors import InvalidRequest
-from mellea_like.limits.budget import within_budgets
+from mellea_like.limits.several_budgets import within_budgets
 from mellea_like.requirements.judge import block, conversation_block
 from mellea_like.sampling.strategies import RejectionSamplingStrategy
 

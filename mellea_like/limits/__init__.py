@@ -18,13 +18,7 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.limits.backoff_gate import BackoffGate, BackoffGateStatistics, gate_of
     from mellea_like.limits.base import Limit, LimitedBackend, Permit, RequestEnd
-    from mellea_like.limits.budget import (
-        Budget,
-        BudgetLimits,
-        Budgets,
-        BudgetStatistics,
-        within_budgets,
-    )
+    from mellea_like.limits.budget import Budget, BudgetLimits, BudgetStatistics
     from mellea_like.limits.concurrency import AdaptiveLimiter, ConcurrencyLimiter, StoreConcurrency
     from mellea_like.limits.fair_queue import LimiterStatistics
     from mellea_like.limits.fallback import FallbackBackend
@@ -32,6 +26,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.rate import RateLimiter
     from mellea_like.limits.retry import Retry, RetryBackend
     from mellea_like.limits.round_budget import ReservedRound, reserve_round
+    from mellea_like.limits.several_budgets import Budgets, within_budgets
     from mellea_like.limits.sqlite_store import SQLiteStore
     from mellea_like.limits.store import Store
 
@@ -70,13 +65,14 @@ __getattr__, __dir__ = lazy_exports(
         "mellea_like.core.prices": "Price",
         "mellea_like.limits.backoff_gate": "BackoffGate BackoffGateStatistics gate_of",
         "mellea_like.limits.base": "Limit LimitedBackend Permit RequestEnd",
-        "mellea_like.limits.budget": "Budget BudgetLimits BudgetStatistics Budgets within_budgets",
+        "mellea_like.limits.budget": "Budget BudgetLimits BudgetStatistics",
         "mellea_like.limits.concurrency": "AdaptiveLimiter ConcurrencyLimiter StoreConcurrency",
         "mellea_like.limits.fair_queue": "LimiterStatistics",
         "mellea_like.limits.fallback": "FallbackBackend",
         "mellea_like.limits.memory_store": "MemoryStore",
         "mellea_like.limits.rate": "RateLimiter",
         "mellea_like.limits.retry": "Retry RetryBackend",
+        "mellea_like.limits.several_budgets": "Budgets within_budgets",
         "mellea_like.limits.round_budget": "ReservedRound reserve_round",
         "mellea_like.limits.sqlite_store": "SQLiteStore",
         "mellea_like.limits.store": "Store",

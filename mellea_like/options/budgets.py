@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mellea_like.kernel.ports import Option
-from mellea_like.limits.budget import within_budgets
+from mellea_like.limits.several_budgets import within_budgets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

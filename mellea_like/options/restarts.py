@@ -11,7 +11,7 @@ import anyio
 from mellea_like.core.backend import BackendWrapper, checked_reply
 from mellea_like.kernel.draw import derive_seed
 from mellea_like.kernel.ports import Option
-from mellea_like.limits.budget import room_to_restart
+from mellea_like.limits.several_budgets import room_to_restart
 
 if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mellea_like.errors import LimitExceeded
 from mellea_like.kernel.ports import Option
-from mellea_like.limits.budget import Budgets, within_budgets
+from mellea_like.limits.several_budgets import Budgets, within_budgets
 from mellea_like.options.repairs import Chain, Memory, Repairs
 
 if TYPE_CHECKING:

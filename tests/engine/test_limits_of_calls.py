@@ -14,7 +14,8 @@ from mellea_like.core import StopReason
 from mellea_like.core.prices import Price
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, LimitedBackend, RateLimiter
-from mellea_like.limits.budget import Budget, Budgets
+from mellea_like.limits.budget import Budget
+from mellea_like.limits.several_budgets import Budgets
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

@@ -1,222 +1,79 @@
-"""Chat completion requests, read strictly: the gateway refuses what it can't do."""
+"""Chat completion requests, as models that are read strictly."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    LiteralString,
-    NoReturn,
-    TypeVar,
-    cast,
-)
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
-    ValidationError,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from mellea_like.core.conversation import Message
 from mellea_like.core.extra import NO_EXTRA
 from mellea_like.core.parts import Part, Text, part_from_dict
 from mellea_like.core.tools import ToolCall
-from mellea_like.gateway.fields import (
-    CHAT_FIELDS,
-    DEFAULTS,
-    UNKNOWN,
-    UNSUPPORTED,
-    FieldRules,
-    is_kept_back,
-    read_fields,
-    says_nothing,
-    why_kept_out,
+from mellea_like.gateway.chat.strict_fields import (
+    BY_TYPE,
+    WORD_OR_BY_TYPE,
+    Fields,
+    NotBlank,
+    OpenFields,
+    Penalty,
+    Positive,
+    Stops,
+    Texts,
+    of_type,
+    read_as,
+    reject,
 )
-from mellea_like.gateway.refusal import LONGEST_PARAM, Refusal, refuse
+from mellea_like.gateway.fields import CHAT_FIELDS, DEFAULTS, UNSUPPORTED, FieldRules, read_fields
+from mellea_like.gateway.refusal import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
-    "BY_TYPE",
     "MOST_TOOLS",
     "NO_ARGUMENTS",
     "ChatRequest",
     "Extensions",
-    "Fields",
-    "NotBlank",
-    "Penalty",
-    "Positive",
     "ResponseFormat",
     "Tool",
     "ToolChoice",
     "WebUrl",
     "carried",
     "model_of",
-    "of_type",
-    "read_as",
     "read_chat",
-    "reject",
 ]
 
 MOST_TOOLS = 128
 """The most tools of a request, as on OpenAI's own servers."""
 
 
-def reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
-    """Refuse a value while pydantic is reading it."""
-    raise PydanticCustomError(kind, "{message}", {"message": message})
-
-
-def of_type(kinds: tuple[str, ...], what: str, *, or_text: bool = False) -> BeforeValidator:
-    """Return a check that an object's ``type`` is one of several; others are refused by name."""
-    return BeforeValidator(partial(_check_kind, kinds=kinds, what=what, or_text=or_text))
-
-
-def _check_kind(given: Any, *, kinds: tuple[str, ...], what: str, or_text: bool) -> Any:
-    if or_text and isinstance(given, str):
-        return given
-    kind = cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else None
-    if isinstance(kind, str) and kind not in kinds:
-        known = " and ".join(kinds)
-        reject(f"{kind[:40]!r} isn't supported: {what} are of type {known}", UNSUPPORTED)
-    if kind not in kinds:
-        reject(f"this is a JSON object whose type is {' or '.join(kinds)}")
-    return cast("Any", given)
-
-
-def _tag(given: Any) -> str:
-    if isinstance(given, dict):
-        return f"<{cast('dict[str, Any]', given)['type']}>"
-    return f"<{given.type}>"
-
-
-def _word_or_tag(given: Any) -> str:
-    return "<word>" if isinstance(given, str) else _tag(given)
-
-
-BY_TYPE = Discriminator(_tag)
-WORD_OR_BY_TYPE = Discriminator(_word_or_tag)
-"""Distinguishes a word from models tagged with their ``type`` in angle brackets; see `_place`."""
-
-
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        reject("this is a text that says something")
-    return text
-
-
-def _as_list(given: Any) -> Any:
-    return [given] if isinstance(given, str) else given
-
-
-NotBlank = Annotated[str, AfterValidator(_not_blank)]
-Texts = Annotated[
-    list[Annotated[NotBlank, Field(max_length=4000)]],
-    BeforeValidator(_as_list),
-    Field(max_length=100),
-]
-Stops = Annotated[
-    list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(max_length=4)
-]
-Positive = Annotated[int, Field(ge=1)]
-Penalty = Annotated[float, Field(ge=-2, le=2)]
-
-
-class Fields(BaseModel):
-    """One JSON object. A field that is None, or unknown and empty, counts as missing."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
-    place: ClassVar[str] = ""
-    """The name of the object in messages about unknown fields."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, data: Any, info: ValidationInfo) -> Any:
-        if not isinstance(data, dict):
-            reject("this is a JSON object")
-        known = {field.alias or name for name, field in cls.model_fields.items()}
-        takes_more = cls.model_config.get("extra") == "allow"
-        given: dict[str, Any] = {}
-        for name, value in cast("dict[str, Any]", data).items():
-            if name in known:
-                if value is not None:
-                    given[name] = value
-            elif not says_nothing(value) and not (takes_more and _drops(cls.place, name, info)):
-                given[name] = value
-        return given
-
-    @property
-    def sent(self) -> dict[str, Any]:
-        """The object as it was sent, for the upstream."""
-        return self.model_dump(by_alias=True, exclude_unset=True)
-
-
-class _Open(Fields):
-    """An object that may have extra fields for the upstream; a rule decides about them."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
-
-    @property
-    def extra(self) -> dict[str, Any]:
-        """The object's extra fields, and those of the objects inside it."""
-        found = dict(self.model_extra or {})
-        for name in type(self).model_fields:
-            inside = getattr(self, name)
-            if isinstance(inside, _Open) and (further := inside.extra):
-                found[name] = further
-        return found
-
-
-def _drops(place: str, name: str, info: ValidationInfo) -> bool:
-    """Tell whether to drop an unknown field inside a request; refuse it if it must be refused."""
-    context: dict[str, Any] = info.context or {}
-    if is_kept_back(name):
-        _refuse_inside(name, "there is no such field here", UNKNOWN)
-    if why := why_kept_out(place, name):
-        _refuse_inside(name, f"the gateway doesn't support this: {why}", UNSUPPORTED)
-    use = context.get("inside") or context.get("unknown", "refuse")
-    if use == "refuse":
-        _refuse_inside(name, "there is no such field here", UNKNOWN)
-    return bool(use == "drop")
-
-
-def _refuse_inside(name: str, message: str, code: LiteralString) -> NoReturn:
-    raise PydanticCustomError(code, "{message}", {"message": message, "field": name})
-
-
 # --- messages ------------------------------------------------------------------------------------
 
 
-class _Called(_Open):
+class _Called(OpenFields):
     name: NotBlank
     arguments: str
     # Fields that OpenAI's SDK adds to a reply and sends back, and that no server knows.
     parsed_arguments: Any = None
 
 
-class _Call(_Open):
+class _Call(OpenFields):
     id: NotBlank
     type: Literal["function"] = "function"
     function: _Called
     index: int | None = None
 
 
-class _Part(_Open):
+class _Part(OpenFields):
     place: ClassVar[str] = "part"
 
 
@@ -286,7 +143,7 @@ def carried(part: Mapping[str, Any], extra: Mapping[str, Any] = NO_EXTRA) -> Par
         return replace(read, extra=extra) if extra else read
     except ValueError as exc:
         problem = str(exc)
-    reject(problem)
+    return reject(problem)
 
 
 _AnyPart = Annotated[
@@ -305,7 +162,7 @@ def _content_tag(given: Any) -> str:
     return "<text>" if isinstance(given, str) else "<parts>" if given is not None else "<nothing>"
 
 
-class _Message(_Open):
+class _Message(OpenFields):
     place: ClassVar[str] = "message"
     role: Literal["system", "developer", "user", "assistant", "tool"]
     refusal: NotBlank | None = None
@@ -381,7 +238,7 @@ class _Message(_Open):
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
-class _Function(_Open):
+class _Function(OpenFields):
     place: ClassVar[str] = "tool"
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     description: str | None = None
@@ -389,7 +246,7 @@ class _Function(_Open):
     strict: bool | None = None
 
 
-class Tool(_Open):
+class Tool(OpenFields):
     """A function that the model may ask the caller to call."""
 
     place: ClassVar[str] = "tool"
@@ -397,21 +254,21 @@ class Tool(_Open):
     function: _Function
 
 
-class _Named(_Open):
+class _Named(OpenFields):
     name: NotBlank
 
 
-class _NamedFunction(_Open):
+class _NamedFunction(OpenFields):
     type: Literal["function"]
     function: _Named
 
 
-class _Allowed(_Open):
+class _Allowed(OpenFields):
     mode: Literal["auto", "required"]
     tools: Annotated[list[_NamedFunction], Field(min_length=1, max_length=MOST_TOOLS)]
 
 
-class _AllowedTools(_Open):
+class _AllowedTools(OpenFields):
     type: Literal["allowed_tools"]
     allowed_tools: _Allowed
 
@@ -425,14 +282,14 @@ ToolChoice = Annotated[
 ]
 
 
-class _JsonSchema(_Open):
+class _JsonSchema(OpenFields):
     name: NotBlank
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None
     description: str | None = None
 
 
-class ResponseFormat(_Open):
+class ResponseFormat(OpenFields):
     """The JSON that a reply must be."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -451,7 +308,7 @@ class ResponseFormat(_Open):
 # --- the whole request ---------------------------------------------------------------------------
 
 
-class _StreamOptions(_Open):
+class _StreamOptions(OpenFields):
     include_usage: bool = False
     include_obfuscation: bool = False
 
@@ -581,18 +438,6 @@ def model_of(body: Mapping[str, Any]) -> str:
     return name
 
 
-F = TypeVar("F", bound=Fields)
-
-
-def read_as(kind: type[F], given: Mapping[str, Any], rules: FieldRules) -> F:
-    """Parse an object, or refuse it."""
-    try:
-        return kind.model_validate(given, context=rules._asdict())
-    except ValidationError as exc:
-        refusal = _refusal(exc)
-    raise refusal
-
-
 def read_chat(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ChatRequest:
     """Parse a chat completion request under the rules of the model's configuration."""
     model_of(body)
@@ -607,21 +452,3 @@ def read_chat(body: Mapping[str, Any], rules: FieldRules = DEFAULTS) -> ChatRequ
 
 CHECKED = ("frequency_penalty", "presence_penalty", "reasoning_effort")
 """Fields that are forwarded after their values were checked."""
-
-
-def _refusal(error: ValidationError) -> Refusal:
-    first = error.errors(include_url=False, include_input=False)[0]
-    place, message, code = first["loc"], first["msg"], None
-    if first["type"] == "extra_forbidden":
-        message, code = "there is no such field here", UNKNOWN
-    elif first["type"] in (UNKNOWN, UNSUPPORTED):
-        code = first["type"]
-        place = (*place, *filter(None, [first.get("ctx", {}).get("field")]))
-    param = _place(place)
-    return Refusal(400, f"{param}: {message}", param=param, code=code)
-
-
-def _place(steps: tuple[int | str, ...]) -> str:
-    # Pydantic adds the tag of a union's member.
-    place = ".".join(str(step) for step in steps if not str(step).startswith("<"))
-    return place[:LONGEST_PARAM]

@@ -14,20 +14,12 @@ from pydantic import (
 )
 
 from mellea_like.gateway.chat.request import (
-    BY_TYPE,
     MOST_TOOLS,
     ChatRequest,
     Extensions,
-    Fields,
-    NotBlank,
-    Penalty,
-    Positive,
     WebUrl,
     carried,
     model_of,
-    of_type,
-    read_as,
-    reject,
 )
 from mellea_like.gateway.chat.responses_tools import (
     HINT,
@@ -42,6 +34,16 @@ from mellea_like.gateway.chat.responses_tools import (
     input_as_arguments,
     names_of,
     places_of,
+)
+from mellea_like.gateway.chat.strict_fields import (
+    BY_TYPE,
+    Fields,
+    NotBlank,
+    Penalty,
+    Positive,
+    of_type,
+    read_as,
+    reject,
 )
 from mellea_like.gateway.fields import (
     DEFAULTS,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo
 
-from mellea_like.gateway.chat.request import MOST_TOOLS, NO_ARGUMENTS, Fields, NotBlank, reject
+from mellea_like.gateway.chat.request import MOST_TOOLS, NO_ARGUMENTS
+from mellea_like.gateway.chat.strict_fields import Fields, NotBlank, reject
 from mellea_like.gateway.fields import UNSUPPORTED
 
 if TYPE_CHECKING:

@@ -1,0 +1,208 @@
+"""Read the JSON objects of requests strictly: what is unknown is refused, or goes by a rule."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    LiteralString,
+    NoReturn,
+    TypeVar,
+    cast,
+)
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from mellea_like.gateway.fields import (
+    UNKNOWN,
+    UNSUPPORTED,
+    FieldRules,
+    is_kept_back,
+    says_nothing,
+    why_kept_out,
+)
+from mellea_like.gateway.refusal import LONGEST_PARAM, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "BY_TYPE",
+    "WORD_OR_BY_TYPE",
+    "Fields",
+    "NotBlank",
+    "OpenFields",
+    "Penalty",
+    "Positive",
+    "Stops",
+    "Texts",
+    "of_type",
+    "read_as",
+    "reject",
+]
+
+
+def reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
+    """Refuse a value while pydantic is reading it."""
+    raise PydanticCustomError(kind, "{message}", {"message": message})
+
+
+def of_type(kinds: tuple[str, ...], what: str, *, or_text: bool = False) -> BeforeValidator:
+    """Return a check that an object's ``type`` is one of several; others are refused by name."""
+    return BeforeValidator(partial(_check_kind, kinds=kinds, what=what, or_text=or_text))
+
+
+def _check_kind(given: Any, *, kinds: tuple[str, ...], what: str, or_text: bool) -> Any:
+    if or_text and isinstance(given, str):
+        return given
+    kind = cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else None
+    if isinstance(kind, str) and kind not in kinds:
+        known = " and ".join(kinds)
+        reject(f"{kind[:40]!r} isn't supported: {what} are of type {known}", UNSUPPORTED)
+    if kind not in kinds:
+        reject(f"this is a JSON object whose type is {' or '.join(kinds)}")
+    return cast("Any", given)
+
+
+def _tag(given: Any) -> str:
+    if isinstance(given, dict):
+        return f"<{cast('dict[str, Any]', given)['type']}>"
+    return f"<{given.type}>"
+
+
+def _word_or_tag(given: Any) -> str:
+    return "<word>" if isinstance(given, str) else _tag(given)
+
+
+BY_TYPE = Discriminator(_tag)
+WORD_OR_BY_TYPE = Discriminator(_word_or_tag)
+"""Distinguishes a word from models tagged with their ``type`` in angle brackets; see `_place`."""
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        reject("this is a text that says something")
+    return text
+
+
+def _as_list(given: Any) -> Any:
+    return [given] if isinstance(given, str) else given
+
+
+NotBlank = Annotated[str, AfterValidator(_not_blank)]
+Texts = Annotated[
+    list[Annotated[NotBlank, Field(max_length=4000)]],
+    BeforeValidator(_as_list),
+    Field(max_length=100),
+]
+Stops = Annotated[
+    list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(max_length=4)
+]
+Positive = Annotated[int, Field(ge=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+
+
+class Fields(BaseModel):
+    """One JSON object. A field that is None, or unknown and empty, counts as missing."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
+    place: ClassVar[str] = ""
+    """The name of the object in messages about unknown fields."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, dict):
+            reject("this is a JSON object")
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        takes_more = cls.model_config.get("extra") == "allow"
+        given: dict[str, Any] = {}
+        for name, value in cast("dict[str, Any]", data).items():
+            if name in known:
+                if value is not None:
+                    given[name] = value
+            elif not says_nothing(value) and not (takes_more and _drops(cls.place, name, info)):
+                given[name] = value
+        return given
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        """The object as it was sent, for the upstream."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+
+class OpenFields(Fields):
+    """An object that may have extra fields for the upstream; a rule decides about them."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The object's extra fields, and those of the objects inside it."""
+        found = dict(self.model_extra or {})
+        for name in type(self).model_fields:
+            inside = getattr(self, name)
+            if isinstance(inside, OpenFields) and (further := inside.extra):
+                found[name] = further
+        return found
+
+
+def _drops(place: str, name: str, info: ValidationInfo) -> bool:
+    """Tell whether to drop an unknown field inside a request; refuse it if it must be refused."""
+    context: dict[str, Any] = info.context or {}
+    if is_kept_back(name):
+        _refuse_inside(name, "there is no such field here", UNKNOWN)
+    if why := why_kept_out(place, name):
+        _refuse_inside(name, f"the gateway doesn't support this: {why}", UNSUPPORTED)
+    use = context.get("inside") or context.get("unknown", "refuse")
+    if use == "refuse":
+        _refuse_inside(name, "there is no such field here", UNKNOWN)
+    return bool(use == "drop")
+
+
+def _refuse_inside(name: str, message: str, code: LiteralString) -> NoReturn:
+    raise PydanticCustomError(code, "{message}", {"message": message, "field": name})
+
+
+F = TypeVar("F", bound=Fields)
+
+
+def read_as(kind: type[F], given: Mapping[str, Any], rules: FieldRules) -> F:
+    """Parse an object, or refuse it."""
+    try:
+        return kind.model_validate(given, context=rules._asdict())
+    except ValidationError as exc:
+        refusal = _refusal(exc)
+    raise refusal
+
+
+def _refusal(error: ValidationError) -> Refusal:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place, message, code = first["loc"], first["msg"], None
+    if first["type"] == "extra_forbidden":
+        message, code = "there is no such field here", UNKNOWN
+    elif first["type"] in (UNKNOWN, UNSUPPORTED):
+        code = first["type"]
+        place = (*place, *filter(None, [first.get("ctx", {}).get("field")]))
+    param = _place(place)
+    return Refusal(400, f"{param}: {message}", param=param, code=code)
+
+
+def _place(steps: tuple[int | str, ...]) -> str:
+    # Pydantic adds the tag of a union's member.
+    place = ".".join(str(step) for step in steps if not str(step).startswith("<"))
+    return place[:LONGEST_PARAM]

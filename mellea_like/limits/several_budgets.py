@@ -1,0 +1,89 @@
+"""Several budgets around a backend: one limit, in which each budget is charged once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.core.backend import BackendWrapper
+from mellea_like.limits.base import LimitedBackend
+from mellea_like.limits.budget import Budget
+from mellea_like.limits.fallback import FallbackBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.limits.base import Permit
+
+__all__ = ["Budgets", "room_to_restart", "within_budgets"]
+
+
+class Budgets:
+    """Several budgets as one limit: a request reserves in all of them, or in none.
+
+    So requests that need the same budgets never wait for each other, whatever the order. A budget
+    around several of them is charged only once.
+
+    Args:
+        *budgets: the budgets, at least one.
+    """
+
+    def __init__(self, *budgets: Budget) -> None:
+        together = [outer for budget in budgets for outer in budget.chain]
+        self.budgets = tuple(dict.fromkeys(together))
+
+    async def acquire(self, request: Request, backend: Backend) -> Permit:
+        """Reserve what a request may cost in all of them; see `Budget.acquire`."""
+        return await Budget.reserve(self.budgets, request, backend)
+
+
+def within_budgets(
+    backend: Backend, budgets: Sequence[Budget], kind: Callable[..., Budgets] = Budgets
+) -> Backend:
+    """Return a backend that keeps to budgets, as one limit.
+
+    Those that the backend keeps to by itself are left out: they would be charged twice, and at the
+    last request wait for themselves.
+
+    Args:
+        backend: the backend.
+        budgets: the budgets.
+        kind: makes the limit of the budgets.
+
+    Returns:
+        A backend around it, or the backend itself if no budget is left.
+    """
+    outside = kind(*budgets)
+    inside: set[Budget] = set()
+    around = [backend]
+    while around:
+        inner: Any = around.pop()
+        # A backend that keeps to budgets in a way of its own says so likewise.
+        for limit in getattr(inner, "limits", ()):
+            if isinstance(limit, Budget):
+                inside.update(limit.chain)
+            elif isinstance(limit, Budgets):
+                inside.update(limit.budgets)
+        if isinstance(inner, BackendWrapper):
+            around.append(inner.inner)
+        elif isinstance(inner, FallbackBackend):
+            around += inner.backends
+    outside.budgets = tuple(budget for budget in outside.budgets if budget not in inside)
+    return LimitedBackend(backend, outside) if outside.budgets else backend
+
+
+def room_to_restart(backend: Backend, request: Request) -> bool:
+    """Tell whether a backend's budgets have room for both a request and its replacement."""
+    around: Any = backend
+    while isinstance(around, BackendWrapper):
+        for limit in around.limits if isinstance(around, LimitedBackend) else ():
+            budgets: tuple[Budget, ...] = ()
+            if isinstance(limit, Budget):
+                budgets = limit.chain
+            elif isinstance(limit, Budgets):
+                budgets = limit.budgets
+            for budget in budgets:
+                if not budget._has_room_twice(request, around):  # pyright: ignore[reportPrivateUsage]
+                    return False
+        around = around.inner
+    return True
