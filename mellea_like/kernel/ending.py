@@ -103,20 +103,22 @@ def _without_an_answer(
     best: int | None, stopped: Stop, slices: Sequence[Slice], sampling_id: str
 ) -> Ending:
     """Decide how a call ended without an answer and without a fatal error."""
+    if best is not None:
+        return Ending(best, stopped.reason, None, stopped.detail)
     errors = [s.error for s in slices if s.error is not None]
     if not slices and stopped.error is None:
         unasked = f"sampling {sampling_id}: the schedule let no draw start"
         return Ending(None, StopReason.ERROR, SamplingFailed(unasked))
-    if best is None and stopped.error is None:
+    error = stopped.error
+    if error is None:
         return Ending(None, StopReason.ERROR, _noted(errors, sampling_id))
-    error = None if best is not None else stopped.error
-    if error is not None and errors and error.__cause__ is None:
+    if errors and error.__cause__ is None:
         if _behind(errors[0], error):
             # A judge ran out of budget. Its error as its own cause would be a circle, so a second
             # one is raised.
             error = type(error)(stopped.detail)
         error.__cause__ = errors[0]
-    return Ending(best, stopped.reason, error, stopped.detail)
+    return Ending(None, stopped.reason, error, stopped.detail)
 
 
 def _behind(error: BaseException, other: BaseException) -> bool:
