@@ -257,6 +257,30 @@ async def test_draws_that_are_all_alike_are_said_once(text, turns, said, caplog)
     assert caplog.text.count("as if seeds and temperature were ignored") == said
 
 
+class TwoLanes(BaseSelection):
+    """Stops when draws of two lanes have passed; the first of them wins."""
+
+    def begin(self, facts):
+        return _TwoLanes("two lanes", facts, None)
+
+
+class _TwoLanes(SelectionState):
+    def enough(self):
+        return "two lanes have passed" if len({s.subsample for s in self.passed}) == 2 else ""
+
+    def decide(self):
+        lanes = {slice_.subsample for slice_ in self.passed}
+        return Decision("two lanes", (self.passed[0].iteration,), complete=len(lanes) == 2)
+
+
+async def test_a_selection_of_ones_own_is_two_methods():
+    draws = {1: after(1, "yes, first"), 2: after(1, "yes, again"), 3: after(5, "yes, another")}
+    result = await strategy(by_iteration(draws), TwoLanes(), width=2, loops=2).sample("do", [yes])
+    assert result.value == "yes, first"
+    assert outcomes(result) == {1: "passed", 2: "passed", 3: "passed"}
+    assert anyio.current_time() == 5
+
+
 class Wrong(BaseSelection):
     """Decides for what has not passed."""
 
