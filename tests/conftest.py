@@ -135,8 +135,9 @@ _watch(time, "sleep", "time.sleep")
 @pytest.fixture(scope="session")
 def _blockbuster() -> BlockBuster:
     TypeAdapter(int)  # With its first schema pydantic looks for plugins on the disk, once.
-    with contextlib.suppress(ImportError):
-        importlib.import_module("jsonschema")  # The first schema in a process would do it.
+    for name in ("jsonschema", "mellea_like.batch.journal.journal"):
+        with contextlib.suppress(ImportError):  # The first test that needs them would import them.
+            importlib.import_module(name)
     watch = BlockBuster("mellea_like", excluded_modules=["mellea_like.testing"])
     # A store's transactions take some 20 us each, less than handing them to a thread.
     store = {"_try", "_take", "_correct", "settle", "look", "forget", "accounts", "check", "close"}
