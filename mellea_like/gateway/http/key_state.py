@@ -40,7 +40,7 @@ ASKED_TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 class KeyStores(NamedTuple):
-    """The stores of keys' spending, rates and, if processes share their count, running requests."""
+    """The stores of keys' spending and rates, and of running requests if processes share limits."""
 
     spent: Store
     rates: Store
@@ -72,7 +72,7 @@ class KeyState:
         self._changed(self)
 
     def change(self, to: KeyState) -> None:
-        """Take over the limits of another state of the key, and keep the counts."""
+        """Take over the limits of ``to``, a newer state of the same key, and keep the counts."""
         self.prices = to.prices
         self._turns.total_tokens = to.limits.concurrency
         self._limit_to(to.limits)
@@ -101,7 +101,7 @@ class KeyState:
             self._places = together.account(f"key {self.name}: at a time", most)
 
     def may_use(self, model: str) -> bool:
-        """Tell whether the key may use a model."""
+        """Return whether the key may use a model."""
         return self.limits.allows(model)
 
     # --- what it spends --------------------------------------------------------------------------
@@ -210,7 +210,10 @@ class KeyState:
 
     @contextmanager
     def queued(self) -> Generator[None]:
-        """Count a request, even before its body is read, because memory for bodies is limited."""
+        """Count a request while the block runs, or refuse it if too many are waiting.
+
+        It is counted before its body is read, because memory for bodies is limited.
+        """
         limits = self.limits
         if self._here >= limits.concurrency + limits.queue:
             requests = plural(limits.concurrency, "request")
@@ -231,7 +234,7 @@ class KeyState:
     async def turn(
         self, receive: Callable[[], Awaitable[Mapping[str, Any]]]
     ) -> AsyncGenerator[None]:
-        """Wait for a request's turn, first come, first served, while its caller is connected."""
+        """Wait for a request's turn (first come, first served) while its caller stays connected."""
         slot, began = object(), None
         places: list[Reservation] = []
         try:
