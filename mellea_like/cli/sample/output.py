@@ -141,7 +141,7 @@ def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
 
 
 def slices_table(slices: tuple[Slice, ...], console: Console) -> Table:
-    """Draw the record of a call."""
+    """Return a table of a call's draws."""
     table = Table(title="Draws, in the order they ended", title_justify="left", box=SIMPLE_HEAD)
     columns = ["lane", "attempt", "model", "outcome", "seconds", "tokens"]
     shown = ["lane", "attempt", "outcome"] if console.width < NARROW else list(columns)
