@@ -78,7 +78,7 @@ Check: TypeAlias = Annotated[Text, AfterValidator(_readable)]
 
 
 class OptionsSpec(Section):
-    """Options for generating, unless a request sets them.
+    """Default options for generating, which a request may override.
 
     Args:
         temperature: 0 for the most likely text, higher for more variety.
@@ -137,7 +137,7 @@ class BudgetSpec(Section):
         within: Budget | None = None,
         store: Store | None = None,
     ) -> Budget:
-        """Make the budget."""
+        """Make the budget, called ``name`` in errors and charged also to ``within``."""
         assumed = VERDICT_TOKENS
         return Budget(
             **self._limits(),
@@ -366,7 +366,7 @@ class StrategySpec(Section):
         return self.loop, self.concurrency
 
     def make_schedule(self) -> BaseSchedule:
-        """Make the schedule. All calls that use it share its knowledge."""
+        """Make the schedule. It learns from all calls that use it."""
         return parse_schedule(self.schedule)
 
     def make_requirements(
@@ -391,7 +391,7 @@ class StrategySpec(Section):
         within: Budget | None = None,
         store: Store | None = None,
     ) -> Budget | None:
-        """Make the budget of a call, within other budgets; None for no limit."""
+        """Make the budget of a call, within another budget; return None for no limit."""
         if self.budget is None:
             return within
         return self.budget.make(name=name, prices=prices, within=within, store=store)
