@@ -163,7 +163,7 @@ def run(options: CheckOptions, signals: SignalHandler) -> int:
 
 @dataclass
 class _Count:
-    """How many rows had each status of a requirement."""
+    """The number of rows by their status for one requirement."""
 
     name: str
     by_status: Counter[ValidationStatus] = field(default_factory=Counter[ValidationStatus])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["watched_servers"]
 
 LOOK_EVERY = 0.25
-"""Seconds between checks whether the servers can be reached."""
+"""Seconds between two checks of whether the servers can be reached."""
 
 GIVE_UP_AFTER = 4.0
 """Seconds of an outage after which the run gives up on a server that has never answered."""

@@ -114,7 +114,7 @@ def run(options: ReportOptions, _signals: SignalHandler) -> int:
 
 
 def _prices(given: Sequence[str]) -> dict[str, Any]:
-    """Read prices that replace the run's, in the form of a journal."""
+    """Read the prices that replace the run's, and return them in the format of a journal."""
     found: dict[str, Price] = {}
     for text in given:
         model, equals, price = text.rpartition("=")

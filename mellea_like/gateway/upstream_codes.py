@@ -93,7 +93,7 @@ _PLACE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,199}", re.ASCII)
 
 
 class Known(NamedTuple):
-    """The parts of an upstream's error that a caller may see; unknown words are None."""
+    """The parts of an upstream's error that a caller may see. A part that isn't known is None."""
 
     code: str | None = None
     param: str | None = None

@@ -223,8 +223,8 @@ class StrategySpec(Section):
         early: whether to reject replies while they arrive, if their checks can.
         give_up: whether to stop when a requirement fails so often that more draws won't help.
         accept_incomplete: whether to accept a reply that was cut off, refused, withheld by a
-            content filter, or is empty. If not, such a draw fails. By default it is accepted if
-            there are no requirements.
+            content filter, or is empty. If not, such a draw fails. By default, only the gateway
+            accepts it, and only if there are no requirements.
         retries: how often a request is retried after a transient error.
         timeout: how long a call may take, in seconds.
         iteration_timeout: how long one draw may take, in seconds; None for no limit.

@@ -133,11 +133,11 @@ class OpenAIUpstream(Upstream):
 
     Args:
         kind: ``openai``.
-        model: the model's name; None for the server's first.
+        model: the model's name; None for the first model that the server lists.
         base_url: the server's URL; the default is OpenAI's server.
         api_key: the key, written as ``${NAME}`` for an environment variable.
         api_key_env: the name of the environment variable with the key, in place of ``api_key``.
-        timeout: the longest silence, in seconds.
+        timeout: the longest silence of the server, in seconds.
         can_judge: whether it may be used as a judge.
         trust_env: whether to use the environment's proxy settings.
         keep_alive: whether connections stay open between requests. By default they do, except to
@@ -194,7 +194,7 @@ class LlamaUpstream(Upstream):
         context_size: the most tokens of one request, prompt and reply together.
         parallel: the number of requests that it works on at a time.
         threads: the number of processor threads; None leaves it to llama.cpp.
-        timeout: the longest silence, in seconds.
+        timeout: the longest silence of the server, in seconds.
         can_judge: whether it may be used as a judge.
     """
 
@@ -234,9 +234,10 @@ class ProviderUpstream(Upstream):
 
     Args:
         kind: ``pydantic-ai``.
-        model: the provider and the model, as in ``anthropic:claude-sonnet-5-5``. The key is in the
-            environment variable that the provider's own client reads (``ANTHROPIC_API_KEY``).
-        timeout: the longest silence, in seconds.
+        model: the provider and the model, as in ``anthropic:claude-sonnet-5-5``. The API key is in
+            the environment variable that the provider's own client reads, such as
+            ``ANTHROPIC_API_KEY``.
+        timeout: the longest silence of the server, in seconds.
         can_judge: whether it may be used as a judge.
     """
 

@@ -1,4 +1,4 @@
-"""Spans and metrics through the OpenTelemetry API. The application brings the SDK, if it wants.
+"""Spans and metrics through the OpenTelemetry API. They need an SDK, set up by the application.
 
 A call has a span ``sampling <strategy>``, with a child span for each draw. A draw's span has the
 children ``chat <model>`` for each request to a backend, ``execute_tool <name>`` for each run of a

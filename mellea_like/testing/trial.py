@@ -289,7 +289,7 @@ class Trial:
 
 
 def _only_assertions(exc: BaseException) -> bool:
-    """Return whether an exception is a failed assertion, or a group of nothing else."""
+    """Return whether an exception is a failed assertion, or a group of only failed assertions."""
     if inside := _inside(exc):
         return all(map(_only_assertions, inside))
     return isinstance(exc, AssertionError | pytest.fail.Exception) and not isinstance(

@@ -39,8 +39,8 @@ class DeadlockError(AssertionError):
 class VirtualClock:
     """The virtual time of one run. It starts at 0, and jumps whenever every task is waiting.
 
-    Virtual time jumps to the next timer, so keep worker threads and sockets out of the code under
-    test: while they work, every task may be waiting, and timeouts expire immediately.
+    Keep worker threads and sockets out of the code under test. While all tasks wait for them, the
+    clock jumps to the next timer, so timeouts expire immediately.
 
     If every task waits and no timer is set, the run ends with a `DeadlockError` instead of
     hanging. (On trio, a task that waits in a shielded scope can't be cancelled, so the run hangs.)

@@ -160,7 +160,7 @@ def refuse_shards(path: Path) -> None:
 
 
 def _count(folder: Path) -> int:
-    """Return the number of processes of a folder's run, or 0."""
+    """Return the number of processes that a folder's run was begun with; 0 if there is no run."""
     found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
     return max((int(name[2]) for name in found if name is not None), default=0)
 

@@ -128,7 +128,7 @@ def further_of(reply: Slice, place: str) -> dict[str, Any]:
 
 
 def finish_reason(reply: Slice) -> str:
-    """Return why a reply ended, in OpenAI's words."""
+    """Return OpenAI's finish reason for a reply."""
     made = generated(reply)
     reason = made.finish_reason or "stop"
     if made.tool_calls and reason not in CUT:
@@ -204,7 +204,7 @@ def _problems(reply: Slice) -> list[str]:
 
 
 def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> Refusal:
-    """Return the refusal if there is no reply to show: 422 if any was judged, else the error's."""
+    """Return the refusal if no reply can be shown: 422 if any was judged, or the error's status."""
     judged = [
         outcome.result
         for outcome in outcomes
@@ -290,7 +290,7 @@ WHY_ELSE = "is it too long, or has it a field or a part that the upstream does n
 
 
 def _of_refused_request(model: str, prepared: PreparedRequest, error: InvalidRequest) -> Refusal:
-    """Blame whoever caused the upstream's refusal: the caller or the configuration."""
+    """Return the refusal of a request that the upstream refuses; blame caller or configuration."""
     code, param, kind, about_format = known_of(error)
     field = (param or "").replace("[", ".").partition(".")[0]
     if about_format and not prepared.tools:

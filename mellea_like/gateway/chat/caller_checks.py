@@ -42,7 +42,7 @@ T = TypeVar("T")
 __all__ = ["CallersChecks", "TooCostly", "Workers", "main"]
 
 PROCESSES = max(1, (os.cpu_count() or 2) // 2)
-"""The most processes that run at a time, which leaves the other processors to the gateway."""
+"""The most processes at a time: half the number of processors, to leave some to the gateway."""
 
 MAIN = "from mellea_like.gateway.chat.caller_checks import main; main()"
 
@@ -184,7 +184,7 @@ class CallersChecks:
         return made
 
     async def accept(self, param: str, schema: Mapping[str, Any]) -> None:
-        """Make sure that a tool's schema is valid, once: agents send it again with each request."""
+        """Check a tool's schema unless it is known: agents send the same ones with each request."""
         digest = sha256(json.dumps(schema).encode("ascii")).digest()
         if not self._workers.knows(digest):
             await self._try(param, schema)

@@ -1,4 +1,4 @@
-"""The base class of the endpoints: from an admitted request to the bytes of its answer."""
+"""The base class of the endpoints, which turn an admitted request into the bytes of an answer."""
 
 from __future__ import annotations
 

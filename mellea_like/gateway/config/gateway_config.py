@@ -178,7 +178,7 @@ class KeyBudget(CallBudgetSpec):
 
     @property
     def of_upstreams(self) -> bool:
-        """Whether it limits anything besides ``caller_requests``."""
+        """Whether it has a limit other than ``caller_requests``."""
         return super()._limited()
 
     def _limited(self) -> bool:

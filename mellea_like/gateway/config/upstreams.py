@@ -111,7 +111,7 @@ class OpenUpstreams:
             self._held.clear()
 
     async def open(self, specs: Mapping[str, UpstreamSpec]) -> Used:
-        """Return a configuration's upstreams, sharing those already open with equal settings."""
+        """Open a configuration's upstreams, or share open ones with equal settings; return all."""
         used: list[_Held] = []
         try:
             for name, spec in specs.items():

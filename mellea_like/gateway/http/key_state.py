@@ -138,7 +138,7 @@ class KeyState:
             self._calls = store.account(f"{name}: caller_requests", most)
 
     def seconds_to_reset(self) -> float:
-        """Return the seconds until the budget starts again."""
+        """Return the seconds until the budget starts again, or an hour if it never does."""
         ends = inf if self._ends is None else self._ends
         return NO_BUDGET_SOON if ends == inf else ends - self._now()
 

@@ -149,7 +149,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server without its signal handlers, which raise the signal again at the end."""
+    """Uvicorn's server without its signal handlers, which raise the signal again when it ends."""
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()
@@ -224,7 +224,7 @@ def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
 
 
 def listening_address(server: ServerConfig, *, has_keys: bool) -> tuple[int, Any]:
-    """Find the family and address to listen on; refuse one that is open to others without a key."""
+    """Return the family and address to listen on; refuse one open to other hosts without a key."""
     # A name is judged by all addresses that it resolves to, not by its spelling.
     host = server.host.removeprefix("[").removesuffix("]")
     try:

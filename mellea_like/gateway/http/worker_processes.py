@@ -42,7 +42,7 @@ QUIET_SECONDS = 0.3
 """The seconds after which the user is told why stopping takes time."""
 
 GRACE_SECONDS = 10.0
-"""The seconds for a worker to end after its requests were cut off."""
+"""The seconds that a worker has to end after its requests were cut off."""
 
 
 class Link:
