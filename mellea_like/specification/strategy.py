@@ -406,8 +406,8 @@ class StrategySpec(Section):
     ) -> BaseSamplingStrategy:
         """Make the strategy; ``settings`` are further arguments of its class.
 
-        ``stages`` are those of ``escalate``, already made; ``first`` are the options of the first
-        stage.
+        ``stages`` are the stages of ``escalate``, already made, and ``first`` the options of the
+        stage before them.
         """
         # Refusals with a 429 are counted separately.
         refusals = max(self.retries + 1, Retry().rate_limit_attempts)

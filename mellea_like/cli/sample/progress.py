@@ -94,7 +94,7 @@ class Progress(Plugin):
 
     @hook(HookType.GENERATION_ERROR, mode=HookMode.OBSERVE)
     async def _on_error(self, payload: GenerationErrorPayload) -> None:  # pyright: ignore[reportUnusedFunction]
-        # If there is no retry, its record follows at once.
+        # If there is no retry, the draw's record follows immediately.
         row = self._rows.get(payload.iteration or 0)
         if row is not None:
             row.state = "retrying"

@@ -348,7 +348,7 @@ class _Exchange:
             message = {**message, "headers": headers}
         await self._plain_send(message)
         if message["type"] == "http.response.body" and not message.get("more_body"):
-            self._end()  # The next request may follow at once.
+            self._end()  # The next request may follow immediately.
 
     def _end(self) -> None:
         if not self._ended:

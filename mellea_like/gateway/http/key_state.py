@@ -81,9 +81,9 @@ class KeyState:
         self.limits = limits
         self._budget: Budget | None = None
         self._ends: float | None = None
-        self._accounts: list[str] = []  # Of this period.
+        self._accounts: list[str] = []  # The names of this period's accounts in the store.
         self._calls: StoreAccount | None = None
-        self._calls_spent = False  # As far as is known here.
+        self._calls_spent = False  # As far as this process knows.
         rates = self._stores.rates
         self._rates = [
             _Rate(what, rates.bucket(f"key {self.name}: {what}", most, most), most)
@@ -93,7 +93,7 @@ class KeyState:
             )
             if most is not None
         ]
-        # The default limits each process's memory.
+        # The default concurrency protects each process's memory, so it isn't shared.
         together = self._stores.together if "concurrency" in limits.model_fields_set else None
         self._places: StoreAccount | None = None
         if together is not None:
