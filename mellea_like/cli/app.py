@@ -1,4 +1,4 @@
-"""The commands, each imported when it is used."""
+"""The commands. Each of them is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def listed(name: str) -> TyperCommand:
 
 
 def command(name: str) -> Any:
-    """Import a command."""
+    """Import a command's module, and return the command."""
     from mellea_like.cli.option_fields import add_command  # noqa: PLC0415 (the list needs none)
 
     path, options = COMMANDS[name][0].rsplit(".", 1)
@@ -116,7 +116,7 @@ def command(name: str) -> Any:
 
 
 def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
-    """Run the command, whose module is imported only now."""
+    """Import the module that runs ``batch``, and run it."""
     try:
         from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
     except ModuleNotFoundError as exc:

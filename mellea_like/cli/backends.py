@@ -1,4 +1,4 @@
-"""The backend and the judge that the options ask for, with their limits and prices."""
+"""The backends and the judge that the options select, with their limits and prices."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LIMITS = ("price", "requests_per_minute", "tokens_per_minute")
 
 
 class Backends:
-    """The backend and the judge. As much as possible is checked before they are opened."""
+    """The backends and the judge. As much as possible is checked before they are opened."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Backends:
 
     @property
     def reply_type(self) -> type[Any] | None:
-        """The type that passes ``--schema`` to servers; None if it is only part of the prompt."""
+        """The type that passes ``--schema`` to servers; None if only the prompt has the schema."""
         schema = self._options.spec.json_schema
         if schema is None or self.kind == "markov" or '"$ref"' in json.dumps(schema):
             return None
@@ -137,7 +137,7 @@ class Backends:
 
     @property
     def gates(self) -> list[BackoffGate]:
-        """The gates in front of the open servers."""
+        """The backoff gates in front of the open servers."""
         return list(dict.fromkeys(map(gate_of, self._opened)))
 
     async def _with_cache(self, stack: AsyncExitStack, backend: Backend, path: Path) -> Backend:
@@ -150,7 +150,7 @@ class Backends:
         return cached
 
     def make_budget(self, whose: str) -> Budget | None:
-        """Make the budget of ``this call`` or ``this run``; None for no limit."""
+        """Make the budget, called ``this call`` or ``this run``; return None for no limit."""
         spec = self._options.spec
         if spec.budget is not None and spec.budget.money is not None and None in self.models:
             msg = (
@@ -161,7 +161,7 @@ class Backends:
         return spec.make_budget(self.prices(self.models), name=whose, store=self._store)
 
     def make_strategy(self, **settings: Any) -> BaseSamplingStrategy:
-        """Make the strategy that the options ask for."""
+        """Make the strategy that the options describe."""
         spec, further = self._options.spec, len(self._bigger)
         backend, *judges = self._opened[: len(self._opened) - further]
         judge = judges[0] if judges else None
@@ -176,12 +176,12 @@ class Backends:
         return spec.make_strategy(backend, stages, judge=judge, **settings)
 
     def _place(self, backend: Any) -> str:
-        """Name a bigger model and its server."""
+        """Return a bigger model's name and its server, for a message."""
         place = getattr(backend, "base_url", None) or backend.api.where
         return f"{backend.model} at {place}"
 
     def _describe(self, backend: Any) -> str:
-        """Describe the backend."""
+        """Return a sentence about the first backend, for a message."""
         if self.kind == "jobs":
             return f"{self._spec.api}'s batch API, {self._spec.model} at {backend.api.where}."
         match self._spec:
@@ -340,7 +340,7 @@ def _named(options: DrawOptions) -> BackendName | Literal["jobs"] | None:
 def openai_upstream(
     model: str | None, base_url: str | None, names: Mapping[str, str], **limits: Any
 ) -> OpenAIUpstream:
-    """Read the options of an OpenAI-compatible server, whose names are ``names``."""
+    """Make an upstream for an OpenAI-compatible server; ``names`` are the options, for errors."""
     if base_url is None:
         base_url = os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
         names = {**names, "base_url": "OPENAI_BASE_URL"}

@@ -163,14 +163,14 @@ def run(options: CheckOptions, signals: SignalHandler) -> int:
 
 @dataclass
 class _Count:
-    """How often a requirement was decided in each way."""
+    """The number of rows by their status for one requirement."""
 
     name: str
     by_status: Counter[ValidationStatus] = field(default_factory=Counter[ValidationStatus])
 
 
 class _Checks:
-    """One run of the command. Making it checks the options, but reads nothing."""
+    """One run of the command. Creating it checks the options, but reads nothing."""
 
     def __init__(self, options: CheckOptions) -> None:
         self._options = options
@@ -288,7 +288,7 @@ class _Checks:
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """What a journal's run has to have in common with the next one."""
+        """The settings that must be the same when a journal is used again."""
         checks = self._options.row_checks
         return {"checks": [*checks, *self._options.fixed_checks]} if checks else {}
 
@@ -353,7 +353,7 @@ class _Checks:
 
 
 def _slice_of(item: ItemResult[Any]) -> Slice | None:
-    """Return the record of a row's check; None if it could not be begun."""
+    """Return the record of a row's check, or None if the check could not start."""
     return None if item.result is None else item.result.slices[0]
 
 

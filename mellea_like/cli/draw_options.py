@@ -293,7 +293,7 @@ class DrawOptions:
                 raise Problem(msg, Exit.USAGE)
 
     def make_requirements(self) -> list[Requirement]:
-        """Make the requirements: checks, schema and those that a judge decides."""
+        """Make the requirements: the checks, the schema, and the requirements for a judge."""
         return requirements_of(self.spec, self._fixed_checks, self.json_schema)
 
     @property

@@ -33,7 +33,7 @@ def code_of(error: Exception) -> int:
 
 
 def sentence(error: Exception, *, debug: bool = False) -> str:
-    """Word an error for users of the command line."""
+    """Return the message of an error, worded for users of the command line."""
     message = str(error) or type(error).__name__
     if isinstance(error, LimitExceeded):
         first = error.__cause__
@@ -63,7 +63,7 @@ def in_options(message: str) -> str:
 
 
 def rejected_early(slice_: Slice) -> bool:
-    """Tell whether a reply was rejected before its end."""
+    """Return whether a reply was rejected before its end."""
     return slice_.generation is not None and slice_.generation.finish_reason == REJECTED
 
 
@@ -89,7 +89,7 @@ def report(error: Exception, *, debug: bool) -> str:
 
 @contextlib.contextmanager
 def reading(source: Path) -> Generator[None]:
-    """Turn errors of reading a journal or a trace into a sentence."""
+    """Turn errors of reading a journal or a trace into a `Problem` with one sentence."""
     try:
         yield
     except (JournalError, ValueError) as exc:

@@ -201,7 +201,7 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
 
 
 def _output(options: ExportOptions) -> Path | BinaryIO:
-    """Check the output before doing any work."""
+    """Check the output before doing any work, and return its path or stream."""
     if options.output == STANDARD:
         if options.format == "parquet":
             msg = "Parquet can't be written to standard output: name a file"
@@ -248,7 +248,7 @@ class _View:
             self._live.stop()
 
     def update(self, done: int, total: int) -> None:
-        """Take the current numbers."""
+        """Store the current numbers, for the next time the view is drawn."""
         self._done, self._total = done, total
 
     def _render(self, _console: Console) -> Text:

@@ -149,7 +149,7 @@ def run(options: JudgeAgreementOptions, signals: SignalHandler) -> int:
 
 
 class _Measurement:
-    """One run of the command. Making it checks the options, but reads nothing."""
+    """One run of the command. Creating it checks the options, but reads nothing."""
 
     def __init__(self, options: JudgeAgreementOptions) -> None:
         self._options = options
@@ -304,7 +304,7 @@ def _better(value: Any) -> Literal["first", "second", "neither"] | None:
 
 
 def _without_any(found: Report) -> str | None:
-    """Return why nothing was decided; None if anything was."""
+    """Return the reason if no row could be judged; None if any was."""
     if isinstance(found, AgreementReport):
         if any(judge.decisions.count for judge in found.judges.values()):
             return None

@@ -1,4 +1,4 @@
-"""What judges may cost: the options of commands that only judge."""
+"""The options that limit the cost of judges, for commands that only judge."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Run the command line, and return the exit code."""
     ready_streams()
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         warn("mellea-like: standard output is closed")

@@ -1,4 +1,4 @@
-"""Options, declared once as fields of a dataclass, from which typer reads them."""
+"""Options of commands, declared as fields of a dataclass, from which typer's options are made."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILES = ("json_schema", "gguf", "corpus")
 
 
 def option(default: Any, names: str, about: str, panel: str | None = None, **more: Any) -> Any:
-    """Make a field that is an option: ``"--output -o FILE"``, or ``"--force"`` for a flag."""
+    """Make a field for an option, such as ``"--output -o FILE"``, or ``"--force"`` for a flag."""
     given: Any = ... if default is REQUIRED else [] if default is list else default
     *flags, last = names.split()
     if last.startswith("-"):
@@ -44,7 +44,7 @@ def option(default: Any, names: str, about: str, panel: str | None = None, **mor
 
 
 def argument(metavar: str, about: str) -> Any:
-    """Make a field that is an argument."""
+    """Make a field for a positional argument."""
     return _field(REQUIRED, typer.Argument(..., help=about, metavar=metavar))
 
 
@@ -61,7 +61,7 @@ def add_command(
     run: Callable[[T, SignalHandler], int],
     **settings: Any,
 ) -> None:
-    """Add a command that takes its options as an object of a dataclass."""
+    """Add a command whose function gets its options as an instance of a dataclass."""
     names, hints = option_names(options), get_type_hints(options)
     # A dataclass begins with its inherited fields, but the help may begin with others.
     panels: tuple[str | None, ...] = getattr(options, "panels", ())
@@ -86,7 +86,7 @@ def add_command(
 
 
 def option_names(options: type[DataclassInstance]) -> dict[str, str]:
-    """Return the option of each field, as the user writes it."""
+    """Return the option of each field, such as ``--output``; for an argument, its metavar."""
     names: dict[str, str] = {}
     for one in fields(options):
         info = one.metadata.get("typer")
@@ -98,7 +98,7 @@ def option_names(options: type[DataclassInstance]) -> dict[str, str]:
 
 
 def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str, str]) -> S:
-    """Read a section of the specification from options; ``names`` has each field's option."""
+    """Read a section of the specification; ``names`` maps fields to options, for errors."""
     try:
         return section.model_validate(given)
     except ImportError as exc:

@@ -1,4 +1,4 @@
-"""Servers that can't be reached: each outage is told, and one that never answers ends the run."""
+"""Report servers that can't be reached, and end the run if one of them never answers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["watched_servers"]
 
 LOOK_EVERY = 0.25
-"""Seconds between checks whether the servers can be reached."""
+"""Seconds between two checks of whether the servers can be reached."""
 
 GIVE_UP_AFTER = 4.0
-"""Seconds of an outage after which a server that has never answered isn't waited for."""
+"""Seconds of an outage after which the run gives up on a server that has never answered."""
 
 
 @asynccontextmanager
 async def watched_servers(
     gates: Callable[[], Iterable[BackoffGate]], tell: Callable[[str], object]
 ) -> AsyncGenerator[None]:
-    """Tell of the outages of servers in a block; end it if one has never answered."""
+    """Report outages of servers while the block runs; end it if a server has never answered."""
     outages: list[str] = []
     async with task_scope() as tasks:
         with anyio.CancelScope() as scope:

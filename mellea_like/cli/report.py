@@ -114,7 +114,7 @@ def run(options: ReportOptions, _signals: SignalHandler) -> int:
 
 
 def _prices(given: Sequence[str]) -> dict[str, Any]:
-    """Read prices that replace the run's, in the form of a journal."""
+    """Read the prices that replace the run's, and return them in the format of a journal."""
     found: dict[str, Price] = {}
     for text in given:
         model, equals, price = text.rpartition("=")
@@ -132,7 +132,7 @@ def _prices(given: Sequence[str]) -> dict[str, Any]:
 def _made_of(
     options: ReportOptions, source: Path, prices: Mapping[str, Any], *, as_text: bool
 ) -> tuple[str, str]:
-    """Make the report and a description of its subject."""
+    """Return the report and a short description of its subject."""
     item = options.item
     with reading(source), _open(source) as file:
         begin = file.read(len(SQLITE))
@@ -154,7 +154,7 @@ def _made_of(
 def _of_several(
     options: ReportOptions, prices: Mapping[str, Any], *, as_text: bool
 ) -> tuple[str, str]:
-    """Make the report on journals that are read as one run, with items numbered across them."""
+    """Return the report on journals that are read as one run, with items numbered across them."""
     from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
 
     # Few commands need them.
@@ -179,7 +179,7 @@ def _of_several(
 def _of_two(
     options: ReportOptions, other: Path, prices: Mapping[str, Any], *, as_text: bool
 ) -> tuple[str, str]:
-    """Compare two runs, each from one journal or from several that are read as one."""
+    """Return a comparison of two runs, each from one journal or several that are read as one."""
     from mellea_like.batch.journal.differences import differences  # noqa: PLC0415 (few commands need it)
     from mellea_like.export.journaled_run import Run  # noqa: PLC0415 (needs sqlite3)
     from mellea_like.report.comparison import comparison_report, comparison_text  # noqa: PLC0415
@@ -207,7 +207,7 @@ def _of_two(
 
 
 def _apart(run: Run) -> Iterator[dict[str, Any]]:
-    """Read items, with ids that are equal for the same position in the same journal."""
+    """Yield a run's items, with ids made of the journal's position and the item's id in it."""
     # They need sqlite3.
     from mellea_like.batch.journal.reader import read_run  # noqa: PLC0415
     from mellea_like.batch.journal.together import JournalsTogether  # noqa: PLC0415
@@ -256,7 +256,7 @@ def _of_trace(trace: Mapping[str, Any], *, as_text: bool) -> str:
 
 
 def _exchange(trace: Mapping[str, Any]) -> str:
-    """Write the prompt and the reply of the winner, or else of the best draw, or of the last."""
+    """Return the prompt and the reply of the winner, or else of the best or the last draw."""
     slices: list[dict[str, Any]] = trace["slices"]
     if not slices:
         return ""
@@ -274,7 +274,7 @@ def _indented(text: str | None) -> str:
 
 
 def _read_trace(raw: bytes) -> dict[str, Any]:
-    """Read a trace, and make sure that it is one."""
+    """Parse a call's trace; raise a `ValueError` if it is none."""
     if len(raw) > MOST:
         msg = f"this isn't a trace of a call: it has more than {MOST // 2**20} MiB"
         raise ValueError(msg)

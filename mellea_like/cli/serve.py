@@ -144,7 +144,7 @@ def _store(options: ServeOptions, config: GatewayConfig) -> SQLiteStore | None:
 
 
 def _counts(config: GatewayConfig, workers: int) -> bool:
-    """Tell whether the store is needed."""
+    """Return whether the store is needed."""
     limits: list[KeyLimits] = list(config.keys.values()) or [config.server.limits]
     if any(key.budget is not None for key in limits):
         return True

@@ -1,4 +1,4 @@
-"""Signals that end a command: the first cancels what runs, the second ends the process at once.
+"""Signals that end a command: the first cancels it, the second ends the process immediately.
 
 An event loop by itself cancels at SIGINT, but not if SIGINT is ignored (as in a command that a
 script starts with ``&``), and not at SIGTERM. A second ``KeyboardInterrupt`` is never raised,
@@ -32,7 +32,7 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class SignalHandler:
-    """Handles the signals that end a command; a second one ends it at once."""
+    """Handles the signals that end a command; a second one ends the process immediately."""
 
     def __init__(self) -> None:
         self.last_words: Callable[[], str] = lambda: "Interrupted."
@@ -47,7 +47,7 @@ class SignalHandler:
         return Exit.TERMINATED if others else Exit.INTERRUPTED
 
     def run(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Run an event loop; the first signal cancels the function."""
+        """Run a function in an event loop, and return its result; the first signal cancels it."""
 
         async def cancellable() -> list[T]:
             with anyio.CancelScope() as scope:

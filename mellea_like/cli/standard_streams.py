@@ -28,7 +28,7 @@ __all__ = [
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Tell whether a stream is a terminal."""
+    """Return whether a stream is a terminal."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:
@@ -36,7 +36,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def ready_streams() -> None:
-    """Prepare the streams so that no character and no closed stream makes writing fail."""
+    """Prepare standard output and error, so that odd characters and closed streams don't fail."""
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (open to the end)
     for stream in (sys.stdout, sys.stderr):
@@ -45,7 +45,7 @@ def ready_streams() -> None:
 
 
 def write(text: str, stream: TextIO) -> None:
-    """Write to a stream; ignore that its reader has gone."""
+    """Write to a stream. It is no error if its reader has gone."""
     try:
         stream.write(text)
         stream.flush()

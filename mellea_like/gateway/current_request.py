@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 IN_SCOPE = "mellea_like.gateway"
-"""The key in the ASGI scope under which the guard leaves an `Admitted`."""
+"""The key in the ASGI scope under which the guard stores an `Admitted`."""
 
 REQUEST_ID = b"x-request-id"
 
@@ -67,7 +67,7 @@ class Admitted:
     body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def may_use(self, model: str) -> bool:
-        """Tell whether it may use a model."""
+        """Return whether the key may use a model."""
         return self.limits.allows(model)
 
 

@@ -37,11 +37,11 @@ Fate: TypeAlias = Literal["honoured", "forwarded", "dropped", "refused"]
 
 UNSUPPORTED = "unsupported_parameter"
 UNKNOWN = "unknown_parameter"
-"""The codes of refusals."""
+"""The codes of refusals because of a field."""
 
 
 class Field(NamedTuple):
-    """How a field is handled, the reason, and harmless values of a refused field."""
+    """How a field is handled, the reason, and the values with which a refused field is ignored."""
 
     fate: Fate
     note: str = ""
@@ -249,7 +249,7 @@ HOSTED = frozenset(
         "web_search_preview",
     }
 )
-"""Names by which a tool asks for one that the server runs itself."""
+"""Fields of a tool that would ask for a tool that the server runs itself."""
 
 MEDIA = frozenset(
     {
@@ -260,7 +260,7 @@ MEDIA = frozenset(
         "uuid",
     }
 )
-"""Fields that would give a part of a message more content than its type says."""
+"""Fields that would give a part of a message content that its type doesn't name."""
 
 
 def plain_name(name: str) -> str:
@@ -274,7 +274,7 @@ _KEPT_BACK, _FORMATS, _HOSTED, _MEDIA = (
 
 
 def why_not(name: str, use: FieldUse) -> str:
-    """Return why a configuration can't choose this use for a field; empty if it can."""
+    """Return the reason why a configuration can't handle a field this way; empty if it can."""
     needed = name in ("model", "messages", "input")
     honoured = [
         table[name].fate == "honoured" for table in (CHAT_FIELDS, RESPONSES_FIELDS) if name in table
@@ -312,7 +312,7 @@ DEFAULTS = FieldRules()
 
 
 def says_nothing(value: object) -> bool:
-    """Tell whether an unknown field asks for nothing: all of it is null or empty."""
+    """Return whether an unknown field asks for nothing: all of it is null or empty."""
     if isinstance(value, dict):
         return all(map(says_nothing, cast("dict[str, Any]", value).values()))
     return value is None or value == []
@@ -347,7 +347,7 @@ _FATES: Mapping[FieldUse, Fate] = {"forward": "forwarded", "drop": "dropped", "r
 
 
 def is_kept_back(name: str) -> bool:
-    """Tell whether a field is never forwarded, in any spelling."""
+    """Return whether a field is never forwarded, in any spelling."""
     return plain_name(name) in _KEPT_BACK
 
 
@@ -372,7 +372,7 @@ def _fate(name: str, table: Mapping[str, Field], rules: FieldRules) -> Fate:
 
 
 def why_kept_out(place: str, name: str) -> str:
-    """Return why an unknown field inside a request is refused in any configuration."""
+    """Return why any configuration refuses an unknown field inside a request; empty if it may."""
     plain = plain_name(name)
     if place == "tool" and plain in _HOSTED:
         return "hosted tools are not metered"

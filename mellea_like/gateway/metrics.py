@@ -69,7 +69,7 @@ class Metrics:
         self._cost = Counter("cost", said, ("model", "key", "currency"), **common)
 
     def requested(self, model: object, key: str | None, status: int, seconds: float) -> None:
-        """Count a request that has ended, with any model and key."""
+        """Count a request that has ended; unknown models and keys count as ``other``."""
         name = self.model_name(model)
         self._requests.labels(name, key if key in self._keys else OTHER, status).inc()
         self._seconds.labels(name).observe(seconds)

@@ -109,7 +109,7 @@ class RedactedBackend(BackendWrapper):
 
     @contextmanager
     def in_our_words(self, others: Sequence[Exception] = ()) -> Generator[None]:
-        """Replace an upstream's errors in a block, except for ``others``."""
+        """Replace errors of the upstream in a block by redacted ones, except for ``others``."""
         try:
             yield
         except StopAsyncIteration:
@@ -184,7 +184,7 @@ _plain: Callable[..., logging.LogRecord] = logging.LogRecord
 
 @contextmanager
 def redacted_logs() -> Generator[None]:
-    """Keep texts out of the logs of the whole process while the block runs."""
+    """Keep prompts, replies and keys out of the process's logs while the block runs."""
     # Loggers keep their levels and handlers. Gateways in several threads may do this at the same
     # time.
     global _blocks, _plain  # noqa: PLW0603

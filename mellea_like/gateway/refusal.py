@@ -33,7 +33,7 @@ NO_BUDGET_SOON = 3600.0
 
 
 LONGEST_PARAM = 200
-"""The most characters of a field's place in an error, because a caller may have chosen the name."""
+"""The most characters of a field's place in an error: a caller may have chosen the name."""
 
 
 class Refusal(Exception):
@@ -62,7 +62,7 @@ class Refusal(Exception):
         self.error |= more or {}
 
     def rename(self, named: Callable[[str], str]) -> None:
-        """Rename the field that is to blame."""
+        """Translate the name of the field that is to blame with ``named``."""
         if self.param is not None and (name := named(self.param)) != self.param:
             if self.message.startswith(self.param):
                 self.message = name + self.message.removeprefix(self.param)
@@ -90,18 +90,18 @@ def refuse(param: str, message: str, code: str | None = None) -> NoReturn:
 
 
 def too_many(message: str, wait: float, code: str = "rate_limit_exceeded") -> Refusal:
-    """Make the answer to a caller that asks for too much at a time; ``wait`` is in seconds."""
+    """Return the refusal for a caller that asks for too much at a time; ``wait`` is in seconds."""
     kind = BUDGET_SPENT if code == BUDGET_SPENT else "rate_limit_error"
     return Refusal(429, message, kind=kind, code=code, headers=retry_after(wait))
 
 
 def retry_after(wait: float) -> dict[str, str]:
-    """Make the header that says when to try again; ``wait`` is in seconds."""
+    """Return the header ``retry-after`` for a wait in seconds."""
     return {"retry-after": str(max(1, math.ceil(wait)))}
 
 
 def budget_spent(shortage: Shortage | None = None) -> Refusal:
-    """Make the answer to a key whose budget has no room for a request."""
+    """Return the refusal for a key whose budget has no room for a request."""
     message = "this key's budget is spent"
     if shortage is not None and shortage.spent < shortage.allowed:
         what = shortage.what.replace("_", " ")

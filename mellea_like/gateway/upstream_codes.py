@@ -79,7 +79,7 @@ TYPES = frozenset(
         "exceed_context_size_error",
     }
 )
-"""Types of such errors."""
+"""Types of errors that callers may see."""
 
 _TOO_LONG = re.compile(
     # vLLM, SGLang and OpenAI's older models; llama.cpp; Anthropic; Gemini.
@@ -93,7 +93,7 @@ _PLACE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,199}", re.ASCII)
 
 
 class Known(NamedTuple):
-    """The parts of an upstream's error that a caller may see; unknown words are None."""
+    """The parts of an upstream's error that a caller may see. A part that isn't known is None."""
 
     code: str | None = None
     param: str | None = None
@@ -103,7 +103,7 @@ class Known(NamedTuple):
 
 
 def known_of(error: BackendError) -> Known:
-    """Return the parts that may be passed on of an error that `keep_known` has seen."""
+    """Return the parts that `keep_known` has copied to an error; all None if it hasn't."""
     known = vars(error).get("known")
     return known if isinstance(known, Known) else Known()
 

@@ -41,7 +41,7 @@ Name = Annotated[str, StringConstraints(min_length=1, strict=True, strip_whitesp
 
 
 class Section(BaseModel):
-    """A frozen section, in which unknown names are errors that show no value, perhaps a key."""
+    """A frozen section. Unknown names are errors, which show no value: it could be a key."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True
@@ -93,7 +93,7 @@ def _again(
     place: tuple[int | str, ...] = (),
     context: dict[str, Any] | None = None,
 ) -> InitErrorDetails:
-    """Make one of pydantic's errors again."""
+    """Rebuild one of pydantic's errors, to report it together with others."""
     error = PydanticCustomError(cast("Any", kind), cast("Any", message), context or {})
     return {"type": error, "loc": place, "input": None}
 

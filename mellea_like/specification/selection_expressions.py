@@ -55,7 +55,7 @@ _GOES_BY = {
 
 @dataclass(frozen=True)
 class SelectionSpec:
-    """A selection read from an expression such as ``best:length``; `make` makes the real one."""
+    """A selection read from an expression such as ``best:length``; `make` makes the selection."""
 
     kind: str
     by: str = ""
@@ -69,14 +69,14 @@ class SelectionSpec:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Its features, as the table of options that exclude each other names them."""
+        """Its features, as they are called in the table of options that exclude each other."""
         if self.kind in {"first", "ordered"}:
             return (self.kind,)
         kept = {"collect": "collect", "vote": "counted"}
         return ("several", kept.get(self.kind, "scored"))
 
     def make(self, judge: Backend, turns: int) -> Selection:
-        """Make the selection for calls of ``turns`` draws, the maximum of ``n`` and its default."""
+        """Make the selection for calls of ``turns`` draws, with an ``n`` that is at most that."""
         n = None if self.n is None else min(self.n, turns)
         match self.kind:
             case "best" if self.judged:
@@ -97,7 +97,7 @@ class SelectionSpec:
 
 
 def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
-    """Read a selection."""
+    """Parse a selection; ``n`` replies must pass before it decides, or its default number."""
     name, colon, rest = text.partition(":")
     kind, by = name.strip().lower(), rest.strip()
     if kind not in _FORMS:
@@ -153,7 +153,7 @@ class _Score:
 
 @dataclass(frozen=True)
 class _Key:
-    """The key that a text votes for, or by which it differs from others."""
+    """The key under which a vote counts a reply, or by which collected replies differ."""
 
     by: str
 

@@ -78,7 +78,7 @@ Check: TypeAlias = Annotated[Text, AfterValidator(_readable)]
 
 
 class OptionsSpec(Section):
-    """Options for generating, unless a request sets them.
+    """Default options for generating, which a request may override.
 
     Args:
         temperature: 0 for the most likely text, higher for more variety.
@@ -137,7 +137,7 @@ class BudgetSpec(Section):
         within: Budget | None = None,
         store: Store | None = None,
     ) -> Budget:
-        """Make the budget."""
+        """Make the budget, called ``name`` in errors and charged also to ``within``."""
         assumed = VERDICT_TOKENS
         return Budget(
             **self._limits(),
@@ -223,8 +223,8 @@ class StrategySpec(Section):
         early: whether to reject replies while they arrive, if their checks can.
         give_up: whether to stop when a requirement fails so often that more draws won't help.
         accept_incomplete: whether to accept a reply that was cut off, refused, withheld by a
-            content filter, or is empty. If not, such a draw fails. By default it is accepted if
-            there are no requirements.
+            content filter, or is empty. If not, such a draw fails. By default, only the gateway
+            accepts it, and only if there are no requirements.
         retries: how often a request is retried after a transient error.
         timeout: how long a call may take, in seconds.
         iteration_timeout: how long one draw may take, in seconds; None for no limit.
@@ -366,7 +366,7 @@ class StrategySpec(Section):
         return self.loop, self.concurrency
 
     def make_schedule(self) -> BaseSchedule:
-        """Make the schedule. All calls that use it share its knowledge."""
+        """Make the schedule. It learns from all calls that use it."""
         return parse_schedule(self.schedule)
 
     def make_requirements(
@@ -391,7 +391,7 @@ class StrategySpec(Section):
         within: Budget | None = None,
         store: Store | None = None,
     ) -> Budget | None:
-        """Make the budget of a call, within other budgets; None for no limit."""
+        """Make the budget of a call, within another budget; return None for no limit."""
         if self.budget is None:
             return within
         return self.budget.make(name=name, prices=prices, within=within, store=store)
@@ -406,8 +406,8 @@ class StrategySpec(Section):
     ) -> BaseSamplingStrategy:
         """Make the strategy; ``settings`` are further arguments of its class.
 
-        ``stages`` are those of ``escalate``, already made; ``first`` are the options of the first
-        stage.
+        ``stages`` are the stages of ``escalate``, already made, and ``first`` the options of the
+        stage before them.
         """
         # Refusals with a 429 are counted separately.
         refusals = max(self.retries + 1, Retry().rate_limit_attempts)

@@ -52,7 +52,7 @@ MOST_MONEY = 1e12
 
 
 def beside(info: ValidationInfo, path: str | Path) -> Path:
-    """Find a file. Relative paths start in the folder of the file that names them."""
+    """Return the path of an existing file, relative to the configuration's folder if it has one."""
     context: dict[str, Any] = info.context or {}
     found = Path(context.get("directory", ".")) / path
     if not (found.is_file() or found.is_fifo()):
@@ -62,7 +62,7 @@ def beside(info: ValidationInfo, path: str | Path) -> Path:
 
 
 def read_price(given: object, info: ValidationInfo | None = None) -> object:
-    """Read two or three amounts and perhaps a currency, from a list or from a text with commas."""
+    """Parse a price: two or three amounts, perhaps a currency, as a list or separated by commas."""
     in_a_file = info is not None and info.context is not None
     as_texts = isinstance(given, str) and not in_a_file
     if given is None or isinstance(given, Price):
@@ -108,11 +108,11 @@ class Upstream(Section):
 
     @property
     def judges(self) -> bool:
-        """Whether it can decide requirements in words."""
+        """Whether it can judge requirements in words."""
         return bool(getattr(self, "can_judge", False))
 
     def make_limits(self, store: Store | None = None, name: str | None = None) -> list[Limit]:
-        """Make the limits of its requests, which processes share through a store."""
+        """Make the limits of its requests. Processes share the rates through a store, if given."""
         limits: list[Limit] = []
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:
             limits.append(
@@ -133,12 +133,12 @@ class OpenAIUpstream(Upstream):
 
     Args:
         kind: ``openai``.
-        model: the model's name; None for the server's first.
+        model: the model's name; None for the first model that the server lists.
         base_url: the server's URL; the default is OpenAI's server.
         api_key: the key, written as ``${NAME}`` for an environment variable.
         api_key_env: the name of the environment variable with the key, in place of ``api_key``.
-        timeout: the longest silence, in seconds.
-        can_judge: whether its verdicts are wanted.
+        timeout: the longest silence of the server, in seconds.
+        can_judge: whether it may be used as a judge.
         trust_env: whether to use the environment's proxy settings.
         keep_alive: whether connections stay open between requests. By default they do, except to
             servers on this machine.
@@ -194,8 +194,8 @@ class LlamaUpstream(Upstream):
         context_size: the most tokens of one request, prompt and reply together.
         parallel: the number of requests that it works on at a time.
         threads: the number of processor threads; None leaves it to llama.cpp.
-        timeout: the longest silence, in seconds.
-        can_judge: whether its verdicts are wanted.
+        timeout: the longest silence of the server, in seconds.
+        can_judge: whether it may be used as a judge.
     """
 
     kind: Literal["llama"]
@@ -213,7 +213,7 @@ class LlamaUpstream(Upstream):
 
 
 class MarkovUpstream(Upstream):
-    """The small Markov chain text generator in this process, which can't judge; for trying out.
+    """A small text generator (a Markov chain) in this process, to try things out; it can't judge.
 
     Args:
         kind: ``markov``.
@@ -234,10 +234,11 @@ class ProviderUpstream(Upstream):
 
     Args:
         kind: ``pydantic-ai``.
-        model: the provider and the model, as in ``anthropic:claude-sonnet-5-5``. The key is in the
-            environment variable that the provider's own client reads (``ANTHROPIC_API_KEY``).
-        timeout: the longest silence, in seconds.
-        can_judge: whether its verdicts are wanted.
+        model: the provider and the model, as in ``anthropic:claude-sonnet-5-5``. The API key is in
+            the environment variable that the provider's own client reads, such as
+            ``ANTHROPIC_API_KEY``.
+        timeout: the longest silence of the server, in seconds.
+        can_judge: whether it may be used as a judge.
     """
 
     kind: Literal["pydantic-ai"]
@@ -246,7 +247,7 @@ class ProviderUpstream(Upstream):
     can_judge: bool = True
 
     def make(self, place: str) -> Backend:
-        """Make the backend. Errors name the place of this section."""
+        """Make the backend. Errors begin with ``place``, the path of this section."""
         try:
             from mellea_like.backends.pydantic_ai import PydanticAIBackend  # noqa: PLC0415 (extra)
 
@@ -263,7 +264,7 @@ class PythonUpstream(Upstream):
         kind: ``python``.
         backend: where to find it, as ``package.module:name``: a backend, or a function without
             arguments that makes one. None if the program that embeds the gateway passes it.
-        can_judge: whether its verdicts are wanted.
+        can_judge: whether it may be used as a judge.
     """
 
     kind: Literal["python"]
@@ -271,7 +272,7 @@ class PythonUpstream(Upstream):
     can_judge: bool = True
 
     def find(self, place: str) -> Any:
-        """Import the backend, or a function that makes it; errors name the place of the section."""
+        """Import the backend, or the function that makes it. Errors begin with ``place``."""
         if self.backend is None:
             msg = f"{place}backend is missing: write backend: package.module:name"
             raise ValueError(msg)
@@ -326,7 +327,7 @@ UpstreamSpec: TypeAlias = Annotated[
 async def open_upstream(
     spec: UpstreamSpec, place: str = "", *, follow_redirects: bool = False
 ) -> AsyncGenerator[Backend]:
-    """Open the backend without its limits, and close it at the end."""
+    """Open an upstream's backend, without its limits, and close it at the end."""
     made: Any = await run_in_thread(_make, spec, place, follow_redirects)
     match spec:
         case OpenAIUpstream() | ProviderUpstream():

@@ -1,11 +1,11 @@
-"""Spans and metrics through the OpenTelemetry API. The application may add the SDK.
+"""Spans and metrics through the OpenTelemetry API. They need an SDK, set up by the application.
 
-A call has a span ``sampling <strategy>``. Below it is a span for each draw. Below each of these
-are a span ``chat <model>`` for each request to a backend, ``execute_tool <name>`` for each run of
-a tool, and ``validation``.
+A call has a span ``sampling <strategy>``, with a child span for each draw. A draw's span has the
+children ``chat <model>`` for each request to a backend, ``execute_tool <name>`` for each run of a
+tool, and ``validation``.
 
 Prompts, replies and messages of exceptions are recorded only if the user asks for it. Otherwise,
-exceptions are recorded by type. If a span processor raises, that is logged and ignored.
+only the types of exceptions are recorded. An error in a span processor is logged and ignored.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Telemetry:
             sampling_id: the call's id.
 
         Returns:
-            The recorder of the call; None if nobody listens.
+            The recorder of the call, or None if neither spans nor metrics are collected.
         """
         if not self._may_be_heard():
             return None
@@ -90,11 +90,11 @@ class Telemetry:
 
         Args:
             name: the tool's name.
-            call: the id of the call.
+            call: the id of the model's tool call.
             arguments: the call's arguments, as JSON; recorded only with ``capture_content``.
 
         Returns:
-            A context manager, which does nothing if nobody listens.
+            A context manager, which does nothing if no spans are collected.
         """
         if not self._may_be_heard():
             return nullcontext()
@@ -108,14 +108,15 @@ class Telemetry:
         )
 
     def server(self, name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope | None:
-        """Begin the span of a request to a server, within its caller's trace.
+        """Begin the span of a request that a server received, as part of the client's trace.
 
         Args:
             name: the span's name, such as "POST /v1/chat/completions".
             headers: the request's headers in lower case, which may include a ``traceparent``.
 
         Returns:
-            The span, which has ``set(attributes)`` and ``close()``; None if nobody listens.
+            The span, which has ``set(attributes)`` and ``close()``, or None if no spans are
+            collected.
         """
         if not self._may_be_heard():
             return None
@@ -137,5 +138,5 @@ class Telemetry:
 
 
 def _in_use() -> bool:
-    """Tell whether the process may have a provider, because importing OpenTelemetry takes 30 ms."""
+    """Return whether a provider may be set, without importing OpenTelemetry, which takes 30 ms."""
     return "opentelemetry" in sys.modules or any(name in os.environ for name in BY_NAME)

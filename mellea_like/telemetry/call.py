@@ -1,4 +1,4 @@
-"""Recording one call: its spans, and its share of the metrics."""
+"""Record the spans and metrics of one call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["CallTelemetry", "Instruments", "instruments_of", "meters_of"]
 
 
 class CallTelemetry:
-    """Records one call."""
+    """Records the spans and metrics of one call."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class CallTelemetry:
             else {names.SESSION_ID: session_id, names.CONVERSATION_ID: session_id}
         )
         self._passed: list[tuple[int, SpanScope, int]] = []
-        """The spans of draws that passed, and when they ended. One of them will be the winner's."""
+        """Iteration, span and end time of each draw that passed, until the winner is known."""
 
     def call(self) -> SpanScope:
         """Return the span around the whole call."""
@@ -92,7 +92,7 @@ class CallTelemetry:
         return SpanScope(self._tracer, name, attributes, self._capture, SpanKind.CLIENT)
 
     def answered(self, span: SpanScope, generation: Generation) -> None:
-        """Record a reply on its span."""
+        """Record a reply on the span of its request."""
         found: dict[str, AttributeValue] = {}
         if generation.model is not None:
             found[names.RESPONSE_MODEL] = generation.model
@@ -181,8 +181,8 @@ class CallTelemetry:
             names.STOP_REASON: "cancelled" if ending is None else ending.stop_reason.value,
             names.SUCCESS: best is not None,
             names.REQUESTS: usage.requests,
-            # These aren't the conventions' names, because viewers would add them to the requests'
-            # own.
+            # These aren't the conventions' names, because viewers would add these totals to the
+            # tokens of the single requests.
             names.ALL_INPUT_TOKENS: usage.input_tokens,
             names.ALL_OUTPUT_TOKENS: usage.output_tokens,
         }
@@ -233,13 +233,13 @@ def _request_attributes(backend: Backend, request: Request) -> dict[str, Attribu
 
 
 def _as_json(messages: Sequence[Message]) -> str:
-    """Write messages in the form of the GenAI conventions."""
+    """Return messages as JSON in the format of the GenAI conventions."""
     written = [{"role": message.role, "parts": _parts(message)} for message in messages]
     return json.dumps(written, ensure_ascii=False)
 
 
 def _output(reply: Generation) -> str:
-    """Write a reply in the form of the conventions, which includes the finish reason."""
+    """Return a reply as JSON in the format of the conventions, with its finish reason."""
     message = reply_message(reply)
     ended = reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
     ended = "tool_call" if ended == "tool_calls" else ended
@@ -265,7 +265,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
 
 
 def _arguments(call: ToolCall) -> Any:
-    """Return a call's arguments as JSON has them, because parsed values may not fit into JSON."""
+    """Return a call's arguments as plain JSON data, or as text if they aren't valid JSON."""
     try:
         return json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
@@ -304,7 +304,7 @@ def instruments_of(provider: MeterProvider) -> Instruments:
 
 
 def meters_of(provider: MeterProvider | None) -> MeterProvider | None:
-    """Return a meter provider, or else the process's; None if nobody listens."""
+    """Return ``provider``, or the process's if that is None; None if it records nothing."""
     meters = provider or metrics.get_meter_provider()
     # The proxy that is in place until a provider is set has no public name.
     silent = isinstance(meters, metrics.NoOpMeterProvider) or (

@@ -40,7 +40,8 @@ TOOL_RESULT: Final = "gen_ai.tool.call.result"
 TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105 (no password)
 ERROR_TYPE: Final = "error.type"
 
-# OpenInference (https://github.com/Arize-ai/openinference/tree/main/spec), for lists of calls.
+# OpenInference (https://github.com/Arize-ai/openinference/tree/main/spec), which viewers use to
+# list calls.
 SPAN_KIND: Final = "openinference.span.kind"
 INPUT_VALUE: Final = "input.value"
 OUTPUT_VALUE: Final = "output.value"

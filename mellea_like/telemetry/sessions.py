@@ -19,7 +19,7 @@ def session(session_id: str) -> Generator[None]:
     """Record the calls in a block as parts of one session, such as a conversation.
 
     Their spans and those of their requests get two attributes: ``session.id`` from OpenTelemetry's
-    conventions for sessions, by which Phoenix and Langfuse group calls, and
+    conventions for sessions, which Phoenix and Langfuse use to group calls, and
     ``gen_ai.conversation.id``.
 
     Args:
@@ -30,7 +30,7 @@ def session(session_id: str) -> Generator[None]:
         Nothing.
 
     Raises:
-        TypeError: it isn't a str.
+        TypeError: ``session_id`` isn't a str.
     """
     if not isinstance(session_id, str):
         msg = f"a session's id is a str, not {session_id!r}"

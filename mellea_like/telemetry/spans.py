@@ -1,4 +1,4 @@
-"""Spans that can't hurt the application."""
+"""Spans whose errors never reach the application."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class SpanScope:
-    """A span that is current until it is closed. Failures of span processors stay inside."""
+    """A span that is current until it is closed. Errors of span processors are only logged."""
 
     __slots__ = (
         "_attributes",
@@ -69,7 +69,7 @@ class SpanScope:
         self._token: Token[Any] | None = None
 
     def open(self, parent: Context | None = None) -> Self:
-        """Start the span and make it current, within a given parent or else the current span."""
+        """Start the span as a child of ``parent`` or of the current span, and make it current."""
         try:
             self._span = self._tracer.start_span(
                 self._name,
@@ -89,13 +89,13 @@ class SpanScope:
             self._span.set_attributes(attributes)
 
     def leave(self) -> None:
-        """Make the span around it current again, but keep this one open."""
+        """Make the enclosing span current again, but keep this one open."""
         if self._token is not None:
             otel_context.detach(self._token)
             self._token = None
 
     def close(self, error: BaseException | None = None, ended_at: int | None = None) -> None:
-        """End the span, now or at a time in nanoseconds. A cancellation is not an error."""
+        """End the span, now or at ``ended_at`` in epoch nanoseconds; a cancellation is no error."""
         self.leave()
         span, self._span = self._span, None
         if span is None:
@@ -129,14 +129,14 @@ def _complain(verb: str, name: str, exc: Exception) -> None:
 
 
 def type_name(error: BaseException) -> str:
-    """Return the name of an exception's type, under which it is recorded."""
+    """Return the qualified name under which an exception's type is recorded."""
     kind = type(error)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return module + kind.__qualname__
 
 
 def tracer_of(provider: TracerProvider | None) -> Tracer | None:
-    """Return the tracer of a provider, or else the process's; None if nobody listens."""
+    """Return the tracer of ``provider`` or else of the process; None if it records nothing."""
     tracers = provider or trace.get_tracer_provider()
     silent = isinstance(tracers, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     return None if silent else tracers.get_tracer(SCOPE)
@@ -162,14 +162,14 @@ def tool_span(
 
 
 def server_span(tracer: Tracer, name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope:
-    """Begin the span of a request to one of our servers, within its caller's trace."""
+    """Begin the span of a request to one of our servers, as part of the client's trace."""
     carrier = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers}
     span = SpanScope(tracer, name, {}, False, SpanKind.SERVER)
     return span.open(propagate.extract(carrier))
 
 
 def caller_span() -> SpanContext | None:
-    """Return the current span, to link to later."""
+    """Return the context of the current span, to link to later, or None if there is none."""
     context = trace.get_current_span().get_span_context()
     return context if context.is_valid else None
 
@@ -179,7 +179,7 @@ def shared_span(
     attributes: Mapping[str, AttributeValue],
     members: Iterable[SpanContext | None],
 ) -> SpanScope:
-    """Return the span of work that several callers share, with links to theirs."""
+    """Return the span of work that several callers share, linked to the callers' spans."""
     # Not every version of OpenTelemetry has hashable span contexts.
     unique = {(each.trace_id, each.span_id): each for each in members if each is not None}
     links = [Link(context) for context in unique.values()]

@@ -51,7 +51,7 @@ SHARES = (0.25, 0.5, 0.75)
 """The shares of a reply's duration after which a request is cancelled."""
 
 NOTICEABLE = 0.01
-"""The seconds after which a request must have been sent and counted."""
+"""A request that is cancelled sooner than this, in seconds, may be answered anyway."""
 
 RACES = 1
 """How many cancelled requests may be answered anyway, because the clock isn't exact."""
@@ -74,7 +74,7 @@ CONVERSATIONS: dict[str, tuple[Message, ...]] = {
         Message("tool", "A tall plant.", tool_call_id="call_1"),
     ),
 }
-"""Conversations that a backend may refuse, with an image of one pixel or a sound of no length."""
+"""Conversations that a backend may refuse. The image is a single pixel, and the sound is empty."""
 
 TOOL = Tool(
     "look_up",
@@ -117,41 +117,41 @@ async def check_backend(
     |---|---|
     | shape | it has an async ``generate``; ``can_judge`` is a bool, ``model`` a str or None |
     | reply | ``generate`` returns a `Generation` whose text is a str |
-    | meter | the request is on its meter, which agrees with the generation's usage; a cancelled \
-request is counted if it was sent, or else reported as not sent |
-    | again | it can answer a second time, two requests at once, and again after ``aclose`` |
+    | meter | the request is counted on its meter, which agrees with the generation's usage; a \
+cancelled request is counted if it was sent, and otherwise reported as not sent |
+    | again | it can answer a second request, two at the same time, and another after ``aclose`` |
     | usage | two requests on one meter cost the sum of both |
-    | cancellation | cancelled at any moment, it stops in time, leaves nothing behind, and lets \
-the cancellation through |
-    | stream | the pieces add up to the text, and the last item is the generation; it can be left \
-early |
+    | cancellation | a request cancelled at any moment stops in time, leaves no task behind, and \
+lets the cancellation through |
+    | stream | the pieces add up to the text, and the last item is the generation; the caller can \
+leave early |
     | parts | texts in parts, images, sounds, files and tool calls in a conversation are \
 answered, or refused with a `BackendError` that isn't retryable |
-    | tools | the same for requests with tools; a reply calls only these |
+    | tools | requests with tools are also answered or refused; a reply calls only these tools |
     | errors | a failing request raises a `BackendError` |
 
     Args:
-        factory: a plain or async function that makes a backend. It is called for each rule. If a
-            block owns the backend, pass the same one each time: ``check_backend(lambda:
-            backend)``.
-        request: the request, which should succeed every time. The default is one short user
-            message.
+        factory: a plain or async function that makes a backend. It is called several times, and
+            each backend is closed after its checks. If the backend is opened by an ``async with``
+            block, return the same one each time: ``check_backend(lambda: backend)``.
+        request: the request to send, which should succeed every time. The default is one short
+            user message.
         failing_request: a request that the backend can't serve, or None to skip that rule.
-        calls_tools: whether the backend can call tools. If so, a request that requires a call must
-            get one, also in a stream.
+        calls_tools: whether the model can call tools. If so, a request that requires a tool call
+            must get one, also in a stream.
         sent: a function that returns the number of requests sent so far, as counted by a server or
-            by the backend inside a wrapper, such as ``lambda: len(inner.requests)`` with a
-            `ScriptedBackend` inside. With it, a cancelled request that was never sent must not be
-            counted. Use it for backends that wait before they send.
+            a wrapped backend: for a wrapper around the `ScriptedBackend` ``inner``, pass ``lambda:
+            len(inner.requests)``. If given, the check also fails if a cancelled request is counted
+            but was never sent. Use it for backends that wait before they send.
         timeout: how long a reply may take, in seconds.
         grace: how long a cancelled request may take to stop, in seconds.
 
     Returns:
-        The names of the checked rules. ``"stream"`` and ``"errors"`` are among them only if they
-        apply.
+        The names of the checked rules. They include ``"stream"`` only if the backend streams, and
+        ``"errors"`` only if a failing request was given.
 
     Raises:
-        ConformanceError: the first rule that is broken.
+        ConformanceError: a rule is broken. The first broken rule is reported.
     """
     asked = Request((Message("user", "Say hello."),)) if request is None else request
     check = _Check(factory, asked, timeout, grace, sent)
@@ -175,7 +175,7 @@ answered, or refused with a `BackendError` that isn't retryable |
 
 @dataclass
 class _Run:
-    """One request to cancel. ``too_late`` is true if it was answered anyway."""
+    """One request to cancel. ``too_late`` is true if it was answered although cancelled before."""
 
     request: Request
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -217,7 +217,7 @@ class _Check:
 
     @asynccontextmanager
     async def backend(self) -> AsyncGenerator[Backend]:
-        """Make a backend, and close it in the end."""
+        """Make a backend, and close it afterwards."""
         made = self.factory()
         backend: Any = await made if inspect.isawaitable(made) else made
         _check_shape(backend)
@@ -324,7 +324,7 @@ class _Check:
     async def cancelled(
         self, send: Send, backend: Backend, moment: Callable[[], Awaitable[None]] | None
     ) -> _Run:
-        """Cancel a request at a moment, or before it begins if the moment is None."""
+        """Send a request; cancel it when ``moment`` returns, or before it starts if it is None."""
         run = _Run(self.request())
         in_time = True
         before = 0 if self.sent is None else self.sent()
@@ -440,7 +440,7 @@ class _Check:
         *,
         again: bool = True,
     ) -> Generation | None:
-        """Send parts that a backend may refuse, and return None if it does."""
+        """Send a request that a backend may refuse; return the reply, or None if it is refused."""
         reply: Generation | None = None
         try:
             with anyio.move_on_after(self.timeout):
@@ -511,7 +511,7 @@ async def _whole(backend: Backend, request: Request) -> Generation:
 
 
 async def _streamed(backend: Backend, request: Request) -> Generation:
-    """Send a request, receive the reply in pieces, and make sure that they fit together."""
+    """Stream a reply, check that its pieces add up to the text, and return the whole reply."""
     items: list[object] = []
     if _streams(backend):
         async with backend.stream(request) as pieces:
@@ -533,7 +533,7 @@ async def _streamed(backend: Backend, request: Request) -> Generation:
 
 
 def _streams(backend: Backend) -> TypeGuard[StreamingBackend]:
-    """Tell whether a backend streams."""
+    """Return whether a backend streams."""
     return hasattr(backend, "stream")
 
 

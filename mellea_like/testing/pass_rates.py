@@ -7,13 +7,13 @@ async def test_extracts_the_total(draw):
     assert result.value.total == 41
 ```
 
-The body runs several times, until the answer is certain: the rate at which it passes is at least
-0.9, or it is below. The rule is `mellea_like.sequential.PassRateTest`, which accounts for bodies
-that are still running. It counts passes of the body, whatever that calls: a plain function (which
-runs in threads) or an async one, in the event loop of whatever plugin runs the project's async
-tests (pytest-asyncio, anyio's, pytest-trio), or else on asyncio.
+The body runs again and again until it is certain, with the given confidence, whether it passes in
+at least 90 % of its runs. `mellea_like.sequential.PassRateTest` decides this, and accounts for runs
+that have not ended yet. The body may call anything. A plain function runs in threads. An async one
+runs in the event loop of the plugin for the project's async tests (pytest-asyncio, anyio's,
+pytest-trio), or on asyncio if there is no such plugin.
 
-Fixtures are set up once for all runs of a body, except for `draw`.
+All runs of a body share its fixtures, except that each has its own `draw`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 PROPERTY = "pass_rate"
 SHOWN = 120
-"""Characters of a failing reply in the summary."""
+"""The most characters of a failing reply or message that the summary shows."""
 
 
 @dataclass
@@ -53,8 +53,9 @@ class Draw:
 
     Attributes:
         number: the number of the run, from 0.
-        reply: the model's reply, if the body sets it. The first failing one is shown.
-        cost: the run's cost in any currency, if the body sets it, for ``--draws-budget``.
+        reply: the model's reply, if the body sets it. The reply of the first failed run is shown.
+        cost: the run's cost in any currency, if the body sets it. It is counted against
+            ``--draws-budget``.
     """
 
     number: int = 0
@@ -65,7 +66,8 @@ class Draw:
     def cached(self, backend: T) -> T:
         """Return the backend or, with ``--cached FILE``, one that replays replies from the file.
 
-        Each run of the body has its own replies, which are the same the next time.
+        Each run of the body has its own replies. When pytest runs again, the run with the same
+        number gets the same replies.
 
         Args:
             backend: a backend of this library.
@@ -85,7 +87,7 @@ def draw(request: pytest.FixtureRequest) -> Draw:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add the command-line options."""
     group = parser.getgroup("mellea_like")
     group.addoption(
         "--draws-budget",
@@ -118,7 +120,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark, and read the budget and the price."""
+    """Register the mark, check the budget, and read the price."""
     budget = config.getoption("--draws-budget")
     if budget is not None and not 0 < budget < math.inf:
         msg = f"--draws-budget takes an amount of money over 0, such as 2.00, not {budget}"
@@ -147,7 +149,7 @@ _CACHES: pytest.StashKey[dict[int, Any]] = pytest.StashKey()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Put what runs the body as often as it takes in the place of a marked test's body."""
+    """Replace a marked test's body with a function that runs the body as often as needed."""
     mark = item.get_closest_marker(PROPERTY)
     if mark is None or not isinstance(item, pytest.Function):
         yield
@@ -168,7 +170,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     finally:
         item.obj = body
         del item.stash[_TRIAL]
-        # A test that is run again has the one of the last time.
+        # A test that runs again, as by pytest-rerunfailures, still has the record of its last run.
         item.user_properties[:] = [one for one in item.user_properties if one[0] != PROPERTY]
         if trial.ran and not trial.skipped:
             record = {"test": item.nodeid, **trial.record()}
@@ -181,7 +183,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async body that no other plugin has taken, on asyncio."""
+    """Run an async body on asyncio, if no other plugin runs it."""
     if _TRIAL not in pyfuncitem.stash or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     import anyio  # noqa: PLC0415
@@ -195,7 +197,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _draw(config: pytest.Config, test: str, number: int) -> Draw:
-    """Make the draw of a run of a test."""
+    """Make the draw for one run of a test."""
     path = config.getoption("--cached")
     if path is None:
         return Draw(number)
@@ -212,7 +214,7 @@ def _draw(config: pytest.Config, test: str, number: int) -> Draw:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Close the file of replies."""
+    """Close the file of cached replies."""
     caches: dict[int, Any] = config.stash.get(_CACHES, dict[int, Any]())
     if not caches:
         return
@@ -234,7 +236,7 @@ def _purse_of(config: pytest.Config) -> Purse:
 
 
 def _records(reporter: Any) -> list[dict[str, Any]]:
-    """Return the outcomes of all marked tests, also those of other processes."""
+    """Return the outcomes of all marked tests, including those run by other processes."""
     again = "rerun"  # Of pytest-rerunfailures: only the last run of a test counts.
     reports = [one for kind, some in reporter.stats.items() if kind != again for one in some]
     found = [

@@ -47,10 +47,11 @@ def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, dict[str, 
 
 @pytest.fixture
 def virtual_clock(anyio_backend: object, request: pytest.FixtureRequest) -> VirtualClock:  # noqa: ARG001
-    """Run the test in virtual time, in which every sleep returns at once and its time has passed.
+    """Run the test in virtual time: a sleep returns immediately, and its time has passed.
 
-    ``virtual_clock.now`` is the time, from 0. A test in which everything waits forever fails with
-    a `DeadlockError`. Hypothesis tests use `run_virtual` inside a plain function instead.
+    ``virtual_clock.now`` is the time in seconds, starting at 0. A test in which every task waits
+    forever fails with a `DeadlockError`. Hypothesis tests call `run_virtual` in a plain function
+    instead.
     """
     clock: VirtualClock = request.node.stash[_CLOCK]
     return clock
@@ -58,7 +59,7 @@ def virtual_clock(anyio_backend: object, request: pytest.FixtureRequest) -> Virt
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Raise an error if a test in virtual time stands still."""
+    """Make a test in virtual time fail if all its tasks wait forever."""
     clock = pyfuncitem.stash.get(_CLOCK, None)
     if clock is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return (yield)

@@ -1,4 +1,4 @@
-"""A plugin that records everything it is told."""
+"""A plugin that records the payloads of all hooks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _every_hook(function: R) -> R:
 
 
 class RecordingPlugin(Plugin):
-    """Records the payloads of all hooks, in the order in which they come. It changes nothing.
+    """Records the payloads of all hooks, in the order in which they arrive. It changes nothing.
 
     ```python
     recording = RecordingPlugin()
@@ -61,7 +61,7 @@ class RecordingPlugin(Plugin):
                 checkers.
 
         Returns:
-            Its payloads, the oldest first.
+            The payloads of that hook, the oldest first.
         """
         if isinstance(kind, HookType):
             return [payload for payload in self.payloads if payload.hook is kind]

@@ -1,4 +1,4 @@
-"""A test marked ``pass_rate`` at work: its body runs until it is certain how often it passes."""
+"""Run a test marked ``pass_rate`` until it is certain whether it passes often enough."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from mellea_like.testing.pass_rates import Draw
 
 LONGEST = 500
-"""Characters of a failing reply that are shown."""
+"""The most characters of a failing reply or message that are kept."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-"""What pytest puts into the messages of assertions, on a terminal."""
+"""The color codes that pytest puts into assertion messages on a terminal."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The arguments of a mark."""
+    """The arguments of a ``pass_rate`` mark."""
 
     at_least: float
     confidence: float = 0.95
@@ -56,7 +56,7 @@ class Rule:
 
 
 def rule_of(mark: pytest.Mark) -> Rule | str:
-    """Read a mark; return a sentence if its arguments are wrong."""
+    """Return the arguments of a mark, or an error message if they are wrong."""
     try:
         return Rule(*mark.args, **mark.kwargs)
     except (TypeError, ValueError) as exc:
@@ -65,7 +65,7 @@ def rule_of(mark: pytest.Mark) -> Rule | str:
 
 @dataclass
 class Purse:
-    """The budget of a process's marked tests, and their cost so far."""
+    """The budget for all marked tests in this process, and their cost so far."""
 
     most: float = math.inf
     spent: float = 0.0
@@ -73,28 +73,28 @@ class Purse:
 
 @dataclass
 class Trial:
-    """A marked test at work."""
+    """The runs of one marked test, and their outcome so far."""
 
     body: Callable[..., Any]
     rule: Rule
     purse: Purse
     draw: Callable[[int], Draw]
-    """Makes the draw of a run, from its number."""
+    """Makes the draw for the run with a given number."""
     price: Price | None = None
     raised: BaseException | None = None
-    """What ended the test, other than its verdict."""
+    """The exception that ended the test, if any."""
     returned: object = None
-    """What a run returned, though it should return nothing."""
+    """A value that a run returned, if any: a test should return None."""
     ran: bool = False
     usage: Usage = field(default_factory=Usage)
     cost: float = 0.0
     _dearest: float | None = None
-    """The cost of the dearest run so far; None before the first has ended."""
+    """The highest cost of a run so far; None before the first run has ended."""
     _running: int = 0
     _failures: dict[int, tuple[str, str | None]] = field(
         default_factory=dict[int, tuple[str, str | None]]
     )
-    """Why runs failed, and their replies, by their numbers."""
+    """Maps the number of each failed run to the reason and the reply."""
 
     def __post_init__(self) -> None:
         self.test: PassRateTest = PassRateTest(self.rule.at_least, self.rule.confidence)
@@ -102,18 +102,19 @@ class Trial:
 
     @property
     def verdict(self) -> Literal["passed", "failed", "undecided", "errored"]:
-        """The verdict on the test."""
+        """The verdict so far, or ``"errored"`` if an exception ended the test."""
         return "errored" if self.raised is not None else self.test.verdict or "undecided"
 
     @property
     def skipped(self) -> bool:
-        """Whether a run has skipped the test, or said that it is expected to fail."""
+        """Whether a run has skipped the test, or declared it an expected failure."""
         return isinstance(self.raised, pytest.skip.Exception | pytest.xfail.Exception | SkipTest)
 
     def stand_in(self) -> Callable[..., Any]:
-        """Return a function that runs the body as often as it takes, async if the body is.
+        """Return a function that runs the body as often as needed, async if the body is.
 
-        So whatever runs async tests runs it, in the event loop of the test's async fixtures.
+        An async one is run by the project's plugin for async tests, in the event loop of the
+        test's async fixtures.
         """
 
         @functools.wraps(self.body, updated=())
@@ -127,7 +128,7 @@ class Trial:
         return tried if inspect.iscoroutinefunction(self.body) else tried_in_threads
 
     def conclude(self) -> None:
-        """Raise what the test raised, or fail it if it has not passed."""
+        """Raise the exception that ended the test, or fail the test if it has not passed."""
         if self.raised is not None:
             raise self.raised
         if not self.ran:
@@ -171,7 +172,7 @@ class Trial:
         return self.raised is not None or self.test.verdict is not None
 
     async def _next(self) -> int | None:
-        """Wait until another run may start; return its number, or None if no further one may."""
+        """Wait until another run may start; return its number, or None if no more may start."""
         while not self._over and self.test.started < self.rule.most:
             if self._affordable():
                 return self.test.start()
@@ -181,9 +182,9 @@ class Trial:
         return None
 
     def _affordable(self) -> bool:
-        """Tell whether the budget would pay for one more run, at the price of the dearest so far.
+        """Return whether the budget covers one more run that costs as much as the dearest so far.
 
-        The first one of a test runs alone, because nobody knows its price.
+        The first run of a test runs alone, because its cost is not known yet.
         """
         purse = self.purse
         if purse.most == math.inf:
@@ -194,7 +195,7 @@ class Trial:
         return would_be <= purse.most * (1 + 1e-9) and purse.spent < purse.most
 
     async def _passes(self, number: int, fixtures: Mapping[str, Any]) -> bool:
-        """Run the body once."""
+        """Run the body once; return whether it passed."""
         draw = self.draw(number)
         given = {**fixtures, "draw": draw} if "draw" in fixtures else fixtures
         meter = Meter()
@@ -217,7 +218,7 @@ class Trial:
             found: object = await self.body(**given)
         else:
             found = await run_in_thread(partial(self.body, **given), name="the body of a test")
-            if inspect.isawaitable(found):  # Of an async function that something plain surrounds.
+            if inspect.isawaitable(found):  # From an async function inside a plain wrapper.
                 found = await found
         if inspect.isasyncgen(found) or inspect.isgenerator(found):
             self.raised = pytest.fail.Exception(
@@ -228,7 +229,7 @@ class Trial:
             self.returned = found
 
     def _spend(self, named: object, usage: Usage) -> None:
-        """Count the cost of a run: what it names, and that of its tokens."""
+        """Count the cost of a run: the cost named by its body, plus the price of its tokens."""
         try:
             cost = real_number("pass_rate: draw.cost", named, least=0)
         except (TypeError, ValueError) as exc:
@@ -288,7 +289,7 @@ class Trial:
 
 
 def _only_assertions(exc: BaseException) -> bool:
-    """Tell whether an exception says that an assertion failed, also one in a task group."""
+    """Return whether an exception is a failed assertion, or a group of only failed assertions."""
     if inside := _inside(exc):
         return all(map(_only_assertions, inside))
     return isinstance(exc, AssertionError | pytest.fail.Exception) and not isinstance(
@@ -297,7 +298,7 @@ def _only_assertions(exc: BaseException) -> bool:
 
 
 def _inside(exc: Any) -> tuple[BaseException, ...]:
-    """Return the exceptions of a group; none for any other exception."""
+    """Return the exceptions in a group, or an empty tuple for any other exception."""
     if not isinstance(exc, BaseExceptionGroup):
         return ()
     return cast("BaseExceptionGroup[BaseException]", exc).exceptions
@@ -313,7 +314,7 @@ def _reason(exc: BaseException) -> str:
 
 
 def _text(value: object) -> str | None:
-    """Return what a reply or a message says, without control characters; None of None."""
+    """Return a reply or message as short text without control characters; None for None."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Virtual time: sleeping for an hour returns at once, on asyncio and on trio."""
+"""Virtual time: sleeping for an hour returns immediately, on asyncio and on trio."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ PATIENCE = 5.0
 """The real seconds to wait for threads and sockets before a standstill counts as a deadlock."""
 
 LOOK = 0.0001
-"""The real seconds between two looks at whether a thread has come back."""
+"""The real seconds between two checks of whether a thread has finished."""
 
 
 class DeadlockError(AssertionError):
-    """Every task waits for another one, and no timer could wake any of them."""
+    """Every task is waiting, and no timer is set that could wake one."""
 
 
 class VirtualClock:
-    """The virtual time of one run. It starts at 0, and jumps whenever every task waits.
+    """The virtual time of one run. It starts at 0, and jumps whenever every task is waiting.
 
-    Virtual time knows only timers. Keep worker threads and sockets out of the code under test:
-    while they work, every task waits, so the clock jumps, and timeouts expire at once.
+    Keep worker threads and sockets out of the code under test. While all tasks wait for them, the
+    clock jumps to the next timer, so timeouts expire immediately.
 
     If every task waits and no timer is set, the run ends with a `DeadlockError` instead of
-    hanging. (On trio, a task that waits inside a shielded scope can't be freed, and does hang.)
+    hanging. (On trio, a task that waits in a shielded scope can't be cancelled, so the run hangs.)
 
-    The random waits of retries are also the same in each run.
+    The random delays before retries are also the same in each run.
     """
 
     def __init__(self) -> None:
@@ -59,13 +59,13 @@ class VirtualClock:
         return anyio.current_time()
 
     def backend(self, name: Literal["asyncio", "trio"]) -> tuple[str, dict[str, Any]]:
-        """Return the arguments for `anyio.run` or anyio's pytest plugin to use this virtual time.
+        """Return the arguments that make `anyio.run` or anyio's pytest plugin use virtual time.
 
         Args:
             name: the event loop's library.
 
         Returns:
-            The name and the options, valid for one run.
+            The name and the backend options. Use them for one run only.
 
         Raises:
             ValueError: the name is neither ``"asyncio"`` nor ``"trio"``.
@@ -80,7 +80,7 @@ class VirtualClock:
     async def run(
         self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Await a function, and raise an error if it stands still.
+        """Call and await a function, and raise an error if all its tasks wait forever.
 
         Args:
             function: the async function to call.
@@ -103,7 +103,7 @@ class VirtualClock:
         raise DeadlockError(msg)
 
     def _at_standstill(self) -> bool:
-        """Cancel what waits; tell whether there was anything to cancel."""
+        """Cancel the run; return False if there is none, or if it has been cancelled before."""
         if self._scope is None or self._stuck:
             return False
         self._stuck = [str(task.name) for task in anyio.get_running_tasks()]
@@ -117,8 +117,8 @@ def run_virtual(
     """Run an async function in virtual time on its own event loop.
 
     This is for property tests, scripts and notebooks; an async test uses the ``virtual_clock``
-    fixture. If an event loop is already running, this one runs in another thread, and the other is
-    blocked.
+    fixture. If an event loop is already running, it is blocked while the new one runs in another
+    thread.
 
     Args:
         function: an async function without arguments.
@@ -163,14 +163,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Schedule a callback. One at infinity is never scheduled, or time would jump there."""
+        """Schedule a callback, but not at infinity, because the virtual time would jump there."""
         if when == math.inf:
             return asyncio.TimerHandle(when, callback, args, self, context)
         return super().call_at(when, callback, *args, context=context)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Checks files without waiting, and moves the time forward by the wait that it skipped."""
+    """Checks files without waiting, and moves the virtual time forward by the skipped wait."""
 
     def __init__(self, at_standstill: Callable[[], bool]) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ def _trio_options(at_standstill: Callable[[], bool]) -> dict[str, Any]:
         raise ImportError(msg) from exc
 
     class Watch(trio.abc.Instrument):
-        """Notices when nothing happens, and no timer will make anything happen."""
+        """Detects a deadlock: no task can run, and no timer is set."""
 
         since: float | None = None
 
@@ -221,7 +221,7 @@ def _trio_options(at_standstill: Callable[[], bool]) -> dict[str, Any]:
             if self.since is None:
                 self.since = time.monotonic()
                 return
-            # Without a thread that might wake the loop, two looks in a row are proof enough.
+            # If no thread can wake the loop, seeing it idle twice in a row is proof enough.
             if _others_may_wake_it() and time.monotonic() - self.since < PATIENCE:
                 time.sleep(LOOK)
                 return
@@ -232,5 +232,5 @@ def _trio_options(at_standstill: Callable[[], bool]) -> dict[str, Any]:
 
 
 def _others_may_wake_it() -> bool:
-    """Tell whether other threads run that might wake the event loop."""
+    """Return whether other threads are running that might wake the event loop."""
     return threading.active_count() > 1

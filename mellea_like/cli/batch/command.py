@@ -65,7 +65,7 @@ def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
 
 
 class _Batch:
-    """One run of the command. Making it checks everything; it sends nothing."""
+    """One run of the command. Creating it checks everything, but sends nothing."""
 
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
@@ -266,7 +266,7 @@ class _Batch:
             raise Problem(msg)
 
     def leave_at_once(self) -> None:
-        """Remove unfinished files."""
+        """Remove unfinished files, because the process is about to end."""
         for output in self._outputs:
             output.remove_leftovers()
 

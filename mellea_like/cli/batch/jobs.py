@@ -1,4 +1,4 @@
-"""Providers' batch APIs on the command line: those that there are, and the jobs of a run."""
+"""Providers' batch APIs on the command line: the supported ones, and the jobs of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOUR = 3600.0
 
 
 def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
-    """Make a provider's batch API; its key is in the provider's environment variable."""
+    """Make a client of a provider's batch API; the provider's environment variable has the key."""
     from mellea_like import backends  # noqa: PLC0415 (each provider's SDK is an extra)
 
     try:
@@ -57,7 +57,7 @@ def make_api(name: str, model: str, base_url: str | None) -> BatchAPI:
 
 
 def api_at(place: str) -> BatchAPI:
-    """Make the API of a place, as `BatchJobs.place` names it."""
+    """Make the client for a place: provider, model and URL, as in `BatchJobs.place`."""
     name, model, where = place.split(" ", 2)
     return make_api(name, model, where)
 
@@ -79,7 +79,7 @@ class JobsUpstream(Upstream):
 
     @property
     def asks_directly(self) -> bool:
-        """Whether the ordinary API is asked, too, at its own price."""
+        """Whether the ordinary API also answers some requests, at its own price."""
         return self.canary or self.direct_below > 0
 
     def make(self) -> BatchJobs:
@@ -108,7 +108,7 @@ async def open_jobs(spec: JobsUpstream) -> AsyncGenerator[BatchJobs]:
 
 
 def _direct(name: str, model: str, base_url: str | None) -> Backend:
-    """Make the same model's backend at the provider's ordinary API."""
+    """Make a backend for the same model at the provider's ordinary API."""
     from mellea_like import backends  # noqa: PLC0415 (each provider's SDK is an extra)
 
     match name:
@@ -126,7 +126,7 @@ def _direct(name: str, model: str, base_url: str | None) -> Backend:
 
 
 def under_way(jobs: Sequence[JobState], journal: object) -> str:
-    """Say what becomes of the jobs of a run that ends; empty without jobs."""
+    """Return a sentence about the jobs that continue after a run ends; empty without jobs."""
     if not jobs:
         return ""
     them = "it" if len(jobs) == 1 else "them"
@@ -138,7 +138,7 @@ def under_way(jobs: Sequence[JobState], journal: object) -> str:
 
 
 def describe(file: JobFile) -> Iterator[str]:
-    """Describe the jobs of a run, in lines."""
+    """Yield lines that describe the jobs of a run."""
     counts = file.counts
     told = [f"{n:,} {status}" for status, n in counts.items() if n]
     rows_of_run = plural(sum(counts.values()), "row")

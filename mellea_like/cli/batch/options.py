@@ -280,7 +280,7 @@ class BatchOptions(DrawOptions):
         _ = self.similarity
 
     def _check_jobs(self) -> None:
-        """Refuse options that don't go with jobs; their order is breadth."""
+        """Refuse options that don't go with jobs, and set the order to breadth."""
         if self.model is None:
             msg = f"--batch-api {self.batch_api} needs the name of a model: --model NAME"
             raise Problem(msg, Exit.USAGE)

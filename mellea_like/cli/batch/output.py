@@ -1,4 +1,4 @@
-"""Output files of a batch, which never mix the results of two runs."""
+"""Output files of a batch. A file never mixes the results of two runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Output:
         self._at_once = False
         self.rows = 0
         self.halves = 0
-        """The number of rows with unpaired surrogates, for which readers may refuse a file."""
+        """The number of rows with unpaired surrogates. Readers may reject a file that has them."""
         if self.path is None or (self.path.exists() and not self.path.is_file()):
             if self.path is not None and self.path.is_dir():
                 msg = f"{option}: {given} is a directory: name a file"
@@ -74,7 +74,7 @@ class Output:
         return self._format is RowFormat.PARQUET
 
     def begin(self, columns: Mapping[str, str] | None, *, at_once: bool) -> None:
-        """Open the output; ``at_once`` renames the file with its first row."""
+        """Open the output. With ``at_once``, its first row puts the file into place."""
         with self._trouble():
             if self.path is None:
                 self._file = io.BytesIO()
@@ -110,7 +110,7 @@ class Output:
             self._beside = None
 
     async def close(self, *, keep: bool) -> None:
-        """Close the output."""
+        """Close the output. Without ``keep``, discard a file that isn't in place yet."""
         file, writer, self._writer = self._file, self._writer, None
         if file is None or writer is None:
             return

@@ -28,7 +28,7 @@ def _cost(usage: Usage, price: Price) -> str:
 
 
 def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> list[Text]:
-    """Describe the progress of a batch, most important parts first."""
+    """Return the parts of a line that shows a batch's progress, the most important first."""
     done = f"{progress.done:,}" + ("" if progress.total is None else f"/{progress.total:,}")
     parts = [Text(done, "bold")]
     if progress.waiting:
@@ -92,7 +92,7 @@ class BatchView:
             self._live.stop()
 
     def update(self, progress: Progress) -> None:
-        """Take the current numbers."""
+        """Store the current numbers, and write a line if one is due."""
         self.progress, self._updated = progress, time.monotonic()
         due = self._updated - self._told >= self._every
         if self._lines and due and progress.done != progress.total:
@@ -114,7 +114,7 @@ class BatchView:
 
 
 def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> str:
-    """Summarize a run."""
+    """Return a summary of a run in one sentence."""
     counts = [f"{progress.passed:,} passed"]
     if progress.failed:
         counts.append(f"{progress.failed:,} failed")

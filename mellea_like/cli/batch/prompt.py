@@ -49,7 +49,7 @@ class PromptTemplate:
         *,
         early: bool = False,
     ) -> PromptTemplate:
-        """Read the template, and the system prompt."""
+        """Read the template and the system prompt, each a text or @FILE."""
         return cls(_read("--prompt", argument), _read("--system", system), checks, early=early)
 
     def fill(self, row: Row, place: str = "line") -> Asked | Conversation:
@@ -66,7 +66,7 @@ class PromptTemplate:
         return Instruction(prompt, self.system, must_hold)
 
     def requirements_of(self, row: Row, place: str = "line") -> tuple[Requirement, ...]:
-        """Make the row's own requirements."""
+        """Make the row's own requirements from the checks that are templates."""
         return tuple(self._check(template, row, place) for template in self._checks)
 
     def _check(self, template: RowTemplate, row: Row, place: str) -> Requirement:
@@ -79,7 +79,7 @@ class PromptTemplate:
             raise _bad(row, place, one_line(str(exc))) from exc
 
     def _messages(self, row: Row, place: str) -> list[Message]:
-        """Return a row's messages, which are JSON in a column."""
+        """Return a row's messages, which may be a list, or JSON in a text column."""
         if "messages" not in row:
             raise _bad(row, place, "it has no field messages, and there is no --prompt")
         try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RowResult(NamedTuple):
-    """The results of a row; ``place`` is its position in the file if several processes share it."""
+    """The results of a row; ``place`` is its position in a file that several processes share."""
 
     line: int
     records: list[tuple[dict[str, Any], bool]]
@@ -36,7 +36,7 @@ class RowResult(NamedTuple):
 
 
 class RowRecords:
-    """Writes the results of rows as plain data."""
+    """Converts the results of rows to plain data."""
 
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
@@ -47,7 +47,7 @@ class RowRecords:
         )
 
     def of(self, item: ItemResult[Any]) -> RowResult:
-        """Write the result of a row."""
+        """Convert the result of a row."""
         row: Row = item.item
         error = None if item.error is None else sentence(item.error, debug=self._options.debug)
         refused = isinstance(item.error, AuthenticationFailed)
@@ -55,7 +55,7 @@ class RowRecords:
         return RowResult(row.number, records, item.replayed, error, refused, row.place or 0)
 
     def _records(self, item: ItemResult[Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Write a row's replies as plain data, each with whether it passes the filters."""
+        """Yield each of a row's replies as plain data, and whether it passes the filters."""
         options, result = self._options, item.result
         records = _records_of(item, as_value=options.json_schema is not None)
         replies: list[Slice | None] = []
@@ -82,7 +82,7 @@ class RowRecords:
 
 
 def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[str, Any]]:
-    """Write a row's result as one record, or as one for each reply that it collected."""
+    """Return a row's result as one record, or as one record for each collected reply."""
     whole = _record_of(item, as_value=as_value)
     result = item.result
     decision = None if result is None else result.decision

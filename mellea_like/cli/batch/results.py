@@ -1,4 +1,4 @@
-"""The results of a batch's rows, sampled by one process, with messages on the way."""
+"""Sample the rows of a batch in one process, and report progress and outages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class View(Protocol):
     """A display of a batch's progress."""
 
     def update(self, progress: Progress) -> None:
-        """Take the current numbers."""
+        """Show the current numbers."""
         ...
 
     def tell(self, line: str) -> None:
@@ -71,7 +71,7 @@ async def row_results(
     settings: Mapping[str, Any],
     view: View,
 ) -> AsyncGenerator[Results]:
-    """Sample all rows of a source, with backends that are open."""
+    """Sample all rows of a source with open backends, and yield an iterator of the results."""
     async with (
         watched_servers(lambda: backends.gates, view.tell),
         sample_many(
@@ -120,7 +120,7 @@ def _journal(options: BatchOptions, backends: Backends) -> Journal | None:
 
 
 def with_options(error: Exception) -> Exception:
-    """Name the options in which a run differs from the run in its journal."""
+    """Replace the library's names by those of options in an error about a journal's run."""
     if not isinstance(error, JournalError) or not error.differences:
         return error
     from mellea_like.batch.unique import UNIQUE  # noqa: PLC0415 (few runs need it)

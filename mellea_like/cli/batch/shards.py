@@ -65,7 +65,7 @@ class _Told(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """How a process ended by itself, with an error as a sentence if not all was done."""
+    """The end of a process that ended by itself, with a sentence if not all rows are done."""
 
     error: str | None = None
     code: int = Exit.PASSED
@@ -107,7 +107,7 @@ class Shards:
             self._temporary.cleanup()
 
     def parts(self, template: PromptTemplate, settings: Mapping[str, Any]) -> list[Part]:
-        """Divide the run, and create the folder of the journals."""
+        """Divide the run into a part for each process, and create the folder of the journals."""
         options, count = self._options, self._options.processes
         journals: Sequence[Path | None] = [None] * count
         if self._folder is not None:
@@ -137,7 +137,7 @@ class Shards:
         return [self._folder / f"shard-{n}-of-{count}.db" for n in range(1, count + 1)]
 
     def _store(self) -> Path | None:
-        """Return the file of the budget and the rates. Each run starts with a new budget."""
+        """Return the file of the shared budget and rates, with a new budget; None if unlimited."""
         options = self._options
         rates = options.requests_per_minute, options.tokens_per_minute
         if options.spec.budget is None and rates == (None, None):
@@ -160,7 +160,7 @@ def refuse_shards(path: Path) -> None:
 
 
 def _count(folder: Path) -> int:
-    """Return the number of processes of a folder's run, or 0."""
+    """Return the number of processes that a folder's run was begun with; 0 if there is no run."""
     found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
     return max((int(name[2]) for name in found if name is not None), default=0)
 
@@ -226,7 +226,7 @@ class _ShardResults:
                 return row
 
     def _in_order(self) -> RowResult | None:
-        """Return the next row, if it is known."""
+        """Return the next row for ``--in-order``, or None if it has not arrived yet."""
         if self._first is None:
             return None
         if any(not rows for number, rows in self._first.items() if number in self._left):
@@ -262,7 +262,7 @@ class _ShardResults:
             self._view.tell(line)
 
     def _end(self, ended: _Ended) -> None:
-        """Continue, unless the reason why a process ended would also end the others."""
+        """Raise a process's error, unless it is a spent budget: then the others may continue."""
         if ended.kind == "limit":
             self._spent = ended.error
         elif ended.kind == "journal":
@@ -271,7 +271,7 @@ class _ShardResults:
             raise Problem(ended.error, ended.code)
 
     def _lose(self, number: int, gone: Gone) -> None:
-        """Report a process that ended without a message."""
+        """Report a process that died without sending its end."""
         if number not in self._ends:
             lost = f"process {number + 1} of {self._count} {gone}"
             self._lost.append(lost)
@@ -310,7 +310,7 @@ class _View:
 
 
 async def sample_shard(part: Part, sender: Sender) -> None:
-    """Sample a share of the rows."""
+    """Sample one process's share of the rows, and send the results to its parent."""
     options = part.options
     with logs(debug=options.debug), relaxed_gc():
         try:

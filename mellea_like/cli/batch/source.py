@@ -37,7 +37,7 @@ MOST_WARNINGS = 10
 """The most bad lines that are reported one by one."""
 
 PIECE = 2**20
-"""The bytes of a file that are read at once."""
+"""The size of the pieces in which a file is read, in bytes."""
 
 _DIGEST = re.compile(r"(\d+) bytes, sha256 ([0-9a-f]{24})")
 
@@ -46,7 +46,7 @@ LARGE = 50 * 2**20
 
 
 def digest_of(option: str, path: Path, *, quiet: bool = True) -> str:
-    """Return a digest of a file, so that another run can tell whether the file is the same."""
+    """Return a digest of a file, by which another run recognizes the same file."""
     if not path.is_file():
         msg = f"{option}: {path} is a pipe, and a journal needs a file that can be read again"
         raise Problem(msg, Exit.USAGE)
@@ -62,7 +62,7 @@ def digest_of(option: str, path: Path, *, quiet: bool = True) -> str:
 
 
 def _begins(path: Path, digest: str) -> bool:
-    """Tell whether a file begins with the content of an earlier digest."""
+    """Return whether a file begins with the content that an earlier digest describes."""
     found = _DIGEST.fullmatch(digest)
     if found is None:
         return False
@@ -124,14 +124,14 @@ class RowSource:
             yield from self._good(file, told=True)
 
     def rows(self, *, often: bool = False) -> RowSource | AsyncGenerator[Row]:
-        """Return the rows for a run, which may read them ``often``."""
+        """Return the rows for a run; ``often`` means that it reads them several times."""
         if self._piped and often:
             msg = f"--order breadth reads the rows once a round, and {self._name} is a pipe"
             raise Problem(msg, Exit.USAGE)
         return self._pipe() if self._piped else self
 
     def digest(self, earlier: str | None = None) -> str | None:
-        """Return a digest of the input; with appended rows, it is that of an ``earlier`` run."""
+        """Return the input's digest, or ``earlier`` if rows were only appended; None for a pipe."""
         if self.path is None or self._piped:
             return None
         grows = self._format is not RowFormat.PARQUET  # Parquet files can't be extended.
@@ -211,11 +211,11 @@ class RowSource:
         return rows if self._share is None else (row for row in rows if self._has(row.place or 0))
 
     def _has(self, place: int) -> bool:
-        """Tell whether a row belongs to this process."""
+        """Return whether a row belongs to this process."""
         return self._share is None or place % self._share[1] == self._share[0]
 
     def _name_columns(self, columns: Mapping[str, str]) -> None:
-        """Note the rows' own columns, without those of results."""
+        """Store the rows' own columns, without those that results add."""
         self.columns = columns
         if self._again and of_results(list(columns)):
             own = dict(list(columns.items())[: -len(RESULT_FIELDS)])

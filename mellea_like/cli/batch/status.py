@@ -55,7 +55,7 @@ async def _show(journal: Path) -> None:
 
 
 async def _refresh(file: JobFile, place: str) -> None:
-    """Ask a provider for the present states of a run's jobs there."""
+    """Ask a provider for the current states of the run's jobs there."""
     try:
         api = api_at(place)
         try:

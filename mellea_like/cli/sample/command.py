@@ -250,7 +250,7 @@ def _check_trace(path: Path) -> None:
 
 
 def _replaceable(path: Path) -> bool:
-    """Tell whether a file is empty, or the trace of an earlier call."""
+    """Return whether a file is empty, or the trace of an earlier call."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         record: object = json.loads(text) if text else {"format": FORMAT}

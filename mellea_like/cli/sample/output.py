@@ -66,13 +66,13 @@ def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict
 
 
 def models_in(result: SamplingResult[Any]) -> list[str | None]:
-    """Find the models that drew, judged and compared."""
+    """Return the models that drew, judged and compared; a model may occur more than once."""
     compared = None if result.decision is None else result.decision.model
     return [*(model for s in result.slices for model, _ in s.usage_by_model), compared]
 
 
 def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
-    """Summarize a call that passed, with its selection's decision."""
+    """Return lines that summarize a call that passed, with the decision of its selection."""
     best = result.best
     model = f" ({one_line(best.model)})" if best.stage is not None and best.model else ""
     lines = [f"Passed: {name(best)}{model}; {_cost(result, ledger)}."]
@@ -82,7 +82,7 @@ def summary(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice],
 
 
 def _decided(decision: Decision, names: list[str]) -> str:
-    """Describe on one line who was chosen and how."""
+    """Describe in one line which reply was chosen, and how."""
     won = decision.winners[0] if decision.winners else None
     line = f"Decided by {decision.kind}: {'; '.join(names) or 'no winner'}"
     if won is not None and won in decision.scores:
@@ -107,7 +107,7 @@ def _votes(decision: Decision) -> list[str]:
 
 
 def why(result: SamplingResult[Any], ledger: Ledger, name: Callable[[Slice], str]) -> list[str]:
-    """Explain why nothing passed, or why too few replies did."""
+    """Return lines that explain why nothing passed, or too few replies."""
     reason = {
         "timeout": "the time was up",
         "exhausted": "all attempts are spent",
@@ -141,7 +141,7 @@ def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
 
 
 def slices_table(slices: tuple[Slice, ...], console: Console) -> Table:
-    """Draw the record of a call."""
+    """Return a table of a call's draws."""
     table = Table(title="Draws, in the order they ended", title_justify="left", box=SIMPLE_HEAD)
     columns = ["lane", "attempt", "model", "outcome", "seconds", "tokens"]
     shown = ["lane", "attempt", "outcome"] if console.width < NARROW else list(columns)

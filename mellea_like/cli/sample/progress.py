@@ -65,7 +65,7 @@ class Row:
 
 
 class Progress(Plugin):
-    """Watches a call."""
+    """Follows the draws of a call, for display."""
 
     def __init__(
         self, loop: int, concurrency: int, tell: Callable[[str], None] | None = None
@@ -81,7 +81,7 @@ class Progress(Plugin):
 
     @property
     def rows(self) -> list[Row]:
-        """The draws in flight of each lane, or else how its latest one ended."""
+        """The rows of each lane: its draws in flight, or else the latest one that ended."""
         found = list(self._rows.values())
         idle = set(range(self.concurrency)) - {row.subsample for row in found}
         found += map(Row, idle)
@@ -94,7 +94,7 @@ class Progress(Plugin):
 
     @hook(HookType.GENERATION_ERROR, mode=HookMode.OBSERVE)
     async def _on_error(self, payload: GenerationErrorPayload) -> None:  # pyright: ignore[reportUnusedFunction]
-        # If there is no retry, its record follows at once.
+        # If there is no retry, the draw's record follows immediately.
         row = self._rows.get(payload.iteration or 0)
         if row is not None:
             row.state = "retrying"
@@ -134,7 +134,7 @@ class Progress(Plugin):
                 self.tell(f"{line}: {why}" if why else line)
 
     def called(self, slice_: Slice) -> str:
-        """Name a draw, as in "attempt 2 of 8, lane 3"."""
+        """Return a draw's name, as in "attempt 2 of 8, lane 3"."""
         lane = slice_.lane if self.concurrency > 1 else None
         return attempt_name(slice_.attempt, lane, self.loop)
 
@@ -143,7 +143,7 @@ class Progress(Plugin):
             self._row(subsample, iteration).state = state
 
     def _row(self, subsample: int, iteration: int) -> Row:
-        """Return a draw's row. A new one replaces its lane's latest."""
+        """Return a draw's row. A new row replaces the ended one of its lane."""
         row = self._rows.get(iteration)
         if row is None:
             row = Row(subsample, iteration, started=time.monotonic())
@@ -155,7 +155,7 @@ class Progress(Plugin):
 
 
 def render(progress: Progress, console: Console) -> Group:
-    """Draw the current rows."""
+    """Return the current rows as a table."""
     now = time.monotonic()
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, show_edge=False)
     table.show_header = console.width >= NARROW

@@ -1,4 +1,4 @@
-"""The replies to one request, or the reason why there are none: the content of answers."""
+"""The content of an answer: the replies to one request, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ __all__ = [
 logger = logging.getLogger("mellea_like.gateway")
 
 PASSED = "x-mellea-like-passed"
-"""The header that tells whether all replies of an answer have passed."""
+"""The header that is ``true`` if all replies of an answer have passed, and otherwise ``false``."""
 
 CUT = frozenset({"length", "content_filter"})
 REFUSED = "refusal"
 
 MOST_PROBLEMS = 20
-"""The most reasons to report."""
+"""The most problems of a reply to report."""
 
 CALLERS_FAULT = frozenset({400, 413, 422})
 """The statuses with which upstreams reject the request itself, such as for its length."""
 
 
 class Answer(ABC):
-    """The replies to one request, in the form of an endpoint."""
+    """The replies to one request, in the format of one endpoint."""
 
     end: ClassVar[bytes] = b""
     """The bytes sent after the last event."""
@@ -88,11 +88,11 @@ class Answer(ABC):
 
     @abstractmethod
     def whole(self) -> Mapping[str, Any]:
-        """Write the answer to a request that isn't streamed."""
+        """Return the answer to a request that isn't streamed."""
 
     @abstractmethod
     def events(self) -> Iterator[bytes]:
-        """Write the events of a stream, except for its end."""
+        """Return the events of a stream, without ``end``."""
 
 
 # --- the contents of a reply
@@ -106,7 +106,7 @@ def generated(reply: Slice) -> Generation:
 
 
 def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
-    """Write a reply as a message, with ``further`` including the upstream's extra fields."""
+    """Return a reply as a message; with ``further``, include the upstream's extra fields."""
     made = generated(reply)
     refusal = made.refusal or (made.text if made.finish_reason == REFUSED else None)
     # A message that calls tools needs no text.
@@ -122,13 +122,13 @@ def message_of(reply: Slice, *, further: bool = False) -> dict[str, Any]:
 
 
 def further_of(reply: Slice, place: str) -> dict[str, Any]:
-    """Return a reply's extra fields, without those that concern other callers."""
+    """Return a reply's extra fields at ``place``, without those that concern other callers."""
     found: Mapping[str, Any] = generated(reply).extra.get(place, {})
     return {name: value for name, value in found.items() if not is_kept_back(name)}
 
 
 def finish_reason(reply: Slice) -> str:
-    """Return why a reply ended, in OpenAI's words."""
+    """Return OpenAI's finish reason for a reply."""
     made = generated(reply)
     reason = made.finish_reason or "stop"
     if made.tool_calls and reason not in CUT:
@@ -137,7 +137,7 @@ def finish_reason(reply: Slice) -> str:
 
 
 def tokens_of(reply: Slice) -> list[dict[str, Any]]:
-    """Write the log-probabilities of a reply's tokens."""
+    """Return the log-probabilities of a reply's tokens in OpenAI's format."""
 
     def written(text: str, logprob: float) -> dict[str, Any]:
         data = text.encode("utf-8", "surrogatepass")
@@ -151,7 +151,7 @@ def tokens_of(reply: Slice) -> list[dict[str, Any]]:
 
 
 def told(choice: Choice) -> dict[str, Any]:
-    """Write the outcome of sampling a reply."""
+    """Return the outcome of sampling a reply, for its field ``mellea_like``."""
     result, reply = choice
     shown: dict[str, Any] = {
         "passed": reply.passed,
@@ -164,7 +164,7 @@ def told(choice: Choice) -> dict[str, Any]:
 
 
 def usage_of(usage: Usage, further: Mapping[str, Any] = NO_EXTRA) -> dict[str, Any]:
-    """Write the cost of all requests in a chat completion's form, with extra fields."""
+    """Return the cost of all requests in the format of a chat completion, with extra fields."""
     written: dict[str, Any] = {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -204,7 +204,7 @@ def _problems(reply: Slice) -> list[str]:
 
 
 def refusal_of(model: str, prepared: PreparedRequest, outcomes: Sequence[ReplyOutcome]) -> Refusal:
-    """Explain why there is no reply: 422 if replies were judged, else the first error's status."""
+    """Return the refusal if no reply can be shown: 422 if any was judged, or the error's status."""
     judged = [
         outcome.result
         for outcome in outcomes
@@ -290,7 +290,7 @@ WHY_ELSE = "is it too long, or has it a field or a part that the upstream does n
 
 
 def _of_refused_request(model: str, prepared: PreparedRequest, error: InvalidRequest) -> Refusal:
-    """Blame whoever caused the upstream's refusal: the caller or the configuration."""
+    """Return the refusal of a request that the upstream refuses; blame caller or configuration."""
     code, param, kind, about_format = known_of(error)
     field = (param or "").replace("[", ".").partition(".")[0]
     if about_format and not prepared.tools:

@@ -42,12 +42,12 @@ T = TypeVar("T")
 __all__ = ["CallersChecks", "TooCostly", "Workers", "main"]
 
 PROCESSES = max(1, (os.cpu_count() or 2) // 2)
-"""The most processes that run at a time, which leaves the other processors to the gateway."""
+"""The most processes at a time: half the number of processors, to leave some to the gateway."""
 
 MAIN = "from mellea_like.gateway.chat.caller_checks import main; main()"
 
 INHERITED = ("LD_LIBRARY_PATH", "PATH")
-"""The variables that a process inherits. Others include the upstreams' keys."""
+"""The environment variables that a process inherits. Others may contain the upstreams' keys."""
 
 SPENT = "it takes more processor time or memory than a request's checks may in all"
 
@@ -76,11 +76,11 @@ class Workers:
         self._tried: dict[bytes, None] = {}
 
     def knows(self, schema: bytes) -> bool:
-        """Tell whether a schema has been tried before."""
+        """Return whether the schema with this digest has been tried before."""
         return schema in self._tried
 
     def remember(self, schema: bytes) -> None:
-        """Remember that a schema is valid."""
+        """Remember the digest of a valid schema."""
         self._tried[schema] = None
         if len(self._tried) > REMEMBERED:
             del self._tried[next(iter(self._tried))]
@@ -99,7 +99,7 @@ class Workers:
             yield
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a question to a process; call it within `turn`."""
+        """Send a question to a process, and return the answer. Call this only within `turn`."""
         process = self._idle.pop() if self._idle else await _shielded(_start)
         line = b""
         try:
@@ -137,7 +137,7 @@ def _start() -> _Process:
 
 
 def _ask(process: _Process, question: bytes) -> bytes:
-    """Send a question, and wait for the answer, which is empty if the process ends."""
+    """Send a question, wait for the answer, and return it; it is empty if the process ends."""
     assert process.stdin is not None  # noqa: S101 (see _start)
     assert process.stdout is not None  # noqa: S101
     with suppress(OSError):  # It has ended.
@@ -156,7 +156,7 @@ def _end(process: _Process) -> None:
 
 
 class CallersChecks:
-    """The checks of one request, which share a limit of processor time over all its replies."""
+    """The checks of one request, which share one limit of processor time for all its replies."""
 
     def __init__(self, workers: Workers, key: str, seconds: float) -> None:
         self._workers = workers
@@ -166,7 +166,7 @@ class CallersChecks:
     async def make(
         self, checks: Mapping[str, Check], *, early: bool, check_only: bool
     ) -> list[Requirement]:
-        """Make requirements from expressions and schemas; keys are the fields they came from."""
+        """Make requirements from ``checks``, whose keys are the request's fields they come from."""
         made: list[Requirement] = []
         for param, check in checks.items():
             answer = await self._try(param, check)
@@ -184,7 +184,7 @@ class CallersChecks:
         return made
 
     async def accept(self, param: str, schema: Mapping[str, Any]) -> None:
-        """Check a tool's schema, but only once: agents send the same ones with each request."""
+        """Check a tool's schema unless it is known: agents send the same ones with each request."""
         digest = sha256(json.dumps(schema).encode("ascii")).digest()
         if not self._workers.knows(digest):
             await self._try(param, schema)
@@ -209,7 +209,7 @@ class CallersChecks:
             if self._left <= 0:
                 raise TooCostly(SPENT)
             question = {"check": check, "text": text, "call": call, "seconds": self._left}
-            self._left = 0.0  # This changes if it returns.
+            self._left = 0.0  # Set again below if an answer comes.
             answer = await self._workers.ask(question)
             self._left = question["seconds"] - answer["spent"]
         if "costly" in answer:

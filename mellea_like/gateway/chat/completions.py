@@ -31,10 +31,10 @@ __all__ = ["ChatCompletions", "Completion", "LiveCompletion"]
 
 
 class ChatCompletions(Endpoint):
-    """The endpoint."""
+    """The endpoint ``/v1/chat/completions``."""
 
     def read(self, body: Mapping[str, Any], rules: FieldRules) -> Reading:
-        """Read a request, or refuse it."""
+        """Parse a request; raise a `Refusal` if it is invalid."""
         request = read_chat(body, rules)
         usage = request.stream_options.include_usage
         write = partial(Completion, include_usage=usage)
@@ -48,7 +48,7 @@ def _failed(refusal: Refusal) -> bytes:
 
 
 class Completion(Answer):
-    """An answer as OpenAI's chat completion."""
+    """An answer in the format of OpenAI's chat completions."""
 
     end: ClassVar[bytes] = b"data: [DONE]\n\n"
 
@@ -63,7 +63,7 @@ class Completion(Answer):
             self._frame = {**further_of(choice.reply, "reply"), **self._frame}
 
     def whole(self) -> dict[str, Any]:
-        """Write a completion."""
+        """Return the completion."""
         choices = [
             {
                 **self._further(choice),
@@ -88,7 +88,7 @@ class Completion(Answer):
         return usage_of(self.usage, further_of(self.shown[0].reply, "usage") if alone else {})
 
     def events(self) -> Iterator[bytes]:
-        """Write the chunks of a streamed completion."""
+        """Return the chunks of a streamed completion."""
         return map(event_of, self._chunks())
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
@@ -113,7 +113,7 @@ class Completion(Answer):
             yield {**_chunk(self._frame, 0, {}), "choices": [], "usage": self._spent()}
 
     def rest(self) -> Iterator[bytes]:
-        """Write the chunks after the text of the only reply."""
+        """Yield the chunks that follow the text of the only reply."""
         for delta in _deltas(self.shown[0].reply, further=self.carries):
             if "content" not in delta:
                 yield event_of(_chunk(self._frame, 0, delta))
@@ -130,19 +130,19 @@ class LiveCompletion:
         self._include_usage = include_usage
 
     def piece(self, text: str) -> bytes:
-        """Write the chunk for a piece of the text. The first chunk also has the role."""
+        """Return the chunk for a piece of the text. The first chunk also has the role."""
         role = {} if self.begun else {"role": "assistant"}
         self.begun = True
         return event_of(_chunk(self._frame, 0, {**role, "content": text}))
 
     def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Write everything after the text, or raise a `Refusal`."""
+        """Return everything that follows the text, or raise a `Refusal`."""
         given = (*self._given, outcomes)
         answer = Completion(*given, include_usage=self._include_usage, frame=self._frame)
         return b"".join(answer.rest()) + answer.end
 
     def failed(self, refusal: Refusal) -> bytes:
-        """Write a refusal as the last event."""
+        """Return a refusal as the last event."""
         return _failed(refusal)
 
 

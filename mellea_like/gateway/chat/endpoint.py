@@ -1,4 +1,4 @@
-"""The base class of the endpoints: from an admitted request to the bytes of its answer."""
+"""The base class of the endpoints, which turn an admitted request into the bytes of an answer."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class LiveAnswer(Protocol):
         ...
 
     def piece(self, text: str) -> bytes:
-        """Write the events for a piece of the text."""
+        """Return the events for a piece of the text."""
         ...
 
     def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Write everything after the text, or raise a `Refusal`."""
+        """Return everything that follows the text, or raise a `Refusal`."""
         ...
 
     def failed(self, refusal: Refusal) -> bytes:
-        """Write a refusal as the last event."""
+        """Return a refusal as the last event."""
         ...
 
 
@@ -58,17 +58,17 @@ class Reading(NamedTuple):
 
     request: ChatRequest
     write: Write
-    """Writes the answer, or raises a `Refusal`."""
+    """Makes the answer, or raises a `Refusal`."""
     failed: Callable[[Refusal], bytes]
-    """Writes a refusal as the last event of a stream that has begun."""
+    """Formats a refusal as the last event of a stream that has begun."""
     named: Callable[[str], str] = str
-    """Returns the endpoint's name for a field of the request."""
+    """Translates the name of a chat completion's field to the endpoint's name for it."""
     begin: Callable[[str, PreparedRequest], LiveAnswer] | None = None
     """Begins an answer that is sent while the reply arrives; None if the endpoint can't do that."""
 
 
 class Endpoint(ABC):
-    """A route's application. Its models may be added later."""
+    """The ASGI application of one route. Models may be added to ``models`` later."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Endpoint(ABC):
 
     @abstractmethod
     def read(self, body: Mapping[str, Any], rules: FieldRules) -> Reading:
-        """Read a request, or refuse it."""
+        """Parse a request; raise a `Refusal` if it is invalid."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI)."""
@@ -170,7 +170,7 @@ class Endpoint(ABC):
 
     @contextmanager
     def _counted(self, name: str) -> Generator[list[ReplyOutcome]]:
-        """Count the calls of a request. The block puts their outcomes into a list."""
+        """Count a request's sampling calls, whose outcomes the block adds to the yielded list."""
         outcomes: list[ReplyOutcome] = []
         try:
             yield outcomes
@@ -210,7 +210,7 @@ _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def event_of(data: Mapping[str, Any], kind: str | None = None) -> bytes:
-    """Write an event. ``kind`` is one of our own words."""
+    """Return a server-sent event. ``kind`` must be one of our own words: it isn't escaped."""
     # JSON in ASCII has no line breaks of any kind, so nothing in it can end or begin an event.
     text = _encode(data)
     named = "" if kind is None else f"event: {kind}\n"
@@ -255,7 +255,7 @@ class EventStream:
             there.set()
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send an event or a comment. With ``more`` false, it ends the answer."""
+        """Send events or a comment. If ``more`` is false, they end the answer."""
         async with self._writing:
             if not self.begun:
                 self.begun = True

@@ -1,4 +1,4 @@
-"""Limit retries to a model's configuration, and make no new draw after a 429."""
+"""Limit retries to the number in a model's configuration, and make no new draw after a 429."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LastTry"]
 
 
 class LastTry(BackendWrapper):
-    """An upstream whose errors are final after some retries, because clients retry, too."""
+    """An upstream whose errors are final after ``retries`` retries, because clients retry too."""
 
     def __init__(self, inner: Backend, retries: int) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""Chat completion requests, as models that are read strictly."""
+"""Chat completion requests as pydantic models, which are validated strictly."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class _File(_Part):
 
 
 def carried(part: Mapping[str, Any], extra: Mapping[str, Any] = NO_EXTRA) -> Part:
-    """Return a part of a request as a message's part, or refuse it."""
+    """Convert a part in a request to a part of a `Message`; reject an invalid one."""
     problem = ""
     try:
         read = part_from_dict(part)
@@ -197,7 +197,7 @@ class _Message(OpenFields):
     @field_validator("content", mode="before")
     @classmethod
     def _beside_calls(cls, given: Any, info: ValidationInfo) -> Any:
-        """Take an empty list of parts for no text, as some clients write it beside calls."""
+        """Treat an empty list of parts as no text: some clients send one along with calls."""
         return None if given == [] and info.data.get("tool_calls") else given
 
     @field_validator("content")
@@ -290,7 +290,7 @@ class _JsonSchema(OpenFields):
 
 
 class ResponseFormat(OpenFields):
-    """The JSON that a reply must be."""
+    """The format that a reply must have: any text, a JSON object, or JSON that fits a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _JsonSchema | None = Field(default=None, validate_default=True)
@@ -384,7 +384,7 @@ class ChatRequest(Fields):
 
     @property
     def format(self) -> ResponseFormat | None:
-        """The JSON that the reply must be; None for any text."""
+        """The JSON format that the reply must have; None if any text will do."""
         asked = self.response_format
         return None if asked is None or asked.type == "text" else asked
 
@@ -410,7 +410,7 @@ class ChatRequest(Fields):
 
     @property
     def passed_on(self) -> dict[str, Any]:
-        """The extra fields for the upstream that the engine doesn't know."""
+        """The fields that go to the upstream unchanged, because the engine doesn't know them."""
         checked = self.model_dump(include=set(CHECKED), exclude_none=True)
         wanted: dict[str, Any] = {"logprobs": True} if self.logprobs else {}
         if self.top_logprobs:

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["LiveResponse", "Response", "Responses"]
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a response is incomplete, by finish reason."""
+"""The reason why a response is incomplete, by finish reason."""
 
 
 class Responses(Endpoint):
-    """The endpoint."""
+    """The endpoint ``/v1/responses``."""
 
     def read(self, body: Mapping[str, Any], rules: FieldRules) -> Reading:
-        """Read a request, or refuse it."""
+        """Parse a request; raise a `Refusal` if it is invalid."""
         own, chat = read_response(body, rules)
         # A text's log-probabilities are known only when it is complete.
         live = None if chat.logprobs else partial(LiveResponse, asked=own)
@@ -95,20 +95,20 @@ class _Frame:
     def written(
         self, status: str, output: Sequence[dict[str, Any]] = (), **known: Any
     ) -> dict[str, Any]:
-        """Write the response in its current state."""
+        """Return the response in its current state."""
         done = int(time.time()) if status == "completed" else None
         by_now: dict[str, Any] = {"status": status, "completed_at": done, "output": [*output]}
         return {**self._fields, **by_now, "incomplete_details": None, "usage": None, **known}
 
     def begun(self) -> Iterator[Event]:
-        """Write the events with which a stream begins."""
+        """Yield the events with which a stream begins."""
         response = self.written("in_progress")
         yield "response.created", {"response": response}
         yield "response.in_progress", {"response": response}
 
 
 class _Numbered:
-    """Writes events with their numbers in the stream."""
+    """Formats events, and numbers them within the stream."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -120,7 +120,7 @@ class _Numbered:
 
 
 class Response(Answer):
-    """An answer as OpenAI's response."""
+    """An answer in the format of OpenAI's Responses API."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Response(Answer):
         self._output = _items(choice.reply, self._status, asked, shown)
 
     def whole(self) -> dict[str, Any]:
-        """Write the response."""
+        """Return the response."""
         return self._frame.written(
             self._status,
             self._output,
@@ -150,11 +150,11 @@ class Response(Answer):
         )
 
     def events(self) -> Iterator[bytes]:
-        """Write the events of a streamed response."""
+        """Return the events of a streamed response."""
         return _Numbered()([*self._frame.begun(), *self._events()])
 
     def rest(self) -> Iterator[Event]:
-        """Write the events after the pieces of a text that has been sent."""
+        """Yield the events that follow the pieces of a text that has already been sent."""
         item, part = self._output[0], self._output[0]["content"][0]
         yield from _ended_part({**_place(0, item), "content_index": 0}, part)
         yield from _ended_item(0, item, after=1)
@@ -184,7 +184,7 @@ class LiveResponse:
         return self._numbered.next > 0
 
     def piece(self, text: str) -> bytes:
-        """Write the events for a piece of the text. The first ones begin the response."""
+        """Return the events for a piece of the text. The first ones begin the response."""
         return b"".join(self._numbered(self._piece(text)))
 
     def _piece(self, text: str) -> Iterator[Event]:
@@ -195,13 +195,13 @@ class LiveResponse:
         yield "response.output_text.delta", {**self._where, "delta": text, "logprobs": []}
 
     def end(self, outcomes: Sequence[ReplyOutcome]) -> bytes:
-        """Write everything after the text, or raise a `Refusal`."""
+        """Return everything that follows the text, or raise a `Refusal`."""
         shown = self._item["id"]
         answer = Response(*self._given, outcomes, asked=self._asked, frame=self._frame, shown=shown)
         return b"".join(self._numbered(answer.rest()))
 
     def failed(self, refusal: Refusal) -> bytes:
-        """Write a refusal as the last event."""
+        """Return a refusal as the last event."""
         return _failed(refusal, self._numbered.next)
 
 
@@ -235,7 +235,7 @@ def _text_part(text: str, tokens: Sequence[dict[str, Any]] = ()) -> dict[str, An
 def _items(
     reply: Slice, status: str, asked: ResponsesRequest, shown: str | None
 ) -> list[dict[str, Any]]:
-    """Write a reply as the items of a response, first the message ``shown`` that has been sent."""
+    """Return a reply as a response's items; a message already sent, ``shown``, comes first."""
     made, said = generated(reply), message_of(reply)
     items: list[dict[str, Any]] = []
     content: list[dict[str, Any]] = []
@@ -273,7 +273,7 @@ def _place(index: int, item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _begun_item(index: int, item: dict[str, Any]) -> Iterator[Event]:
-    """Write the event for an item that is still empty."""
+    """Yield the event for an item that is still empty."""
     field, _ = WRITTEN.get(item["type"], ("content", ""))
     nothing: Any = [] if field == "content" else ""
     begun = {**item, "status": "in_progress", field: nothing}
@@ -281,7 +281,7 @@ def _begun_item(index: int, item: dict[str, Any]) -> Iterator[Event]:
 
 
 def _ended_item(index: int, item: dict[str, Any], after: int = 0) -> Iterator[Event]:
-    """Write the events for an item's remaining parts and for its end."""
+    """Yield the events for an item's remaining parts and for its end."""
     where = _place(index, item)
     if item["type"] in WRITTEN:
         field, kind = WRITTEN[item["type"]]

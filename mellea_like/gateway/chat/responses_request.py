@@ -62,7 +62,7 @@ __all__ = ["AskedResponse", "ResponsesRequest", "read_response"]
 LOGPROBS = "message.output_text.logprobs"
 
 INCLUDED = (LOGPROBS, "reasoning.encrypted_content")
-"""Additions that a request may ask for; OpenAI's reasoning never passes through here."""
+"""Allowed values of ``include``. The second has no effect: chat completions lack such content."""
 
 LABELS = ("safety_identifier", "prompt_cache_key", "user")
 """The texts of a request that its response repeats."""
@@ -121,7 +121,7 @@ class _InputFile(Sent):
 
 
 def _carriable(part: Any) -> Any:
-    """Check a part here, where its place is known."""
+    """Reject an unsuitable part now, because its place in the request is still known."""
     carried(part.chat)
     return part
 
@@ -189,7 +189,7 @@ class _OutputItem(Sent):
 
 
 class _SkippedItem(Sent):
-    """Reasoning, which is for the server that wrote it, and the actions of hosted tools."""
+    """An item to skip: reasoning meant for the server that wrote it, or a hosted tool's action."""
 
     type: str
 
@@ -262,7 +262,7 @@ class _Text(Sent):
 
     @property
     def echoed(self) -> dict[str, Any]:
-        """The part of it that a response repeats."""
+        """This field as the response repeats it."""
         format: dict[str, Any] = {"type": "text"} if self.format is None else self.format.sent
         if format["type"] == "json_schema":
             format = {"description": None, "strict": False, **format}
@@ -309,11 +309,11 @@ class ResponsesRequest(Fields):
 
     @property
     def names(self) -> Mapping[str, ToolName]:
-        """The caller's names of the functions that replace its tools."""
+        """The caller's name for each tool, by the name of the function that replaces the tool."""
         return names_of(self.tools)
 
     def name_of(self, param: str) -> str:
-        """Return this request's name for a chat completion's field."""
+        """Return the name in this request of a chat completion's field."""
         for pattern, name in NAMES:
             param = re.sub(pattern, name, param)
         places = places_of(self.tools)

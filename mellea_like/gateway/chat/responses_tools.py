@@ -79,7 +79,7 @@ HINT = "hosted_tools: drop in the model's overrides leaves it out"
 
 
 class Sent(Fields):
-    """An object of a request that may have fields of no use here."""
+    """An object in a request; fields that aren't used here are ignored."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
@@ -93,7 +93,7 @@ class ToolName(NamedTuple):
 
 
 def drops_hosted(info: ValidationInfo) -> bool:
-    """Tell whether hosted tools are to be left out."""
+    """Return whether hosted tools must be left out."""
     context: dict[str, Any] = info.context or {}
     return context.get("hosted_tools") == "drop"
 
@@ -127,7 +127,7 @@ class _Function(Sent):
 
     @property
     def echoed(self) -> dict[str, Any]:
-        """The tool in the form of a response."""
+        """The tool as the response repeats it."""
         return {"description": None, "parameters": {}, "strict": None, **self.sent}
 
 
@@ -232,7 +232,7 @@ def _each(tools: Sequence[Any]) -> Iterator[tuple[str, str | None, _Function | _
 
 
 def functions_of(tools: Sequence[Any]) -> list[dict[str, Any]]:
-    """Write tools as the functions of a chat completion."""
+    """Return tools as the functions of a chat completion."""
     return [
         {"type": "function", "function": {"name": function_name(tool.name, space), **tool.about}}
         for _, space, tool in _each(tools)
@@ -240,12 +240,12 @@ def functions_of(tools: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def places_of(tools: Sequence[Any]) -> list[str]:
-    """Return the place in the request from which each of these functions comes."""
+    """Return the place in the request of the tool behind each function of `functions_of`."""
     return [place for place, _, _ in _each(tools)]
 
 
 def names_of(tools: Sequence[Any]) -> dict[str, ToolName]:
-    """Return the caller's name for each of these functions."""
+    """Return the caller's name for the tool behind each function of `functions_of`."""
     return {
         function_name(tool.name, space): ToolName(tool.name, space, isinstance(tool, _Custom))
         for _, space, tool in _each(tools)
@@ -256,14 +256,14 @@ def names_of(tools: Sequence[Any]) -> dict[str, ToolName]:
 
 
 def input_as_arguments(text: str) -> str:
-    """Write the input of a custom tool as the arguments of its function."""
+    """Return the input of a custom tool as the arguments of its function, in JSON."""
     return json.dumps({INPUT: text})
 
 
 def called_as(
     names: Mapping[str, ToolName], name: str, arguments: str
 ) -> tuple[str, dict[str, Any]]:
-    """Return the type of item that represents a function call, and its contents."""
+    """Return the type and the contents of the item that represents a function call."""
     tool = names.get(name) or ToolName(name)
     named = {"name": tool.name}
     if tool.namespace is not None:
@@ -326,4 +326,4 @@ Choice = Annotated[
     Discriminator(_choice_tag),
     BeforeValidator(_known_choice),
 ]
-"""The tool that must be called, as named in the request."""
+"""The field ``tool_choice``: a word, a tool that must be called, or the tools that are allowed."""

@@ -1,4 +1,4 @@
-"""The model behind a name, and converting a request to a call of its strategy."""
+"""A model of the configuration, which turns requests into calls of its strategy."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplyOutcome:
-    """How a call ended: with a result, or with an error that may have a record."""
+    """The outcome of a call: a result, or an error, perhaps with the result up to then."""
 
     result: SamplingResult[Any] | None
     error: Exception | None = None
@@ -73,11 +73,11 @@ class ReplyOutcome:
 
     @property
     def status(self) -> str:
-        """How it ended, in one word."""
+        """The outcome in one word: ``passed``, ``failed`` or ``errored``."""
         return "errored" if self.error is not None else "passed" if self.passed else "failed"
 
     def choices(self, most: int, *, failures: bool) -> list[Choice]:
-        """Return the replies that won and, with ``failures``, the best failures after them."""
+        """Return the replies that won; with ``failures``, add the best failures, up to ``most``."""
         result = self.result
         if self.error is not None or result is None:
             return []
@@ -109,7 +109,7 @@ class StreamedOutcome:
         return await self._reply.__aexit__(*cast("Any", error))
 
     async def next(self) -> str:
-        """Wait for the next piece. An empty one means the end, or that there are none to send."""
+        """Return the next piece of the text to send, or an empty text if there are no more."""
         reply = self._reply
         try:
             piece = await anext(reply, "")
@@ -154,15 +154,15 @@ class PreparedRequest:
     carries: bool
     """Whether a reply's extra fields are returned, just as those of requests are forwarded."""
     configured: Mapping[str, str]
-    """The fields that only the configuration sends, and where it sets them."""
+    """The fields that only the configuration sets, with their places in it."""
 
     @property
     def may_stream(self) -> bool:
-        """Whether its text may be sent while it arrives, as far as this request decides that."""
+        """Whether this request allows its reply to be sent while it arrives."""
         return self.n == 1
 
     def stream(self) -> StreamedOutcome:
-        """Sample one reply, whose text is available as soon as it is certain."""
+        """Sample one reply, whose text is available as soon as it is certain to pass."""
         arguments = {
             "context": self.context,
             "options": self.options,
@@ -176,7 +176,7 @@ class PreparedRequest:
         )
 
     async def sample(self) -> list[ReplyOutcome]:
-        """Sample as many replies as are wanted, all at the same time."""
+        """Sample the requested number of replies, all at the same time."""
         if self.n == 1 or self.collects:
             return [await self._sample_reply(self.options)]
         outcomes: dict[int, ReplyOutcome] = {}
@@ -215,7 +215,7 @@ def warm_up() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _InformedMessages(Instruction):
-    """A caller's last message, with the requirements below it, and tools' answers after it."""
+    """The user's last message with the requirements below it, then the tools' answers to it."""
 
     messages: tuple[Message, ...] = ()
 
@@ -328,7 +328,7 @@ class ServedModel:
         )
 
     def _asked(self, request: ChatRequest) -> tuple[Context, Action[Any]]:
-        """Split a conversation at the user's last message, where the requirements are told."""
+        """Split a conversation at the user's last message, to which the requirements are added."""
         messages = request.conversation
         at = max((i for i, m in enumerate(messages) if m.role == "user"), default=-1)
         # Only tools' messages may follow. A system message at the end is sent unchanged.
@@ -365,7 +365,7 @@ class ServedModel:
         )
 
     def _stages(self, most: int | None, *, tools: bool) -> list[Stage]:
-        """Make the further stages, whose replies have a limited number of tokens."""
+        """Make the stages after the first; ``most`` limits the tokens of their replies."""
         backends, judges = self._backends[1:], self._judge_backends[1:]
         further = zip(self.config.escalate, backends, judges, strict=True)
         made = [
@@ -383,7 +383,7 @@ class ServedModel:
         ]
 
     def _own_options(self, place: ModelConfig | StageConfig, most: int | None) -> Options:
-        """Return the options of a stage, unless a request overrides them."""
+        """Return the options of a stage, which a request may override."""
         options = Options(model=place.upstream_model, **place.options.model_dump())
         options = options.over(Options(**self.config.options.model_dump()))
         return replace(options, max_tokens=_least(options.max_tokens, most))
@@ -474,14 +474,14 @@ class ServedModel:
 
 
 def _least(*bounds: int | None) -> int | None:
-    """Return the lowest of the given bounds."""
+    """Return the lowest bound, or None if all of them are None."""
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def _for_texts(
     requirements: Sequence[Requirement | str], *, tools: bool
 ) -> tuple[Requirement | str, ...]:
-    """Return the requirements for replies that call no tool."""
+    """Return the requirements; with ``tools``, replies that call a tool needn't meet them."""
     return tuple(map(unless_it_calls, requirements) if tools else requirements)
 
 
@@ -489,7 +489,7 @@ N = TypeVar("N", int, float)
 
 
 def _within(name: str, asked: N | None, own: N, most: N | None = None) -> N:
-    """Return the requested value if it is within the bounds, or else the model's own."""
+    """Return the requested value, or else the model's own; refuse a value over the limit."""
     most = most or own
     if asked is not None and asked > most:
         refuse(f"mellea_like.{name}", f"{most:g} is the most for this model")

@@ -1,4 +1,4 @@
-"""Read the JSON objects of requests strictly: what is unknown is refused, or goes by a rule."""
+"""Parse JSON objects of requests strictly: unknown fields are refused, or handled by a rule."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
 
 
 def of_type(kinds: tuple[str, ...], what: str, *, or_text: bool = False) -> BeforeValidator:
-    """Return a check that an object's ``type`` is one of several; others are refused by name."""
+    """Return a check that an object's ``type`` is one of ``kinds``; errors name any other type."""
     return BeforeValidator(partial(_check_kind, kinds=kinds, what=what, or_text=or_text))
 
 
@@ -121,7 +121,7 @@ class Fields(BaseModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
     place: ClassVar[str] = ""
-    """The name of the object in messages about unknown fields."""
+    """The kind of object (message, part or tool), for `why_kept_out`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -146,7 +146,7 @@ class Fields(BaseModel):
 
 
 class OpenFields(Fields):
-    """An object that may have extra fields for the upstream; a rule decides about them."""
+    """An object that may have extra fields for the upstream, if the model's rules allow them."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
@@ -162,7 +162,7 @@ class OpenFields(Fields):
 
 
 def _drops(place: str, name: str, info: ValidationInfo) -> bool:
-    """Tell whether to drop an unknown field inside a request; refuse it if it must be refused."""
+    """Return whether to drop an unknown field inside a request; refuse it if it must be refused."""
     context: dict[str, Any] = info.context or {}
     if is_kept_back(name):
         _refuse_inside(name, "there is no such field here", UNKNOWN)
@@ -182,7 +182,7 @@ F = TypeVar("F", bound=Fields)
 
 
 def read_as(kind: type[F], given: Mapping[str, Any], rules: FieldRules) -> F:
-    """Parse an object, or refuse it."""
+    """Parse an object as ``kind``; raise a `Refusal` if it is invalid."""
     try:
         return kind.model_validate(given, context=rules._asdict())
     except ValidationError as exc:

@@ -1,4 +1,4 @@
-"""The tools of a request: describing them to the engine, and checking their calls."""
+"""Describe the tools of a request to the engine, and check calls of these tools."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CallersTool(Tool):
         return dict(self.sent)
 
     def read(self, arguments: str) -> dict[str, Any]:
-        """Parse a call's arguments. `check_calls` does the rest of the checking."""
+        """Parse a call's arguments. `check_calls` checks them against the tool's schema."""
         try:
             value: Any = json.loads(arguments or "{}")
         except RecursionError:
@@ -82,7 +82,7 @@ def _watch(parameters: Mapping[str, Any]) -> CallWatch:
 
 
 async def check_calls(request: ChatRequest, checks: CallersChecks) -> Requirement:
-    """Return the requirement for a reply's calls; refuse an invalid schema."""
+    """Return the requirement that a reply's calls fit their schemas; refuse an invalid schema."""
     schemas = {tool.function.name: tool.function.parameters for tool in request.allowed_tools}
     for position, tool in enumerate(request.tools):
         if tool.function.name in schemas:

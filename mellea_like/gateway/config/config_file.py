@@ -1,4 +1,4 @@
-"""The configuration file: YAML with environment variables. Mistakes are reported with lines."""
+"""Read the configuration file: YAML with environment variables. Errors name the lines."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 __all__ = ["ConfigError", "read_config"]
 
 SHORTEST_SECRET = 4
-"""Shorter texts aren't secrets, and would be found everywhere."""
+"""The shortest value of a variable to hide in messages. Shorter ones aren't secrets."""
 
 VARIABLE = re.compile(r"\$(\$?)\{([^}]*)\}")
 
 
 class ConfigError(ValueError):
-    """A configuration can't be used. Each line of the message has a place and what to write."""
+    """A configuration can't be used. Each line of the message names a place and the remedy."""
 
 
 def read_config(
@@ -102,7 +102,7 @@ S = TypeVar("S", bound=Section)
 
 
 def _sound_parts(given: Mapping[str, Any], context: Mapping[str, Any]) -> Parts:
-    """Read each part of a configuration separately, in spite of mistakes in other parts."""
+    """Read each part of a configuration separately, ignoring mistakes in other parts."""
 
     def read(kind: type[T], section: object) -> T | None:
         try:
@@ -229,7 +229,7 @@ class _File:
         raise ConfigError("\n".join([*self.problems, self.said(message, line, place)])) from None
 
     def add(self, error: ErrorDetails) -> None:
-        """Add an error that a check of the file's content found."""
+        """Add a validation error of the file's content."""
         misplaced = error.get("ctx", {}) if error["type"] == "misplaced" else {}
         message = misplaced.get("what") or message_of(error)
         # Replace variables' texts in the message by their names.

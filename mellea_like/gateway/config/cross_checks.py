@@ -45,7 +45,7 @@ class Parts(NamedTuple):
 
 
 def problems_between(parts: Parts) -> list[Problem]:
-    """Find references to things that other parts lack."""
+    """Find references to missing parts, and settings that don't fit those of other parts."""
     found: list[Problem] = []
     for name, model in parts.models.items():
         if model is not None:

@@ -1,4 +1,4 @@
-"""The gateway's configuration, as its file has it, checked as a whole."""
+"""The sections of the gateway's configuration file, which are also checked against each other."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Overrides(Section):
     Args:
         requirements: the most requirements in words that a request may add.
         checks: the most checks that a request may add.
-        check_seconds: the processor time in seconds that its checks and its schema may take, on
-            all of its draws together.
+        check_seconds: the processor time, in seconds, that a request's checks and schema may take
+            on all of its draws together.
         loop: the most draws in a row that a request may ask for; None for the model's own number.
         concurrency: the most draws at a time that a request may ask for; None for the model's own
             number.
@@ -91,8 +91,8 @@ class StageConfig(StageSpec):
 
     Args:
         upstream: the name of the upstream that generates.
-        upstream_model: the model to ask for; the default is the upstream's own.
-        judge: the name of the upstream that decides ``requirements``. The default is the model's
+        upstream_model: the model to request from it; the default is the upstream's own model.
+        judge: the name of the upstream that judges ``requirements``. The default is the model's
             judge, or else this stage's upstream.
     """
 
@@ -106,8 +106,8 @@ class ModelConfig(StrategySpec):
 
     Args:
         upstream: the name of the upstream that generates.
-        upstream_model: the model to ask for; the default is the upstream's own.
-        judge: the name of the upstream that decides ``requirements``; the default is the same one.
+        upstream_model: the model to request from it; the default is the upstream's own model.
+        judge: the name of the upstream that judges ``requirements``; the default is ``upstream``.
         escalate: the bigger models that continue when draws fail, each with its ``upstream``.
         tell: whether to write the requirements below the conversation's last message.
         timeout: how long a call may take, in seconds.
@@ -127,12 +127,12 @@ class ModelConfig(StrategySpec):
 
     @property
     def places(self) -> list[tuple[tuple[str | int, ...], ModelConfig | StageConfig]]:
-        """The parts that name upstreams (the model and its further stages), by their paths."""
+        """The parts that name upstreams (this model and its further stages), with their paths."""
         further = [(("escalate", n), stage) for n, stage in enumerate(self.escalate)]
         return [((), self), *further]
 
     def judge_of(self, place: ModelConfig | StageConfig) -> str:
-        """Return the name of the upstream that decides a stage's requirements."""
+        """Return the name of the upstream that judges the requirements of a model or a stage."""
         return place.judge or self.judge or place.upstream
 
     def _most(self) -> tuple[int, int]:
@@ -144,9 +144,10 @@ class StreamingConfig(Section):
     """How streamed replies are sent.
 
     Args:
-        keep_alive: the seconds of silence after which a comment shows that the gateway is at work.
+        keep_alive: the seconds of silence after which the gateway sends a comment to show that it
+            is still working.
         release: when to send text: ``passed``, once the reply has passed, or ``prefix``, as soon
-            as it is certain to pass, if every check can tell that from the beginning of a reply.
+            as it is certain to pass, if every check can judge the beginning of a reply.
     """
 
     keep_alive: Seconds = 5.0
@@ -161,7 +162,8 @@ class KeyBudget(CallBudgetSpec):
 
     Args:
         requests: the most requests to upstreams.
-        caller_requests: the most requests of callers, no matter how many each one needs upstream.
+        caller_requests: the most requests from callers, no matter how many requests to upstreams
+            each of them needs.
         input_tokens: the most tokens of prompts.
         output_tokens: the most tokens of replies.
         money: the most money, in the currency of the upstreams' prices.
@@ -176,7 +178,7 @@ class KeyBudget(CallBudgetSpec):
 
     @property
     def of_upstreams(self) -> bool:
-        """Whether it limits anything other than callers' own requests."""
+        """Whether it has a limit other than ``caller_requests``."""
         return super()._limited()
 
     def _limited(self) -> bool:
@@ -191,16 +193,16 @@ class KeyLimits(Section):
         max_tokens: the highest ``max_tokens`` of a request, and the default if it has none. With
             None there is no limit, and ``max_tokens`` is sent only if the request or the model has
             one. A budget of output tokens or money needs one.
-        concurrency: the number of its requests that are worked on at a time.
+        concurrency: the most requests of the key that are worked on at a time.
         queue: how many more requests may wait; 0 for none.
         queue_seconds: how long a request may wait, in seconds.
-        requests_per_minute: the most requests per minute, which may all come at once; None for no
-            limit.
+        requests_per_minute: the most requests per minute, which may all come at the same moment;
+            None for no limit.
         tokens_per_minute: the most tokens per minute, for prompts and replies of all draws and
-            judges; None for no limit. A request takes its ``max_tokens`` at once, which its real
-            cost replaces when it has ended. While the limit is exceeded, requests are refused.
-        budget: the most that it may spend, in total or per period; None for no limit.
-        models: the models that it may use and see; None for all.
+            judges; None for no limit. A request is first charged its ``max_tokens``, and its real
+            cost instead once it has ended. While the limit is exceeded, requests are refused.
+        budget: the most that the key may spend, in total or per period; None for no limit.
+        models: the models that the key may use and see; None for all.
     """
 
     max_n: Whole = 4
@@ -214,7 +216,7 @@ class KeyLimits(Section):
     models: tuple[Name, ...] | None = Field(default=None, min_length=1)
 
     def allows(self, model: str) -> bool:
-        """Tell whether the key may use a model."""
+        """Return whether the key may use a model."""
         return self.models is None or model in self.models
 
 
@@ -238,7 +240,7 @@ class TokenSource(Section):
 
 
 class KeyConfig(TokenSource, KeyLimits):
-    """A token that opens the gateway, and its limits: either ``env`` or ``sha256`` is required."""
+    """A token for access to the gateway, and its limits. ``env`` or ``sha256`` is required."""
 
 
 class ServerConfig(Section):
@@ -254,15 +256,17 @@ class ServerConfig(Section):
             each worker, at least ``max_body``. Beyond it, requests are answered with 503.
         max_depth: how deep JSON may be nested.
         max_header_bytes: the longest request line with its headers, in bytes.
-        max_connections: the most open connections. Further ones are closed. If half of the
-            connections have not shown a key yet, the oldest of those is closed instead.
-        header_seconds: how long the request line and the headers may take.
-        body_seconds: how long the body may take.
-        keep_alive_seconds: how long a connection stays open between two requests.
-        stop_seconds: how long running requests may take to finish when the server stops.
+        max_connections: the most open connections. If there are as many, or if half as many have
+            not shown a key yet, the oldest connection without a key is closed to make room for a
+            new one. If there is none, the new one is closed.
+        header_seconds: how long the request line and the headers may take to arrive, in seconds.
+        body_seconds: how long the body may take to arrive, in seconds.
+        keep_alive_seconds: how long a connection stays open between two requests, in seconds.
+        stop_seconds: how long running requests may take to finish when the server stops, in
+            seconds.
         limits: the limits of callers if no keys are configured.
-        metrics_key: a token that opens ``/metrics`` and nothing else. If there is one, no other
-            key opens ``/metrics``.
+        metrics_key: a token that gives access to ``/metrics`` and nothing else. If there is one,
+            no other key gives access to ``/metrics``.
         log_upstream_errors: whether to log upstreams' errors in their own words. They may repeat
             parts of prompts and replies, so use this only while looking for a fault.
     """
@@ -301,12 +305,12 @@ class GatewayConfig(Section):
         upstreams: the servers and libraries that generate, by name.
         models: the models that callers may ask for, by name.
         streaming: how streamed replies are sent.
-        server: the address that it listens on, and its limits.
+        server: the address that the gateway listens on, and its limits.
         keys: the keys of callers, by name. Without keys, anyone who can reach the loopback may use
             the gateway.
-        store: the SQLite file in which the command keeps what keys have spent, relative to the
+        store: the SQLite file in which the command records the spending of keys, relative to the
             configuration file; or ``memory``. The default is a file beside the configuration file,
-            with its name and the ending ``.spent.db``, which is created when it is needed.
+            with the same name but the ending ``.spent.db``, which is created when it is needed.
     """
 
     upstreams: dict[Name, UpstreamSpec] = Field(

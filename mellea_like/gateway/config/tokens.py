@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["METRICS_KEY", "Tokens", "digest"]
 
 METRICS_KEY = "metrics_key"
-"""The name of the key for metrics in errors, metrics and logs."""
+"""The name under which errors, metrics and logs show the key for metrics."""
 
 SHORTEST_TOKEN = 16
-"""The least characters of a token; a shorter one can be guessed."""
+"""The fewest characters that a token may have; a shorter one could be guessed."""
 
 
 class Tokens:

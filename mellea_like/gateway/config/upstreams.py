@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mellea_like.specification.upstream import UpstreamSpec
 
     Spent = Callable[[Usage, Price | None], object]
-    """Is told what a request has cost, as far as it is known, and the upstream's price."""
+    """Called with a request's usage, as far as it is known, and the upstream's price."""
 
 __all__ = ["OpenUpstreams", "Upstream", "Used", "check_upstreams", "open_upstreams"]
 
@@ -85,7 +85,7 @@ Used: TypeAlias = "Sequence[_Held]"
 
 
 class OpenUpstreams:
-    """Upstreams that stay open while a configuration uses them; replaced ones always stay open."""
+    """Upstreams that stay open while a configuration uses them. Backends passed in stay open."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class OpenUpstreams:
             self._held.clear()
 
     async def open(self, specs: Mapping[str, UpstreamSpec]) -> Used:
-        """Open upstreams that aren't open yet. Configurations share those with equal settings."""
+        """Open a configuration's upstreams, or share open ones with equal settings; return all."""
         used: list[_Held] = []
         try:
             for name, spec in specs.items():
@@ -126,7 +126,7 @@ class OpenUpstreams:
         return used
 
     async def release(self, used: Used) -> None:
-        """Close upstreams that nobody uses any more."""
+        """Stop using upstreams, and close those that no other configuration uses."""
         for held in used:
             held.users -= 1
             if not held.users and held in self._held:
@@ -172,14 +172,14 @@ async def open_upstreams(
     spent: Spent | None = None,
     log_errors: bool = False,
 ) -> AsyncGenerator[dict[str, Upstream]]:
-    """Open all upstreams, for one configuration."""
+    """Open all upstreams for one configuration, and close them at the end."""
     async with OpenUpstreams(backends, spent=spent, log_errors=log_errors) as upstreams:
         used = await upstreams.open(specs)
         yield {held.upstream.name: held.upstream for held in used}
 
 
 class _Counted:
-    """A limit that admits everything, and reports the cost."""
+    """A limit that admits every request, and reports its cost when it ends."""
 
     def __init__(self, price: Price | None, spent: Spent) -> None:
         self._price = price

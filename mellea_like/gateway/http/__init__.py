@@ -1,1 +1,1 @@
-"""HTTP: who may send requests, how many, and the form of refusals."""
+"""The HTTP server, the limits on who may send how many requests, and the application itself."""

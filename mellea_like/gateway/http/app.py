@@ -121,8 +121,8 @@ class Gateway:
     async def open(self) -> AsyncGenerator[None]:
         """Open the upstreams, and close them at the end.
 
-        The application's lifespan also does this, unless it has been done. If an upstream can't be
-        opened, this raises the error itself, whereas a server would only log it.
+        The application's lifespan also does this, unless it has already been done. If an upstream
+        can't be opened, this raises the error itself, whereas a server would only log it.
         """
         if self.serving.ready:
             yield
@@ -140,16 +140,15 @@ class Gateway:
     async def reload(self, config: GatewayConfig) -> None:
         """Use another configuration from now on.
 
-        Requests under way finish with the old one. Keys that are in both keep their spending and
-        their requests under way. Upstreams that don't change stay open. The section ``server`` and
-        backends that were passed in don't change.
+        Requests under way finish with the old one. Keys that are in both configurations keep their
+        spending and their requests under way. Upstreams that don't change stay open. The section
+        ``server`` and backends that were passed in don't change.
+
+        This returns once the old configuration's last request has ended, and the upstreams that
+        only the old one used are closed.
 
         Args:
-            config: the configuration.
-
-        Returns:
-            When the old configuration's last request has ended, and the upstreams that only it
-            used are closed.
+            config: the new configuration.
 
         Raises:
             ValueError: a key has no token. The old configuration stays in use.

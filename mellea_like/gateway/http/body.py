@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["BodyMemory", "BodyShare", "check_headers", "parse", "read_body"]
 
 MOST_PARTS = 50_000
-"""The most brackets and commas in a body. They, apart from size, make JSON slow to read."""
+"""The most brackets and commas in a body. Apart from its size, they make JSON slow to parse."""
 
 MOST_QUOTES = 2 * MOST_PARTS
 
@@ -37,13 +37,13 @@ LONGEST_NAME = 60
 """The most characters of a name that an error shows."""
 
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Half of a surrogate pair, perhaps without the other half, which UTF-8 itself lacks."""
+"""An escaped half of a surrogate pair. If its other half is missing, UTF-8 can't encode it."""
 
 OTHERS = bytes(set(range(256)) - set(b"[]{},"))
 BRACKETS = bytes.maketrans(b"[]{}", b"()()")
 
 COME_BACK = 1.0
-"""The seconds until a refused caller may try again, because nobody knows when memory is free."""
+"""The seconds until a refused caller may try again: a guess, as memory may be free any time."""
 
 
 class BodyMemory:
@@ -55,7 +55,7 @@ class BodyMemory:
 
     @contextmanager
     def share(self) -> Generator[BodyShare]:
-        """Give a request its share until the block ends."""
+        """Yield the share of one request, and free it when the block ends."""
         share = BodyShare(self)
         try:
             yield share

@@ -66,7 +66,7 @@ PATHS = (
     "/healthz",
     "/metrics",
 )
-"""The paths that the log names. Others are ``other``."""
+"""The paths that the log shows. Any other path is logged as ``other``."""
 
 UNROUTED = {
     404: ("there is nothing at this path", "not_found"),
@@ -82,7 +82,7 @@ CALLER_LEFT = 499
 TOO_SLOW = 408
 
 STORE_SECONDS = 5.0
-"""The seconds after which a caller may try again whose spending could not be counted."""
+"""The seconds after which a caller may try again if its spending could not be counted."""
 
 LINGER_SECONDS = 2.0
 """How long to read the rest of a refused body, so that the caller can read the answer."""
@@ -105,7 +105,7 @@ class Connection:
         """Note that a request's head is complete."""
 
     def owner_known(self) -> None:
-        """Keep the connection, no matter how many others come."""
+        """Note that the caller has shown a key, so the connection isn't closed to make room."""
 
     def body_read(self) -> None:
         """Note that the request is complete."""
@@ -119,7 +119,7 @@ CONNECTION: ContextVar[Connection] = ContextVar("connection", default=Connection
 
 
 class Guard:
-    """An ASGI app around another one: it passes on what is allowed, and answers the rest itself."""
+    """An ASGI app around another one: it passes on allowed requests, and refuses the others."""
 
     # The app inside gets what it needs from `admitted`, and reads no body. After the guard,
     # ``receive`` only waits for the caller to leave.
@@ -142,7 +142,7 @@ class Guard:
         self.bodies = BodyMemory(server.max_bodies)
 
     def take_over(self, before: Guard) -> None:
-        """Take over another guard's keys, with this one's limits."""
+        """Take over the keys of another guard with their counts, but keep this guard's limits."""
         for name, key in self.keys.items():
             if name in before.keys:
                 before.keys[name].change(key)
@@ -160,12 +160,12 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
 
     def authorize(self, scope: Scope) -> KeyState:
-        """Find out whose request it is, from its headers alone."""
+        """Return the key that a request belongs to, by its headers alone, or refuse the request."""
         self._check_host(scope)
         return self.keys[self._tokens.owner(scope["headers"])]
 
     def opens_metrics(self, scope: Scope) -> bool:
-        """Tell whether a request has the key for metrics; refuse it if it needs that key."""
+        """Return whether a request has the key for metrics; refuse it if it needs that key."""
         if self.server.metrics_key is None or scope["path"] != METRICS_PATH:
             return False
         self._check_host(scope)
@@ -178,7 +178,7 @@ class Guard:
 
 
 def _shown(scope: Scope) -> str:
-    """A request's method and path, without any text from the caller."""
+    """Return a request's method and path, without any text from the caller."""
     method, path = scope["method"], scope["path"]
     if path.startswith("/v1/models/"):
         path = "/v1/models/..."
@@ -203,7 +203,7 @@ class _Exchange:
         self._ended = False
 
     async def run(self) -> None:
-        """Pass the request on, or answer it."""
+        """Pass the request on, or answer it with a refusal."""
         began = time.perf_counter()
         here = CURRENT.set(self._current)
         self._connection.request_began()
@@ -348,7 +348,7 @@ class _Exchange:
             message = {**message, "headers": headers}
         await self._plain_send(message)
         if message["type"] == "http.response.body" and not message.get("more_body"):
-            self._end()  # The next request may follow at once.
+            self._end()  # The next request may follow immediately.
 
     def _end(self) -> None:
         if not self._ended:
@@ -376,7 +376,7 @@ def _innermost(exc: BaseException) -> BaseException:
 
 
 class Keys:
-    """The tokens that open the gateway, known only by their digests."""
+    """The tokens that give access to the gateway, known only by their digests."""
 
     def __init__(
         self,
@@ -439,7 +439,7 @@ def _unauthorized(given: int) -> Refusal:
 
 
 def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
-    """Refuse a request that was meant for another host."""
+    """Refuse a request whose ``Host`` header names another host."""
     # Without keys, a page in a browser on this machine could send requests under its own site's
     # name, if that name resolves to 127.0.0.1 (DNS rebinding). Its requests carry that name.
     hosts = [value for name, value in headers if name == b"host"]

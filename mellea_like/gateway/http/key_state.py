@@ -40,7 +40,7 @@ ASKED_TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 class KeyStores(NamedTuple):
-    """The stores of keys' spending, rates and, if processes share their count, running requests."""
+    """The stores of keys' spending and rates, and of running requests if processes share limits."""
 
     spent: Store
     rates: Store
@@ -72,7 +72,7 @@ class KeyState:
         self._changed(self)
 
     def change(self, to: KeyState) -> None:
-        """Take over the limits of another state of the key, and keep the counts."""
+        """Take over the limits of ``to``, a newer state of the same key, and keep the counts."""
         self.prices = to.prices
         self._turns.total_tokens = to.limits.concurrency
         self._limit_to(to.limits)
@@ -81,9 +81,9 @@ class KeyState:
         self.limits = limits
         self._budget: Budget | None = None
         self._ends: float | None = None
-        self._accounts: list[str] = []  # Of this period.
+        self._accounts: list[str] = []  # The names of this period's accounts in the store.
         self._calls: StoreAccount | None = None
-        self._calls_spent = False  # As far as is known here.
+        self._calls_spent = False  # As far as this process knows.
         rates = self._stores.rates
         self._rates = [
             _Rate(what, rates.bucket(f"key {self.name}: {what}", most, most), most)
@@ -93,7 +93,7 @@ class KeyState:
             )
             if most is not None
         ]
-        # The default limits each process's memory.
+        # The default concurrency protects each process's memory, so it isn't shared.
         together = self._stores.together if "concurrency" in limits.model_fields_set else None
         self._places: StoreAccount | None = None
         if together is not None:
@@ -101,7 +101,7 @@ class KeyState:
             self._places = together.account(f"key {self.name}: at a time", most)
 
     def may_use(self, model: str) -> bool:
-        """Tell whether the key may use a model."""
+        """Return whether the key may use a model."""
         return self.limits.allows(model)
 
     # --- what it spends --------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class KeyState:
             self._calls = store.account(f"{name}: caller_requests", most)
 
     def seconds_to_reset(self) -> float:
-        """Return the seconds until the budget starts again."""
+        """Return the seconds until the budget starts again, or an hour if it never does."""
         ends = inf if self._ends is None else self._ends
         return NO_BUDGET_SOON if ends == inf else ends - self._now()
 
@@ -210,7 +210,10 @@ class KeyState:
 
     @contextmanager
     def queued(self) -> Generator[None]:
-        """Count a request, even before its body is read, because memory for bodies is limited."""
+        """Count a request while the block runs, or refuse it if too many are waiting.
+
+        It is counted before its body is read, because memory for bodies is limited.
+        """
         limits = self.limits
         if self._here >= limits.concurrency + limits.queue:
             requests = plural(limits.concurrency, "request")
@@ -231,7 +234,7 @@ class KeyState:
     async def turn(
         self, receive: Callable[[], Awaitable[Mapping[str, Any]]]
     ) -> AsyncGenerator[None]:
-        """Wait for a request's turn, first come, first served, while its caller is connected."""
+        """Wait for a request's turn (first come, first served) while its caller stays connected."""
         slot, began = object(), None
         places: list[Reservation] = []
         try:

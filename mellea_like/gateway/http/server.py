@@ -89,7 +89,7 @@ async def serve(
     """Answer requests until SIGTERM or SIGINT comes, or ``stop`` is set.
 
     Running requests then have ``stop_seconds`` to finish; after that, they are cut off. A second
-    signal cuts them off at once. It runs on asyncio. Signals work only in the main thread.
+    signal cuts them off immediately. It runs on asyncio. Signals work only in the main thread.
 
     Args:
         app: the app, including its guard.
@@ -149,20 +149,20 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server without its signal handlers, which raise the signal again at the end."""
+    """Uvicorn's server without its signal handlers, which raise the signal again when it ends."""
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()
 
     def break_off(self) -> None:
-        """Start to end all requests that are still under way."""
+        """Abort all connections and cancel all requests, without waiting for their end."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         for task in list(self.server_state.tasks):
             task.cancel()
 
     async def cut(self) -> None:
-        """End all requests that are still under way."""
+        """Cut off all requests that are still under way, and wait a short time for their end."""
         self.break_off()
         with anyio.move_on_after(CUT_SECONDS):
             while self.server_state.tasks:  # noqa: ASYNC110 (nor for this)
@@ -224,7 +224,7 @@ def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
 
 
 def listening_address(server: ServerConfig, *, has_keys: bool) -> tuple[int, Any]:
-    """Find the family and address to listen on; refuse one that is open to others without a key."""
+    """Return the family and address to listen on; refuse one open to other hosts without a key."""
     # A name is judged by all addresses that it resolves to, not by its spelling.
     host = server.host.removeprefix("[").removesuffix("]")
     try:

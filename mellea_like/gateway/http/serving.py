@@ -76,7 +76,7 @@ class Serving:
         return bool(self._models)
 
     def begin(self, upstreams: Mapping[str, Upstream]) -> None:
-        """Make its models, and tell keys with budgets of money their prices. This takes time."""
+        """Make the models, and give the prices to keys with budgets of money. This takes time."""
         warm_up()
         made = {name: ServedModel(config, upstreams) for name, config in self.config.models.items()}
         for key in self.guard.keys.values():
@@ -94,7 +94,7 @@ class Serving:
             self._look_for_the_end()
 
     def retire(self) -> None:
-        """Note that it gets no new requests."""
+        """Note that no new requests will come."""
         self._retired = True
         self._look_for_the_end()
 

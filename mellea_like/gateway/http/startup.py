@@ -32,7 +32,7 @@ def read_ready_config(path: Path, **server: Any) -> GatewayConfig:
 
 
 async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: Any) -> None:
-    """Read a running gateway's configuration again; one with mistakes changes nothing."""
+    """Reload a running gateway's configuration; if it has mistakes, log them and change nothing."""
     before = gateway.serving.config
     try:
         config = await run_in_thread(partial(read_again, path, before, tell=tell, **server))
@@ -44,7 +44,7 @@ async def reload(gateway: Gateway, path: Path, *, tell: bool = True, **server: A
 def read_again(
     path: Path, before: GatewayConfig, *, tell: bool = True, **server: Any
 ) -> GatewayConfig:
-    """Read the configuration that replaces another one, whose section ``server`` it keeps."""
+    """Read the configuration that replaces ``before``, whose section ``server`` is kept."""
 
     def further(parts: Parts) -> Iterator[Problem]:
         yield from _problems_at_the_start(parts._replace(server=before.server))

@@ -36,13 +36,13 @@ LONGEST_PAUSE = 30.0
 """The most seconds before a dead worker is replaced; the pause doubles with each death in a row."""
 
 SOUND_SECONDS = 60.0
-"""The seconds of service after which a death doesn't count as one in a row."""
+"""The seconds of service after which a worker's death counts as the first in a row again."""
 
 QUIET_SECONDS = 0.3
-"""The seconds after which a slow stop is explained."""
+"""The seconds after which the user is told why stopping takes time."""
 
 GRACE_SECONDS = 10.0
-"""The seconds for a worker to end after its requests were cut off."""
+"""The seconds that a worker has to end after its requests were cut off."""
 
 
 class Link:
@@ -61,7 +61,7 @@ class Link:
             self._connection.send(READY)
 
     async def listen(self, reload: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Carry out the parent's messages forever; ``reload`` reads the configuration again."""
+        """Act on the parent's messages until cancelled; ``reload`` rereads the configuration."""
         self._connection.setblocking(False)
         async with anyio.create_task_group() as tasks:
             while True:
@@ -92,7 +92,7 @@ class _Worker:
     link: socket.socket | None = None
     began: float = 0.0
     due: float = 0.0
-    """When it is to be started."""
+    """The time at which to start it."""
     is_ready: bool = False
 
 
@@ -100,8 +100,8 @@ class Supervisor:
     """Starts worker processes, replaces those that die, and ends all of them at a signal.
 
     SIGTERM and SIGINT stop the workers; a second one aborts their requests. SIGHUP makes them read
-    their configuration again, unless it comes because a terminal was closed. ``work`` runs a
-    worker's whole life, given its number from 1 and its link, and returns the exit code.
+    their configuration again, unless it comes because a terminal was closed. Each worker process
+    calls ``work`` with its number, from 1, and its link, and ends with the exit code it returns.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Supervisor:
         self._selector.register(ours, selectors.EVENT_READ, worker)
 
     def _become(self, worker: _Worker, connection: socket.socket) -> NoReturn:
-        """Be the worker from now on."""
+        """Run this forked process as the worker, and exit."""
         code = 70
         try:
             signal.set_wakeup_fd(-1)
@@ -208,7 +208,7 @@ class Supervisor:
                 self._on_ready()
 
     def _bury(self, worker: _Worker) -> None:
-        """Note that a worker has ended, and when it will be replaced."""
+        """Clean up after a worker that has ended, and set the time to replace it."""
         assert worker.link is not None  # noqa: S101 (it is registered)
         self._selector.unregister(worker.link)
         worker.link.close()
@@ -269,7 +269,7 @@ class Supervisor:
                     worker.link.send(what)
 
     def _patience(self) -> float | None:
-        """Return the seconds until something must be done; None if nothing must."""
+        """Return the seconds until something must be done; None if nothing is due."""
         now = time.monotonic()
         if self._signals:
             until = self._stops_at if self._explained else self._stopped + QUIET_SECONDS
