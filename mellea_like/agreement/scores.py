@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ScoreReport", "score_agreement"]
 
 FOLDS = 10
-"""The number of parts of the rows. Each part is a test of a threshold from the other parts."""
+"""The number of parts of the rows. Each part tests a threshold that is set on the others."""
 
 
 @dataclass(frozen=True, slots=True)

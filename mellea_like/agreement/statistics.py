@@ -123,7 +123,7 @@ def share(number: float, of: int, confidence: float) -> Estimate | None:
 
 
 def decisions_of(pairs: Iterable[tuple[bool, bool]], confidence: float) -> Decisions:
-    """Return the counts of pairs, which are the judge's decision and the people's decision."""
+    """Count pairs of decisions on a row, each the judge's and then the people's."""
     cells = Counter(pairs)
     return Decisions(
         cells[True, True], cells[True, False], cells[False, True], cells[False, False], confidence
@@ -138,7 +138,7 @@ def ranking(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
 
 
 def best_threshold(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
-    """Return the threshold with the highest Youden's index J (1950); None without both labels."""
+    """Return the threshold with the highest Youden's J (1950); None if all labels are equal."""
     if len(set(labels)) < 2:  # noqa: PLR2004 (both labels)
         return None
     wrong, right, thresholds = _metrics().roc_curve(labels, scores, drop_intermediate=False)

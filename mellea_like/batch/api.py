@@ -183,8 +183,8 @@ def sample_many(
             takes time.
         concurrency: the number of items to sample at a time. Each may have as many requests in
             flight as the strategy's ``concurrency_budget``.
-        action: a function that turns an item into its text or action. If it raises, only that
-            item ends with the error.
+        action: a function that turns an item into its text or action. If it raises, that item is
+            ``errored``, and the others continue.
         requirements: the requirements of each item, in addition to the strategy's.
         backend: the model that generates, instead of the strategy's backend. `BatchJobs` has a
             provider's batch API answer the requests, at half the price and within a day; it needs
@@ -215,7 +215,7 @@ def sample_many(
             its draws. With False, such items are sampled again when the run is resumed, because
             an outage of the server says nothing about the items.
         unique: whether the winning replies of different items must differ. A reply that equals
-            another item's reply fails, with that item's id in the reason, and its own item
+            another item's reply fails, and the reason names the other item. The failed reply's item
             continues as after any failure. True compares the values of a ``format`` by ``==``, and
             texts regardless of case and spaces. A number between 0 and 1 also refuses
             near-duplicates. These are texts whose sets of three-word sequences have at least this

@@ -39,7 +39,7 @@ _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
     """Explain why a call can't be set aside between its draws and continued; None if it can.
 
-    ``marks`` is whether the marks that a selection makes of draws are kept, scores among them.
+    ``marks`` is whether a selection's marks of draws, such as scores, are kept.
     """
     features = features_of(settings) | {"rounds": "order='breadth'"}
     if marks:
@@ -60,7 +60,7 @@ class WaitingItem(NamedTuple):
 def earlier_draws(
     stored: StoredItem, format: Any, *, several: bool = False, broken: bool = False
 ) -> WaitingItem:
-    """Return an unfinished item as one that waits, without the last draws if they must be repeated.
+    """Return an unfinished item as a waiting one, without any last draws that must be repeated.
 
     Draws at the end are left out if they were cancelled, passed, or had a permanent error. A pass
     is kept if the selection waits for ``several`` draws, and a permanent error if ``broken`` draws

@@ -40,7 +40,7 @@ class Source:
     async def go_through(
         self, take: Callable[[Callable[[], Awaitable[Any]]], Awaitable[None]]
     ) -> None:
-        """Call ``take`` with a function that returns the next item or `END`; then close it."""
+        """Iterate once: call ``take`` with a function that returns the next item or `END`."""
         items = _each(self._items)
         try:
             await take(partial(self._next, items))

@@ -61,8 +61,8 @@ class Index(Protocol):
 class UniqueReplies:
     """The winning replies of a run's items, and the replies that may still win.
 
-    The first reply to be checked reserves its text, until it fails another requirement or doesn't
-    win its call. Meanwhile, similar replies to other items fail.
+    A reply reserves its text when it is checked, and loses it if it fails another requirement or
+    doesn't win its call. While the text is reserved, similar replies to other items fail.
     """
 
     def __init__(self, threshold: float = True, format: Any = None) -> None:  # noqa: FBT002 (a share, too)

@@ -114,7 +114,7 @@ class DrawPlan:
         passed: the number of these items that passed, by a repair or not.
         draws: the number of draws that the figures are based on.
         left_out: the number of other iterations: repairs, errors, cancelled draws.
-        curve: the coverage by number of draws: the share of items with a draw that passes.
+        curve: the coverage (the share of items with a draw that passes) by number of draws.
         needed: the smallest number of draws per item with which the coverage reaches the target.
             None if it is, or may be, more than four times the measured draws.
         needed_surely: the same number, but for the lower end of the coverage's 95 % interval.

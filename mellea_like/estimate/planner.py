@@ -140,7 +140,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Findings:
-    """Sums over the items of a run, and in ``kinds``, those of items that may occur again."""
+    """Sums over a run's items. Items that may occur again have their own sums in ``kinds``."""
 
     prices: Prices | None
     kinds: dict[Hashable, _Item] = field(default_factory=dict["Hashable", _Item])
@@ -259,7 +259,7 @@ class _Findings:
         item.solved |= passed
 
     def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
-        """Count verdicts, repairs and other models' draws; return if the first model passed."""
+        """Count verdicts, repairs and others' draws; return whether the first model passed."""
         asked = {s.iteration for s in draws}
         firsts = [s for s in trace.slices if s.depth == 0]
         models = {s.model for s in draws}
@@ -344,7 +344,7 @@ class _Findings:
 
 
 def _mean_length(ended: Sequence[float], cancelled: Sequence[float]) -> float:
-    """Return the mean time of a draw; cancelled ones would take longer (Kaplan and Meier)."""
+    """Return the mean time of a draw (Kaplan and Meier); cancelled draws count as censored."""
     if not cancelled:
         return sum(ended) / len(ended)
     lengths, cut = sorted(ended), sorted(cancelled)

@@ -170,7 +170,7 @@ class ItemExamples:
         return self._with_prompts(self._selected(good)[:most])
 
     def labelled(self) -> list[tuple[Draw, Messages]] | LeftOut:
-        """Choose up to ``max_per_item`` replies that passed, and as many that failed."""
+        """Choose replies that passed and replies that failed, up to ``max_per_item`` of each."""
         good, bad = self._passed(), self._failed()
         if not good and not bad:
             return self._why_none()

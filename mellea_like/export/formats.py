@@ -160,7 +160,7 @@ def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str,
 
 
 def _reasoning(format: Format, how: ExampleRules) -> Reasoning:
-    """Return the place for reasoning; the default is its field, unless the format lacks that."""
+    """Return where to write reasoning: by default in its field, if the format has one."""
     return how.reasoning or ("drop" if _KINDS[format].openai else "field")
 
 
@@ -260,7 +260,7 @@ def _prompt(messages: Messages, reasoning: Reasoning) -> Messages:
 
 
 def with_thoughts(text: str, thoughts: str) -> str:
-    """Return a text after its reasoning, which is in the tags that most models write."""
+    """Return a text with its reasoning before it, in the tags that most reasoning models write."""
     return f"<think>\n{thoughts}\n</think>\n\n{text}"
 
 

@@ -202,7 +202,7 @@ def coverage_chart(curve: Sequence[Coverage]) -> Html:
 
 
 def ticks(reach: float, most: int) -> list[float]:
-    """Return ticks from 0 to ``reach``, about ``most``; steps are 1, 2 or 5 times 10^n."""
+    """Return about ``most`` ticks from 0 to ``reach``, in steps of 1, 2 or 5 times 10^n."""
     least = reach / most
     power = 10.0 ** math.floor(math.log10(least))
     # Division by a power of ten may be off by a rounding error.

@@ -26,7 +26,7 @@ Recorded: TypeAlias = "tuple[Record, Iterable[Record]]"
 """A run's record, and the records of its items in the order of the input."""
 
 MOST_ROWS = 25
-"""The number of requirements to show, those with the greatest difference first."""
+"""The most requirements to show, those with the greatest difference first."""
 
 EXACT = 1000
 """The most differing items for an exact test. For more, the normal distribution is used."""
@@ -41,9 +41,9 @@ class Comparison:
     Args:
         first: the figures of the first run.
         second: the figures of the second run.
-        both: the number of items that both runs have finished, by whether they passed in the first
-            run and whether in the second. For example, ``both[True, False]`` counts items that
-            passed only in the first. Two items are the same if they have the same position in the
+        both: the numbers of items that both runs have finished, by whether they passed in the first
+            run and whether they passed in the second. For example, ``both[True, False]`` counts
+            items that passed only in the first. Two items are the same if they have the same position in the
             input, the same label and the same row.
     """
 
@@ -53,13 +53,13 @@ class Comparison:
 
     @property
     def gain(self) -> tuple[float, float, float]:
-        """How much greater the share of passed items is in the second run, and its 95 % interval.
+        """The second run's pass rate minus the first run's, and the ends of its 95 % interval.
 
         All three numbers are from -1 to 1; the first is NaN if one run has no finished items. The
         runs are treated as independent samples. If their items are the same, the true interval is
-        narrower. Source: R. G. Newcombe, "Interval estimation for
-        the difference between independent proportions: comparison of eleven methods", Statistics
-        in Medicine 17, 1998 (method 10).
+        narrower. Source: R. G. Newcombe, "Interval estimation for the difference between
+        independent proportions: comparison of eleven methods", Statistics in Medicine 17, 1998
+        (method 10).
         """
         one, other = self.first, self.second
         if not (one.done and other.done):

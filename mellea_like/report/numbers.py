@@ -40,7 +40,7 @@ def capital(text: str) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """Format a share in per cent. Only exactly none is written as 0 %, and exactly all as 100 %."""
+    """Format a share in per cent. Only a share of exactly 0 or 1 is written as 0 % or 100 %."""
     if not whole:
         return "–"
     share = 100 * part / whole
@@ -100,7 +100,7 @@ def moment(stamp: str | None) -> str:
 
 
 def tokens_of(usage: Usage, written: Callable[[float], str]) -> tuple[str, str]:
-    """Return two texts: tokens in, with the cached ones, and tokens out, with reasoning ones."""
+    """Return a text for tokens in, with cached ones, and one for tokens out, with reasoning."""
     cached, thought = usage.cached_input_tokens, usage.reasoning_tokens
     return (
         f"{written(usage.input_tokens)} tokens in" + f" ({written(cached)} cached)" * bool(cached),

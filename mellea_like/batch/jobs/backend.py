@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 __all__ = ["PARKING", "BatchJobs", "Book", "Parking"]
 
 QUIET = 20
-"""The passes of the event loop before a call with a waiting request is left. In the meantime, the
-call's other tasks can make their own requests."""
+"""The passes of the event loop before a call with a waiting request is set aside. In the meantime,
+the call's other tasks can make their own requests."""
 
 DAY = 24 * 3600.0
 
@@ -336,7 +336,7 @@ class Parking:
                 self._idle.set()
 
     def _key(self, request: Request, place: str, asked: Mapping[str, Any]) -> str:
-        """Return a key for a request, which is the same when the repeated call makes it again."""
+        """Return a request's key, which is the same whenever the call is repeated."""
         plain = json.dumps([place, asked], sort_keys=True, default=repr)
         what = hashlib.blake2b(plain.encode(), digest_size=12).hexdigest()
         key = f"{len(self.slices)}/{request.meta.purpose}/{what}"

@@ -36,7 +36,7 @@ SETTLED = 30.0
 """The seconds after which a provider is sure to list a job that it has created."""
 
 TRIES = 10**6
-"""So many tries that no request is given up because its job was cancelled."""
+"""A limit that is never reached, so that no request is given up because jobs are cancelled."""
 
 
 class KnownJob(NamedTuple):
@@ -101,7 +101,7 @@ class JobFile:
             )
 
     async def refresh(self, place: str, api: BatchAPI) -> None:
-        """Ask a provider for the current states of the jobs at a place, and take them over."""
+        """Update the states of the jobs at a place, by asking the provider."""
         for n, job in enumerate(self.jobs):
             if job.place == place and job.stage is JobStage.AT_WORK and job.provider_id:
                 state = await api.look(job.provider_id)

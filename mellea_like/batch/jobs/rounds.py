@@ -49,7 +49,7 @@ PACKAGING = 256
 """The bytes of a line in addition to its request's body: an id, a method, a path."""
 
 LONGEST = 600.0
-"""The most seconds until a job is offered again to a provider that took none."""
+"""The most seconds to wait before submitting again to a provider that refused a job."""
 
 
 class JobRounds:

@@ -169,7 +169,7 @@ class _JobsWork(Work):
 
 
 def _with_marks(job: Job, marks: dict[int, Any]) -> Job:
-    """Return a job with its marks, without its draws from the first unmarked pass on."""
+    """Return a job with its marks, dropping its draws from the first pass without a mark."""
     for place, slice_ in enumerate(job.earlier):
         if slice_.passed and slice_.iteration not in marks:
             earlier = job.earlier[:place]

@@ -88,7 +88,7 @@ MANY = 500
 """The number of rows to read together."""
 
 DIGITS = 19
-"""The digits of a number from which SQLite may not be able to hold it."""
+"""A number with this many digits may be too large for SQLite."""
 
 
 class JobStore:
@@ -346,7 +346,7 @@ class JobStore:
             last = rows[-1][:2]
 
     def costs(self, job: StoredJob) -> list[tuple[int, int | None]]:
-        """Return each request's estimated tokens of the prompt, and most tokens of the reply."""
+        """Return each request's estimated tokens of the prompt, and its ``max_tokens``."""
         with self._reading() as db:
             rows = db.execute(
                 "SELECT input_tokens, max_tokens FROM requests WHERE job = ? ORDER BY item, id",
@@ -378,7 +378,7 @@ class JobStore:
             db.execute("UPDATE jobs SET cancelled = 1 WHERE id = ?", (job.id,))
 
     def void(self, job: StoredJob, *, tried: bool) -> None:
-        """Record that a job doesn't exist, or no longer; its requests wait for another job."""
+        """Record that a job is void; ``tried`` is whether it counts as a try of its requests."""
         with self._writing() as db:
             db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.VOID, job.id))
             _back(db, job.id, tried=tried)
@@ -448,7 +448,7 @@ class JobStore:
             )
 
     def leave_out(self, api: str, items: Iterable[int]) -> None:
-        """Keep waiting requests of items out of jobs, because they are answered directly."""
+        """Exclude the waiting requests of items from jobs, because they are answered directly."""
         with self._writing() as db:
             db.executemany(
                 "UPDATE requests SET sitting = 0"

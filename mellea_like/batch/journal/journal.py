@@ -212,7 +212,7 @@ class OpenJournal:
     # --- what a run does -------------------------------------------------------------------------
 
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> Sequence[StoredItem]:
-        """Return up to ``count`` items from an id on; ``now`` is whether this run's items count."""
+        """Return up to ``count`` items from an id on: earlier runs' or, with ``now``, all."""
         file = self._usable()
         if item_id > file.last and not now:
             return ()

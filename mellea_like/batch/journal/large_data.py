@@ -26,7 +26,7 @@ LARGE = 1024
 """The number of bytes from which data counts as large."""
 
 _PLACES = {"image_url": "url", "input_audio": "data", "file": "file_data"}
-"""The key of the data by the type of a part: a part has a dict under its type, with this key."""
+"""The key of the data, by type of part. It is in the dict that a part has under its type."""
 
 _REFERENCE = {"sha256", "bytes", "before"}
 

@@ -168,7 +168,7 @@ def read_items(
 
 
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
-    """Return a test whether several items of the journals share a digest, in 8 bytes per item."""
+    """Return a test for digests that several items share, using 8 bytes of memory per item."""
     hashes = array("q")
     for path in paths:
         with opened(path, whole=False) as connection, journal_errors(path):

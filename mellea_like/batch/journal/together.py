@@ -73,7 +73,7 @@ class JournalsTogether:
             yield from connection.execute(_STATUSES)
 
     def items(self, *, parts: bool = True) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Yield each item, as `read_items` does, with the path of the first journal that has it."""
+        """Yield each item's first journal and its record, which is as `read_items` yields it."""
         for place, path in enumerate(self._paths):
             for item in read_items(path, parts=parts):
                 if (place, item["id"]) in self._followers:

@@ -122,7 +122,7 @@ class ClusterLimit:
 
 
 def limits_of(limit: ClusterLimit) -> list[Limit]:
-    """Return the budget and the rate limiter, as far as given, in the order of acquiring them."""
+    """Return the budget and the rate limiter, if given, in the order in which they are asked."""
     made: list[Limit] = []
     most = (limit.requests, limit.input_tokens, limit.output_tokens, limit.money)
     if most != (None, None, None, None):
