@@ -1,4 +1,4 @@
-"""Measure a judge that compares two replies: does it agree with people, and is it biased?"""
+"""Measure whether a judge that compares two replies agrees with people, and is unbiased."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class LabelledPair:
     Args:
         first: one reply.
         second: the other reply.
-        better: which of them a person found better; None if nobody was asked.
-        task: the task that they answer; None if that is unknown.
+        better: the reply that a person found better; None if nobody was asked.
+        task: the task that the replies answer; None if that is unknown.
 
     Raises:
-        ValueError: ``better`` is something else.
+        ValueError: ``better`` is none of these values.
     """
 
     first: str
@@ -60,15 +60,18 @@ class ComparisonReport:
     """The result of `comparison_agreement`.
 
     Args:
-        accuracy: the share of labelled pairs on which the judge agrees with the person. If its
-            answers in the two orders differ, it is taken to find the replies equal.
-        consistent: the share of pairs on which both orders gave the same answer.
+        accuracy: the share of labelled pairs on which the judge agrees with the person. If the
+            judge prefers one reply in one order and the other reply in the other order, that counts
+            as ``"neither"``. None if there are no such pairs.
+        consistent: the share of pairs on which the judge gave the same answer in both orders; None
+            if there are no pairs with answers.
         prefers_first: among the pairs on which the judge contradicts itself, the share on which it
-            prefers the reply that it reads first. An unbiased judge has 0.5. None if there is no
-            such pair.
+            prefers the reply that it reads first. An unbiased judge has 0.5. None if there are no
+            such pairs.
         undecided: the number of pairs without a readable answer. The shares leave them out.
         usage: the cost of all comparisons.
-        why_undecided: why the first undecided pair has no answer; None if all pairs are decided.
+        why_undecided: the reason why the first undecided pair has no answer; None if all pairs are
+            decided.
     """
 
     accuracy: Estimate | None
@@ -92,24 +95,25 @@ async def comparison_agreement(
 ) -> ComparisonReport:
     """Measure how consistently a judge compares two replies, and how often it agrees with people.
 
-    The judge gets the same question as in a `Tournament`, twice for each pair: once in each order.
+    The judge gets the same question as in a `Tournament`, twice for each pair: once in each order
+    of the replies.
 
     Args:
         pairs: the pairs of replies.
-        criterion: what makes a reply better, in words, as for a `Tournament`.
-        judge: the backend that compares.
+        criterion: a description of the better reply, as for a `Tournament`.
+        judge: the backend that compares the replies.
         confidence: the probability that an interval contains the true number, between 0 and 1.
         judge_options: options for the judge's requests; the default is temperature 0.
-        budget: the limit on what all comparisons may cost.
-        concurrency: how many pairs are compared at a time.
-        on_row: called without arguments after each pair, for progress.
+        budget: the budget of all comparisons together.
+        concurrency: the number of pairs to compare at a time.
+        on_row: called without arguments after each pair, for example to show progress.
 
     Returns:
         The report.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: there are no pairs, or an argument is out of its range.
+        ValueError: there are no pairs, or an argument is out of range.
         LimitExceeded: the budget is spent.
         AuthenticationFailed: the judge's server refuses the key.
     """
@@ -166,7 +170,7 @@ def _report(
     usage: Usage,
     why_undecided: str | None,
 ) -> ComparisonReport:
-    """Compare the judge's answers in the two orders, and with people's."""
+    """Compare the judge's answers in the two orders with each other, and with people's labels."""
     decided = [
         (one, other, pair.better)
         for pair, (one, other) in zip(pairs, answers, strict=True)
@@ -186,7 +190,7 @@ def _report(
 
 
 def _winner(one: float, other: float) -> str:
-    """Return which reply wins, given the points of the reply that was read first in each order."""
+    """Return the winner, given the points of the reply that was read first, in each order."""
     return "first" if one > other else "second" if one < other else "neither"
 
 

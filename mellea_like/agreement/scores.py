@@ -1,4 +1,4 @@
-"""Measure a judge that gives scores: how well they rank replies, and which threshold is best."""
+"""Measure a judge that gives scores: how well it ranks replies, and the best threshold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ScoreReport", "score_agreement"]
 
 FOLDS = 10
-"""The number of parts of the rows. Each part tests the threshold that the other parts determine."""
+"""The number of parts of the rows. Each part tests a threshold that is set on the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,18 @@ class ScoreReport:
     """The result of `score_agreement`.
 
     Args:
-        scores: the score of each row, None if the judge gave none.
-        ranking: how likely a row that people passed has a higher score than one that they failed,
-            ties counting half (the area under the ROC curve). 0.5 is chance; None if all labels are
-            the same.
-        threshold: the lowest score to pass with the best trade-off: the sum of the shares of wrong
-            passes and wrong failures is least (Youden 1950). Infinity if no threshold is better
-            than to pass nothing; None if all labels are the same.
-        decisions: the decisions with such a threshold on rows that had no part in setting it
-            (10-fold cross-validation), so they aren't flattered by the choice.
+        scores: the score of each row; None if the judge gave none.
+        ranking: the probability that a row that people passed has a higher score than a row that
+            they failed, with ties counting half (the area under the ROC curve). 0.5 is chance; None
+            if all labels are the same.
+        threshold: the best score from which to pass replies. It minimizes the sum of two shares:
+            wrong passes and wrong failures (Youden 1950). Infinity if no threshold is better than
+            passing nothing; None if all labels are the same.
+        decisions: the decisions with a threshold that was determined on other rows (10-fold
+            cross-validation), so that they don't look better than on new replies.
         usage: the cost of the scores.
-        why_undecided: why the first row without a score has none; None if all rows have one.
+        why_undecided: the reason why the first row without a score has none; None if all rows have
+            a score.
     """
 
     scores: tuple[float | None, ...]
@@ -74,16 +75,16 @@ async def score_agreement(
         score: the scorer, such as one that `judge_score` makes. It is an async function of a
             `Candidate` that returns the score and a reason.
         confidence: the probability that an interval contains the true number, between 0 and 1.
-        budget: the limit on what all scores may cost.
-        concurrency: how many replies are scored at a time.
-        on_row: called without arguments after each reply, for progress.
+        budget: the budget of all scores together.
+        concurrency: the number of replies to score at a time.
+        on_row: called without arguments after each reply, for example to show progress.
 
     Returns:
         The report.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: there are no rows, or an argument is out of its range.
+        ValueError: there are no rows, or an argument is out of range.
         LimitExceeded: the budget is spent.
     """
     whole_number("concurrency", concurrency)

@@ -18,18 +18,18 @@ __all__ = ["Decisions", "Estimate", "best_threshold", "decisions_of", "ranking",
 POSTERIOR_DRAWS = 20_000
 """With this many draws, the ends of a 95 % interval vary by about 0.003 between seeds."""
 PRIOR = 0.5
-"""Jeffreys's prior for each cell of a table."""
+"""Jeffreys's prior: the count to add to each cell of the table of decisions."""
 SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number measured on a sample, and the interval in which the true number plausibly lies.
+    """An estimate from a sample, with the interval in which the true value plausibly lies.
 
     Args:
         value: the estimate.
         low: the lower end of the interval.
-        high: the upper end.
+        high: the upper end of the interval.
         count: the size of the sample.
     """
 
@@ -44,7 +44,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """How a judge's decisions compare with people's.
+    """A judge's decisions compared with people's, as a table of counts.
 
     Args:
         both_passed: the number of rows that both the judge and people passed.
@@ -76,13 +76,13 @@ class Decisions:
 
     @property
     def wrong_passes(self) -> Estimate | None:
-        """The judge's share of passes among the rows that people failed; None without such."""
+        """The share of the rows failed by people that the judge passed; None if there are none."""
         failed = self.only_judge_passed + self.both_failed
         return share(self.only_judge_passed, failed, self.confidence)
 
     @property
     def wrong_failures(self) -> Estimate | None:
-        """The judge's share of failures among the rows that people passed; None without such."""
+        """The share of the rows passed by people that the judge failed; None if there are none."""
         passed = self.only_people_passed + self.both_passed
         return share(self.only_people_passed, passed, self.confidence)
 
@@ -90,10 +90,10 @@ class Decisions:
     def kappa(self) -> Estimate | None:
         """Cohen's kappa (1960), the agreement beyond chance: 1 is perfect, 0 is chance.
 
-        The interval comes from the posterior of the four cells' shares under Jeffreys's prior, so
-        it has a width even if the judge and people always agree. The result is None if there are
-        no rows, or if both gave all rows the same label, because then nothing is known about
-        agreement beyond chance.
+        The interval comes from the posterior of the four cells' shares under Jeffreys's prior. So
+        it has some width even if the judge and people always agree. The result is None if there
+        are no rows, or if judge and people gave all rows the same label, because then nothing is
+        known about agreement beyond chance.
         """
         both, judge, people, none = self._cells
         if not self.count or self.count in (both, none):
@@ -115,7 +115,7 @@ class Decisions:
 
 
 def share(number: float, of: int, confidence: float) -> Estimate | None:
-    """Return a share with Wilson's interval; None for a share of nothing."""
+    """Return the share of ``number`` in ``of``, with Wilson's interval; None if ``of`` is 0."""
     if not of:
         return None
     low, high = pass_rate_interval(of, round(number), confidence)
@@ -123,7 +123,7 @@ def share(number: float, of: int, confidence: float) -> Estimate | None:
 
 
 def decisions_of(pairs: Iterable[tuple[bool, bool]], confidence: float) -> Decisions:
-    """Count the pairs of a judge's decision and people's decision."""
+    """Count pairs of decisions on a row, each the judge's and then the people's."""
     cells = Counter(pairs)
     return Decisions(
         cells[True, True], cells[True, False], cells[False, True], cells[False, False], confidence
@@ -131,14 +131,14 @@ def decisions_of(pairs: Iterable[tuple[bool, bool]], confidence: float) -> Decis
 
 
 def ranking(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
-    """Return the chance that a passed row scores above a failed one; ties count half (ROC AUC)."""
+    """Return the area under the ROC curve of scores; None if all labels are the same."""
     if len(set(labels)) < 2:  # noqa: PLR2004 (both labels)
         return None
     return float(_metrics().roc_auc_score(labels, scores))
 
 
 def best_threshold(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
-    """Return the threshold with the highest Youden's index J (1950), halfway between two scores."""
+    """Return the threshold with the highest Youden's J (1950); None if all labels are equal."""
     if len(set(labels)) < 2:  # noqa: PLR2004 (both labels)
         return None
     wrong, right, thresholds = _metrics().roc_curve(labels, scores, drop_intermediate=False)
@@ -149,7 +149,7 @@ def best_threshold(scores: Sequence[float], labels: Sequence[bool]) -> float | N
 
 
 def _metrics() -> Any:
-    """Import scikit-learn's metrics; raise ``ImportError`` if it is missing."""
+    """Import and return scikit-learn's metrics; an ImportError names the missing extra."""
     try:
         return import_module("sklearn.metrics")
     except ImportError as exc:

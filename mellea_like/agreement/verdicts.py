@@ -30,12 +30,12 @@ __all__ = ["AgreementReport", "JudgeReport", "Labelled", "agreement"]
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A reply that a person has decided on.
+    """A reply that a person has labelled.
 
     Args:
         reply: the reply, as for `mellea_like.checking.check`.
-        label: whether it meets the requirement.
-        task: the task that it answers; None if that is unknown. The judge sees it.
+        label: whether the reply meets the requirement, according to the person.
+        task: the task that the reply answers, which the judge sees too; None if it is unknown.
 
     Raises:
         TypeError: the label is neither true nor false, such as the text "no".
@@ -60,11 +60,12 @@ class JudgeReport:
         decisions: its decisions compared with people's. Only the first verdict on each row counts.
         undecided: the number of rows whose first verdict was missing or unreadable. The shares
             leave them out.
-        self_agreement: the chance that two verdicts on the same row agree; None if there was one
-            verdict for each row. The interval is Wilson's for the number of rows, which is
-            somewhat too wide.
+        self_agreement: the probability that two verdicts on the same row agree; None if no row has
+            two verdicts. Its interval is Wilson's for the number of rows, which is somewhat too
+            wide.
         wrong: the indices of the rows on which it disagrees with people.
-        why_undecided: why the first undecided row has no verdict; None if all rows are decided.
+        why_undecided: the reason why the first undecided row has no verdict. None if all rows are
+            decided, and for a panel.
     """
 
     decisions: Decisions
@@ -75,7 +76,7 @@ class JudgeReport:
 
     @property
     def accuracy(self) -> Estimate | None:
-        """The share of rows on which it decided as people did."""
+        """The share of rows on which the judge decided as people did."""
         return self.decisions.accuracy
 
     @property
@@ -85,12 +86,12 @@ class JudgeReport:
 
     @property
     def wrong_passes(self) -> Estimate | None:
-        """Among the rows that people failed, the share that it passed."""
+        """Among the rows that people failed, the share that the judge passed."""
         return self.decisions.wrong_passes
 
     @property
     def wrong_failures(self) -> Estimate | None:
-        """Among the rows that people passed, the share that it failed."""
+        """Among the rows that people passed, the share that the judge failed."""
         return self.decisions.wrong_failures
 
 
@@ -124,12 +125,12 @@ async def agreement(
 ) -> AgreementReport:
     """Measure how judges agree with people's labels.
 
-    Each judge gets the same question about each reply as in a draw, ``repeats`` times. The first
-    verdict is compared with the label; all of them show how often the judge agrees with itself. A
-    backend that caches replies always agrees with itself.
+    Each judge is asked about each reply ``repeats`` times, with the same question as in a draw. The
+    first verdict is compared with the label. All verdicts together show how often the judge agrees
+    with itself. A backend that caches replies always agrees with itself.
 
-    The numbers hold only for similar replies: label some of those that the judge will see,
-    including enough that fail. The intervals assume that rows are independent, so don't label
+    The numbers hold only for similar replies. So label replies like the ones that the judge will
+    see, including enough that fail. The intervals assume that rows are independent, so don't label
     several drafts of one reply. People aren't always right either: two people rarely have a kappa
     of 1.
 
@@ -137,20 +138,20 @@ async def agreement(
         labelled: the replies with their labels.
         requirement: the requirement in words, as the judge sees it.
         judges: the judge, or several judges by name. Several are also measured as a panel.
-        repeats: how often each judge is asked about each reply, at least 1.
+        repeats: the number of times that each judge is asked about each reply, at least 1.
         confidence: the probability that an interval contains the true number, between 0 and 1.
         judge_options: options for the judges' requests, as for a strategy; the default is
             temperature 0.
-        budget: the limit on what all verdicts may cost.
-        concurrency: how many replies are judged at a time.
-        on_row: called without arguments after each reply that was judged, for progress.
+        budget: the budget of all verdicts together.
+        concurrency: the number of replies to judge at a time.
+        on_row: called without arguments each time a reply was judged, for example to show progress.
 
     Returns:
         The report.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: there are no rows, or an argument is out of its range.
+        ValueError: there are no rows or no judges, or an argument is out of range.
         LimitExceeded: the budget is spent.
         AuthenticationFailed: a judge's server refuses the key.
     """
@@ -216,7 +217,7 @@ def _vote(record: Slice, judge: int) -> bool | None:
 
 
 def _why(records: Sequence[Slice], judge: int) -> str | None:
-    """Return why the first missing verdict of a judge is missing."""
+    """Return the reason for a judge's first missing verdict; None if none is missing."""
     for record in records:
         if _vote(record, judge) is None:
             return record.verdicts[judge].reason if record.verdicts else str(record.error)

@@ -168,9 +168,9 @@ def sample_many(
             print(item.id, item.status, item.value)
     ```
 
-    An item that fails doesn't stop the others. At most ``2 * concurrency`` items are between the
-    source and the consumer. So a source with a million items, or an endless one, needs no more
-    memory than a short one, and a slow consumer slows the source down.
+    An item that fails doesn't stop the others. At most ``2 * concurrency`` items have left the
+    source and not yet reached the consumer. So a source with a million items, or an endless one,
+    needs no more memory than a short one, and a slow consumer slows the source down.
 
     Leaving the block cancels all items that are being sampled, and waits until nothing is running.
     With a journal, a run that ended early or was killed is resumed: finished items come from the
@@ -183,8 +183,8 @@ def sample_many(
             takes time.
         concurrency: the number of items to sample at a time. Each may have as many requests in
             flight as the strategy's ``concurrency_budget``.
-        action: a function that makes the text or the action of an item. Its exception ends that
-            item.
+        action: a function that turns an item into its text or action. If it raises, that item is
+            ``errored``, and the others continue.
         requirements: the requirements of each item, in addition to the strategy's.
         backend: the model that generates, instead of the strategy's backend. `BatchJobs` has a
             provider's batch API answer the requests, at half the price and within a day; it needs
@@ -196,41 +196,42 @@ def sample_many(
             the items that the budget stopped are sampled when the run is resumed.
         in_order: whether results come in the order of the items. By default they come as soon as
             they are ready, so a slow item doesn't hold up the others.
-        order: ``"depth"`` makes all draws of an item before the next item starts. ``"breadth"``
-            makes the first draw of every item, then the second draw of those that need one, and so
-            on. If the budget can't pay for all draws, more items pass this way (Reset and Discard,
+        order: ``"depth"`` makes all draws of an item in one go. ``"breadth"`` makes the first draw
+            of every item, then the second draw of those that need one, and so on. If the budget
+            can't pay for all draws, more items pass this way (Reset and Discard,
             https://arxiv.org/abs/2601.21522). An item continues from its earlier draws and
-            repairs. Waiting items are kept in the journal, or else in memory. With ``in_order``,
-            results come after the last round. Breadth needs a strategy with a concurrency budget
-            of 1, without a schedule or stages, and without a selection object other than `Collect`
-            and `Vote` without weights; and a journal that keeps all text. For time limits and
-            plugins, all draws of an item belong to one call.
+            repairs. Waiting items are kept in the journal, or in memory if there is none. With
+            ``in_order``, results come after the last round. Breadth needs a strategy with a
+            concurrency budget of 1, no schedule and no stages with budgets. Of the selection
+            objects, only `Collect` and `Vote` without weights are allowed, except with
+            `BatchJobs`. A journal must keep all text. Time limits and plugins treat all draws of
+            an item as one call.
         fail_fast: whether the first item that fails ends the run. Items in flight are then
-            cancelled, and the iteration raises the error of the item's ``unwrap``. With a journal,
-            that item is sampled again when the run is resumed.
+            cancelled, and the iteration raises the error that the item's ``unwrap`` raises. With
+            a journal, that item is sampled again when the run is resumed.
         journal: the journal of the run: a `Journal`, or the path of one to create or resume.
-        keep_errors: whether the journal counts an item as finished if an error ended it. That is
-            the case if its call raised, or if it failed with the ``stop_reason`` ``"error"``
-            because a lane could not make its draws. With False, such items are sampled again when
-            the run is resumed, because failures during a server's outage say nothing about the
-            items.
+        keep_errors: whether the journal counts an item as finished if an error ended it: its call
+            raised, or it failed with the ``stop_reason`` ``"error"`` because a lane could not make
+            its draws. With False, such items are sampled again when the run is resumed, because
+            an outage of the server says nothing about the items.
         unique: whether the winning replies of different items must differ. A reply that equals
-            another item's fails with that item's id as the reason, and its item continues as after
-            any failure. True compares the values of a ``format`` by ``==``, and texts regardless
-            of case and spaces. A number between 0 and 1 also refuses near-duplicates. These are
-            texts whose sets of three-word sequences have at least this Jaccard similarity,
-            estimated by MinHash to within 0.1; this needs the extra ``dedupe``. While a reply is
-            being checked, it is reserved. With a journal, replies in the journal are compared too.
-            Replies that call tools aren't compared.
+            another item's reply fails, and the reason names the other item. The failed reply's item
+            continues as after any failure. True compares the values of a ``format`` by ``==``, and
+            texts regardless of case and spaces. A number between 0 and 1 also refuses
+            near-duplicates. These are texts whose sets of three-word sequences have at least this
+            Jaccard similarity, estimated by MinHash to within 0.1; this needs the extra
+            ``dedupe``. While a reply is being checked, no other item can have the same one. With a
+            journal, replies in the journal are compared too. Replies that call tools aren't
+            compared.
         on_progress: a plain function that is called on the event loop with the progress of the
             run: at the start, at the end, and after changes, at most every half second. If it
             raises, the exception is logged, and it isn't called again.
-        settings: further parts of the run's identity by name, which must be the same when it is
-            resumed. Use ``"input"`` for a digest of the file and ``"prompt"`` for a template. The
+        settings: further parts of the run's identity, by name. A run can be resumed only with the
+            same ones. Use ``"input"`` for a digest of the file and ``"prompt"`` for a template. The
             strategy, requirements, model, options, format and tools are always compared.
         tools: the tools that the model may call, as in `BaseSamplingStrategy.sample`. Only
-            ``read_only`` ones run in draws. To run the others that an item's winner calls, use
-            ``item.result.run_tools()``.
+            ``read_only`` tools run during draws. To run the other tools that an item's winner
+            calls, use ``item.result.run_tools()``.
         tool_choice: see `BaseSamplingStrategy.sample`.
         tool_rounds: see `BaseSamplingStrategy.sample`.
 
@@ -239,9 +240,9 @@ def sample_many(
 
     Raises:
         TypeError: an argument is of the wrong type, or unknown.
-        ValueError: an argument is out of its range, or the strategy has no backend.
+        ValueError: an argument is out of range, or the strategy has no backend.
         ImportError: ``unique`` is a number, and the extra ``dedupe`` is missing.
-        RequirementError: a requirement needs a judge, and its backend can't judge.
+        RequirementError: a requirement needs a judge, and the backend can't judge.
     """
     whole_number("sample_many: concurrency", concurrency)
     if not isinstance(strategy, BaseSamplingStrategy):
@@ -265,7 +266,7 @@ def sample_many(
 
         replies = UniqueReplies(unique, format)
         requirements = (*requirements, replies.requirement)
-    # This finds mistakes that every item would share, before the first one is sampled.
+    # This finds mistakes that would affect every item, before the first one is sampled.
     given: dict[str, Any] = {"format": format, "options": options, "budget": budget}
     if backend is not None:
         given["backend"] = backend
@@ -305,7 +306,7 @@ def _is_of_jobs(
     requirements: Sequence[Requirement | str],
     backend: Backend | None,
 ) -> bool:
-    """Tell whether a model of a run answers by jobs."""
+    """Return whether one of the run's backends is a `BatchJobs`."""
     module = sys.modules.get("mellea_like.batch.jobs.backend")
     if module is None:
         return False  # Nobody has made one.

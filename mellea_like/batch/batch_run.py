@@ -1,4 +1,4 @@
-"""A running batch: the tasks that take items, sample them, and store and hand out the results."""
+"""A running batch: tasks that take items, sample them, store the results and hand them out."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ _NOTHING: Final = Usage()
 class BatchRun(Generic[T, I]):
     """The results of a batch, as `sample_many` returns them.
 
-    Enter it with ``async with``, then iterate over it. Leaving the block early cancels what is
-    under way. After the block, nothing is running.
+    Enter it with ``async with``, then iterate over it. Leaving the block early cancels the items
+    that are being sampled. After the block, nothing is running.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class BatchRun(Generic[T, I]):
         self._crew = anyio.CancelScope()
         self._reading = anyio.CancelScope()
         self._open_journal: OpenJournal | None = None
-        # How it ends:
+        # How the batch ends:
         self._ended = self._left = False
         self._start_no_more = self._aborted = False
         self._error: BaseException | None = None
         self._interrupt: BaseException | None = None
-        # Its results:
+        # Its figures:
         self._began = 0.0
         self._took: float | None = None
         self._statuses: Counter[str] = Counter()
@@ -122,7 +122,7 @@ class BatchRun(Generic[T, I]):
 
     @property
     def progress(self) -> Progress:
-        """How far the batch has come."""
+        """The progress of the batch at this moment."""
         now = anyio.current_time() if self._took is None else self._took
         return Progress(
             total=self._source.total,
@@ -152,7 +152,7 @@ class BatchRun(Generic[T, I]):
                 self._open_journal = await stack.enter_async_context(
                     self._journal.open(self._identity)
                 )
-                # A journal of someone's own need not be a file.
+                # A user's own kind of journal need not be a file.
                 path: Path | None = getattr(self._journal, "path", None)
                 if path is not None:
                     await to_thread.run_sync(self._check_jobs, path)
@@ -184,7 +184,7 @@ class BatchRun(Generic[T, I]):
                 raise self._interrupt
 
     def _check_jobs(self, journal: Path) -> None:
-        """Refuse to ask again for what jobs of an earlier sitting are paid for."""
+        """Refuse to resume while a provider's jobs from an earlier sitting may be at work."""
         if not jobs_path(journal).exists():
             return
         from mellea_like.batch.jobs.store import jobs_under_way  # noqa: PLC0415 (few runs have jobs)
@@ -212,7 +212,7 @@ class BatchRun(Generic[T, I]):
             JournalError: the journal can no longer be used, or the items differ from those in the
                 journal.
             LimitExceeded: a budget that the items share is spent.
-            Exception: the source's error, after all items that it gave before; or, with
+            Exception: the source's error, once all earlier items have been handed out; or, with
                 ``fail_fast``, the error of the first item that failed.
         """
         if self._stack is None or self._left:
@@ -231,7 +231,7 @@ class BatchRun(Generic[T, I]):
             return outcome
 
     def _make_room(self) -> None:
-        """Let another item be taken after one was handed out."""
+        """Allow one more item to be taken from the source, because one was handed out."""
         self._window.release()
 
     def _next_finished(self) -> ItemResult[Any] | None:
@@ -251,7 +251,7 @@ class BatchRun(Generic[T, I]):
     # --- the tasks -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Run the reader and the workers to their end. Neither of them raises."""
+        """Run the reader and the workers until they end. None of them raises."""
         send, receive = anyio.create_memory_object_stream[Job](2 * self._concurrency)
         try:
             with send, receive, self._crew:
@@ -267,12 +267,12 @@ class BatchRun(Generic[T, I]):
         finally:
             self._took = anyio.current_time()
             self._ended = True
-            if self._ordered:  # Missing results no longer hold up others.
+            if self._ordered:  # Missing results no longer hold up later ones.
                 self._finished = OrderedDict(sorted(self._finished.items()))
             self._wake()
 
     async def _guarded(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Run a task's function. Errors leave the block directly, not through the task group."""
+        """Run a task's function, and handle its errors so that none reaches the task group."""
         try:
             await function(*arguments)
         except JournalError as exc:
@@ -287,12 +287,12 @@ class BatchRun(Generic[T, I]):
                 raise cancellation from None
 
     async def _read(self, send: MemoryObjectSendStream[Job]) -> None:
-        """Take items while there is room. Items that the journal has finished need no worker."""
+        """Take items while there is room. Items finished in the journal need no worker."""
         with send, self._reading:
             await self._take_items(send)
 
     async def _take_items(self, send: MemoryObjectSendStream[Job]) -> None:
-        """Iterate over the source."""
+        """Take all items of the source."""
         await self._source.go_through(partial(self._take_all, send))
 
     async def _conclude(self) -> None:
@@ -318,14 +318,14 @@ class BatchRun(Generic[T, I]):
                 self._send(again, send)
 
     def _known(self, job: Job, stored: StoredItem) -> Job | None:
-        """Return the job of an item in the journal; None if it needn't be sampled now."""
+        """Return the job of an item that the journal has; None if it needn't be sampled now."""
         if stored.result is None:
             return self._resumed(job, stored)
         self._finish(replayed(stored, job.item, job.action, self._work))
         return None
 
     def _job(self, position: int, item: Any) -> Job:
-        """Make the job of an item; with a journal, it has the item's digest."""
+        """Make the job of an item. If there is a journal, the job has the item's digest."""
         job = self._work.job(position, item)
         if self._open_journal is None:
             return job
@@ -339,7 +339,7 @@ class BatchRun(Generic[T, I]):
         return earlier_draws(stored, self._work.format, several=several, broken=broken)
 
     def _resumed(self, job: Job, stored: StoredItem) -> Job:
-        """Continue an item where an earlier run left it, unless its attempts are used up."""
+        """Return a job that continues from an earlier run's draws, or else starts again."""
         job = job._replace(attempt=stored.attempts + 1)
         if self._goes_on:
             found = self._earlier(stored)
@@ -356,7 +356,7 @@ class BatchRun(Generic[T, I]):
         self._changed()
 
     async def _serve(self, jobs: MemoryObjectReceiveStream[Job]) -> None:
-        """Sample one item after another."""
+        """Sample items one after another, until no more come."""
         async for job in jobs:
             if self._start_no_more:
                 self._unpaid(job)
@@ -402,7 +402,7 @@ class BatchRun(Generic[T, I]):
     def _keep(
         self, job: Job, item: ItemResult[Any], outcome: SamplingResult[Any] | Exception
     ) -> None:
-        """Store a result, and hand it out after those that were finished before it."""
+        """Store a result, and hand it out once it is stored."""
         if self._open_journal is None:
             self._finish(item, job.spent)
         elif self._keep_errors or not ended_by_error(item):
@@ -413,7 +413,7 @@ class BatchRun(Generic[T, I]):
             self._open_journal.pause(job.id, job.attempt, (), then)
 
     def _paused(self, job: Job, outcome: Paused) -> None:
-        """Store an item that waits for its next draw."""
+        """Store an item that now waits for its next draw."""
         raise NotImplementedError  # Only a run in rounds pauses calls.
 
     def _unpaid(self, job: Job) -> None:
@@ -421,18 +421,18 @@ class BatchRun(Generic[T, I]):
 
     @property
     def _jobs(self) -> Sequence[JobState]:
-        """The jobs under way at a provider's batch API."""
+        """The jobs under way at providers' batch APIs; none by default."""
         return ()
 
     @property
     def _waiting_items(self) -> int:
-        """Return the number of items that wait for their next draw."""
+        """The number of items that wait for their next draw."""
         return 0
 
     def _committed(
         self, item: ItemResult[Any], before: Usage, error: JournalError | None, *, kept: bool
     ) -> None:
-        """Hand out an item that is now on the disk. Its worker has already moved on."""
+        """Hand out an item that is now on disk, or abort with the error of storing it."""
         if error is not None:
             self._abort(error)
         elif not self._aborted:
@@ -443,7 +443,7 @@ class BatchRun(Generic[T, I]):
     def _finish(
         self, outcome: ItemResult[Any], before: Usage = _NOTHING, *, kept: bool = False
     ) -> None:
-        """Count an item and hand it out, in one synchronous step."""
+        """Count a result and hand it out, without giving way to other tasks in between."""
         del kept
         self._count(outcome, before)
         self._finished[outcome.id] = outcome
@@ -459,7 +459,7 @@ class BatchRun(Generic[T, I]):
         self._changed()
 
     def _out_of_budget(self, error: Exception) -> None:
-        """Start no further items, because they could not be paid for. Those in flight continue."""
+        """Start no further items, because the budget is spent. Those in flight continue."""
         if not self._start_no_more:
             add_note(
                 error, "the budget is shared by the items of a batch, and so it ended the batch"
@@ -469,14 +469,14 @@ class BatchRun(Generic[T, I]):
         self._reading.cancel("a budget is spent")
 
     def _abort(self, error: Exception) -> None:
-        """Cancel everything under way."""
+        """End the batch with an error: cancel all of its tasks."""
         if not self._aborted:
             self._error = error
         self._aborted = True
         self._crew.cancel("the batch ended with an error")
 
     def _interrupted(self, error: BaseException) -> None:
-        """Cancel the block itself, which raises this error when it is left."""
+        """Cancel the ``async with`` block, which then raises this error."""
         self._interrupt = self._interrupt or error
         self._scope.cancel("the batch was interrupted")
 

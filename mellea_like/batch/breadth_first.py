@@ -1,7 +1,7 @@
 """Items that wait for their next draw, and how they continue from a journal.
 
-A call with one lane depends only on its records, because `repair` is pure. So an item can be left
-after any draw, and continued later from the records of its draws.
+How a call with one lane continues depends only on the records of its draws, because `repair` is
+pure. So an item can be set aside after any draw, and continued later from those records.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
 def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
-    """Explain why a call can't be left and continued between its draws; None if it can.
+    """Explain why a call can't be set aside between its draws and continued; None if it can.
 
-    If ``marks`` of draws are kept, scores are.
+    ``marks`` is whether a selection's marks of draws, such as scores, are kept.
     """
     features = features_of(settings) | {"rounds": "order='breadth'"}
     if marks:
@@ -48,7 +48,7 @@ def why_not_in_rounds(settings: Settings, *, marks: bool = False) -> str | None:
 
 
 class WaitingItem(NamedTuple):
-    """An item that waits for its next draw: its attempt, its records so far, and its last job."""
+    """An item that waits for its next draw, with its draws so far and, if kept, its last job."""
 
     id: int
     digest: str
@@ -60,12 +60,12 @@ class WaitingItem(NamedTuple):
 def earlier_draws(
     stored: StoredItem, format: Any, *, several: bool = False, broken: bool = False
 ) -> WaitingItem:
-    """Return an unfinished item as one that waits: what is to be drawn again is left out.
+    """Return an unfinished item as a waiting one, without any last draws that must be repeated.
 
-    That is what was cancelled, had a permanent error (but for those that only end a stage, if
-    ``broken`` draws count) or passed at the end (for its result was not kept, and without it one
-    pass is no draw of ``several``); and all, where words are missing that a repair or a selection
-    could need.
+    Draws at the end are left out if they were cancelled, passed, or had a permanent error. A pass
+    is kept if the selection waits for ``several`` draws, and a permanent error if ``broken`` draws
+    count, because such an error ends only a stage. All draws are left out if a text is missing
+    that a repair or a selection could need.
     """
     rows = standing(stored.slices)
     if any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS):
@@ -83,7 +83,7 @@ def earlier_draws(
         or (slices[-1].outcome in _TO_GO_ON and (broken or slices[-1].may_continue))
     ):
         slices.pop()
-    # If rows of the attempt are left out, their replacements belong to a new attempt.
+    # If draws of the last attempt are left out, the draws that replace them need a new attempt.
     kept = {id(body) for _, body in rows[: len(slices)]}
     void = any(n == stored.attempts and id(body) not in kept for n, body in stored.slices)
     attempt = stored.attempts + (void or not slices)
@@ -104,7 +104,7 @@ class Waiting:
         self._looked_up = -1
 
     def add(self, item: WaitingItem, then: Callable[[JournalError | None], object]) -> None:
-        """Let an item wait; ``then`` is called when it is stored on the disk or in memory."""
+        """Add an item; ``then`` is called when it is stored, on disk or in memory."""
         self.count += 1
         room = len(self._here) < KEPT
         if self._journal is None:
@@ -118,12 +118,12 @@ class Waiting:
             self._journal.pause(item.id, item.attempt, item.slices, then)
 
     def begin_round(self) -> None:
-        """Start going through all items once more."""
+        """Prepare for another pass through all items."""
         self._looked_up = -1
         self._block.clear()
 
     async def find(self, item_id: int, draws: int | None = None) -> WaitingItem | None:
-        """Return an item if it waits and has so many draws; to be asked in the order of items."""
+        """Remove and return an item if it waits and has that many draws; call it in item order."""
         item = self._here.get(item_id)
         if item is None and self._journal is not None:
             if item_id > self._looked_up:

@@ -1,4 +1,4 @@
-"""A batch in rounds: all items have their first draw before any has its second."""
+"""A batch in rounds: every item has its first draw before any item has its second."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ T = TypeVar("T")
 I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 
 MANY = 100
-"""The number of items to skip before other tasks get to run."""
+"""The number of items to go through before other tasks get a chance to run."""
 
 
 class BreadthRun(BatchRun[T, I]):
-    """The results of a batch with ``order="breadth"``, which takes items again each round."""
+    """The results of a batch with ``order="breadth"``. It iterates over the source each round."""
 
     def __init__(self, work: Work, items: object, *, ordered: bool, **given: Any) -> None:
         if isinstance(items, Iterator | AsyncIterator):
@@ -52,9 +52,9 @@ class BreadthRun(BatchRun[T, I]):
         self._holds_back = ordered
         self._waiting = Waiting(None, self._earlier)
         self._sampled = bytearray()
-        """One byte per item: whether it was finished in this run."""
+        """One byte per item: 1 if it was finished in this run, else 0."""
         self._kept_back: dict[int, ItemResult[Any]] = {}
-        """Results that the journal doesn't keep."""
+        """Results that the journal doesn't keep, by item."""
         self._under_way = 0
         self._quiet = anyio.Event()
 
@@ -70,7 +70,7 @@ class BreadthRun(BatchRun[T, I]):
         await self._take_further(send)
 
     async def _take_further(self, send: MemoryObjectSendStream[Job]) -> None:
-        """Go through the items that wait, round after round."""
+        """Go through the waiting items, round after round."""
         for draws in range(1, self._work.strategy.settings.max_iterations):
             await self._settled()
             if not self._waiting.count:
@@ -82,7 +82,7 @@ class BreadthRun(BatchRun[T, I]):
         send: MemoryObjectSendStream[Job],
         find: Callable[[int], Awaitable[WaitingItem | None]],
     ) -> None:
-        """Go through the source once more, for the items that are found."""
+        """Iterate over the source again, and take the items that ``find`` returns."""
         self._waiting.begin_round()
         await self._source.go_through(partial(self._take_waiting, send, find))
 
@@ -103,7 +103,7 @@ class BreadthRun(BatchRun[T, I]):
             self._quiet = anyio.Event()
             await self._quiet.wait()
         if self._open_journal is not None:
-            await self._open_journal.flush()  # An item with a result no longer waits.
+            await self._open_journal.flush()  # Then no item with a result is found to wait.
 
     async def _take_waiting(
         self,
@@ -111,7 +111,7 @@ class BreadthRun(BatchRun[T, I]):
         find: Callable[[int], Awaitable[WaitingItem | None]],
         next_item: Callable[[], Awaitable[Any]],
     ) -> None:
-        """Take the items that wait and are found."""
+        """Take the items that ``find`` returns, after checking that each is still the same."""
         position = 0
         await self._window.acquire()
         while position < self._taken and (item := await next_item()) is not END:
@@ -138,7 +138,7 @@ class BreadthRun(BatchRun[T, I]):
             self._reading.cancel("the source can't be gone through again")
 
     def _again(self, found: WaitingItem, item: Any) -> tuple[Job, str | None]:
-        """Return the job of a waiting item, and the part of the item that has changed, if any."""
+        """Return a waiting item's job, and the name of the part that has changed, or None."""
         kept = found.job
         same_text = kept is not None and type(item) is type(kept.item) is str and item == kept.item
         if kept is not None and (same_text or item is kept.item):
@@ -176,7 +176,7 @@ class BreadthRun(BatchRun[T, I]):
         self._waiting.add(waits, self._kept_waiting)
 
     def _kept_waiting(self, error: JournalError | None) -> None:
-        """Take another item in place of one that now waits for its next round."""
+        """Make room for another item, because this one now waits for its next round."""
         if error is not None:
             self._abort(error)
             return
@@ -212,8 +212,8 @@ class BreadthRun(BatchRun[T, I]):
     async def _conclude(self) -> None:
         if not self._holds_back or self._open_journal is None:
             return
-        self._ordered = False  # They come in order now.
-        # Items that were stopped have kept their positions.
+        self._ordered = False  # From here on, results come in order anyway.
+        # Items that were stopped still hold places in the old window.
         self._window = anyio.Semaphore(2 * self._concurrency, fast_acquire=True)
         run = EarlierRun(self._open_journal, now=True)
         await self._source.go_through(partial(self._take_finished, run))

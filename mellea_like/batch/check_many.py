@@ -35,33 +35,35 @@ def check_many(
 ) -> BatchRun[Any, Any]:
     """Check many replies, several at a time. With a journal, a run can be resumed.
 
-    It is `sample_many` with replies that exist already: ``async with`` it, and iterate over the
-    items. ``CheckResult(item.result.slices[0])`` is the result of one item's check. An item
-    whose requirements could not be decided is ``"errored"``: its ``error`` says why, and the record
-    has the verdicts on the others. One that is no reply at all has no ``result``.
+    It works like `sample_many`, but with replies that exist already: enter the run with ``async
+    with``, and iterate over its items. ``CheckResult(item.result.slices[0])`` is the result of one
+    item's check. If a requirement could not be judged, the item is ``"errored"``. Its ``error``
+    gives the reason, and its ``result`` has the verdicts on the other requirements. An item that
+    can't be read as a reply has no ``result``.
 
     Args:
-        items: the replies, or anything that ``reply`` and ``action`` make replies and tasks of.
-        requirements: as for `mellea_like.checking.check`; or a plain function that returns those of
-            an item, such as one with the right answer. A journal's run is the same one as long as
-            the function's name is: tell other versions apart by ``settings``.
-        concurrency: how many replies are checked at a time.
+        items: the replies; or anything else, if ``reply`` and ``action`` get the reply and the
+            task of an item.
+        requirements: as for `mellea_like.checking.check`; or a plain function that returns the
+            requirements of an item, for example with that item's right answer. A journal
+            doesn't compare such functions, so put a version into ``settings`` if yours may change.
+        concurrency: the number of replies to check at a time.
         reply: a function that returns the reply of an item. By default, the item is the reply.
-        action: a function that returns the task that an item's reply answers; None if it is
+        action: a function that returns the task that an item's reply answers, or None if that is
             unknown.
         format: see `mellea_like.checking.check`.
         judge: see `mellea_like.checking.check`.
         validate_all: see `mellea_like.checking.check`.
-        judge_options: how the judge generates, as for a strategy.
+        judge_options: options for the judge's generation, as for a strategy.
         **arguments: ``budget``, ``in_order``, ``fail_fast``, ``journal``, ``keep_errors``,
             ``settings`` and ``on_progress``, as for `sample_many`.
 
     Returns:
-        The run.
+        The results. Enter them with ``async with``, and then iterate over them once.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is wrong.
+        ValueError: an argument has a wrong value.
         RequirementError: a requirement needs a judge, and there is none.
     """
     own: Callable[[Any], Requirements] | None = None

@@ -1,4 +1,4 @@
-"""An item of a batch: sampling it, storing it, and its result, whether new or stored."""
+"""An item of a batch: sampling it, storing it, and its new or stored result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 ItemStatus = Literal["passed", "failed", "errored"]
 
 BLOCK = 128
-"""The number of an earlier run's items that are looked up together."""
+"""The number of items of an earlier run to look up together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class ItemResult(Generic[T, I]):
         item: the item, as the source gave it.
         result: the record of its call; None if the call raised an error without a record.
         error: the exception of the call or of ``action=``; None if the call returned.
-        attempt: the number of this attempt, from 1. It is higher if an earlier run was interrupted
-            while it sampled the item.
-        replayed: whether it comes from the journal, without any draws in this run.
-        usage: the cost of its requests, as far as it is known. For a call that raised, it comes
-            from the journal or the error's record, and is nothing without them. A `Budget` counts
-            such calls too.
+        attempt: the number of this attempt, from 1. It is above 1 if an earlier run was
+            interrupted while it sampled the item.
+        replayed: whether the result comes from the journal, without any draws in this run.
+        usage: the cost of its requests, as far as it is known. If the call raised, the cost comes
+            from the journal or the error's record, and is zero if there is neither. A `Budget`
+            counts such calls too.
     """
 
     id: int
@@ -81,8 +81,8 @@ class ItemResult(Generic[T, I]):
     def status(self) -> ItemStatus:
         """``"passed"``, ``"failed"`` or ``"errored"``.
 
-        An item failed if no draw passed, or fewer than its selection needs. It errored if its call
-        raised.
+        ``"failed"`` means that no draw passed, or fewer than the selection needs; ``"errored"``
+        means that the call raised.
         """
         if self.error is not None:
             return "errored"
@@ -90,7 +90,7 @@ class ItemResult(Generic[T, I]):
 
     @property
     def success(self) -> bool:
-        """Whether a draw passed."""
+        """Whether the item passed; see `status`."""
         return self.error is None and self.result is not None and self.result.success
 
     def __bool__(self) -> bool:
@@ -98,7 +98,7 @@ class ItemResult(Generic[T, I]):
 
     @property
     def value(self) -> T | None:
-        """The winner's parsed value; None unless a draw passed."""
+        """The winner's parsed value; None unless the item passed."""
         return self.result.value if self.success and self.result is not None else None
 
     @property
@@ -123,7 +123,7 @@ class ItemResult(Generic[T, I]):
 
 
 class Job(NamedTuple):
-    """An item to sample: its position, and its action or the error of making it."""
+    """An item to sample, with its position, and its action or the error from making the action."""
 
     id: int
     item: Any
@@ -132,25 +132,25 @@ class Job(NamedTuple):
     digest: str = ""
     attempt: int = 1
     earlier: tuple[Slice, ...] = ()  # The draws that the item continues from.
-    call: CallInRounds[Any] | None = None  # The call that it continues, if that was kept.
-    marks: dict[int, Any] | None = None  # What its selection made of draws, if that is kept.
+    call: CallInRounds[Any] | None = None  # The call to continue, if it is still in memory.
+    marks: dict[int, Any] | None = None  # The selection's marks of draws, if they are kept.
     wrap: Callable[[Backend, Backend], Backend] | None = None  # See `BaseSamplingStrategy.begin`.
 
     @property
     def spent(self) -> Usage:
-        """The cost of the earlier draws."""
+        """The cost of the item's earlier draws."""
         return sum((s.usage for s in self.earlier), Usage())
 
 
 class Paused(NamedTuple):
-    """An item whose draws of this round are made: all of its draws so far, and its call."""
+    """An item that is set aside after this round: all of its draws so far, and its call."""
 
     slices: tuple[Slice, ...]
     call: CallInRounds[Any] | None = None
 
 
 class Work(NamedTuple):
-    """The arguments of `sample_many`, and of each item's ``sample``."""
+    """The arguments of `sample_many` that are needed to sample one item."""
 
     strategy: BaseSamplingStrategy
     requirements: Sequence[Requirement | str]
@@ -170,13 +170,13 @@ class Work(NamedTuple):
         try:
             made = item if self.action is None else self.action(item)
             return Job(position, item, as_action(made))
-        except Exception as exc:  # noqa: BLE001 (it is what came of the item)
+        except Exception as exc:  # noqa: BLE001 (it is the item's result)
             return Job(position, item, None, exc)
 
     async def sample(
         self, job: Job, on_slice: Callable[[Slice], None] | None
     ) -> SamplingResult[Any] | Paused | Exception:
-        """Sample an item, or continue it; return the call's result or exception."""
+        """Sample or continue an item; return its result, its paused state, or its exception."""
         if job.action is None:
             assert job.error is not None  # noqa: S101 (there is one or the other)
             return job.error
@@ -214,7 +214,7 @@ class Work(NamedTuple):
 
 
 def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | None:
-    """Return the error of the spent budget, if an item has no answer because of it."""
+    """Return an error if an item has no answer because a budget is spent; else None."""
     if isinstance(outcome, LimitExceeded):
         return LimitExceeded(str(outcome), outcome.result)
     if not isinstance(outcome, SamplingResult) or outcome.success:
@@ -224,7 +224,7 @@ def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | No
 
 
 def ended_by_error(item: ItemResult[Any]) -> bool:
-    """Tell whether an item has no answer because its call raised or a lane lost its draws."""
+    """Return whether an error ended an item: its call raised, or a lane couldn't make draws."""
     if item.error is not None or item.result is None:
         return item.error is not None
     return not item.success and item.result.stop_reason is StopReason.ERROR
@@ -234,7 +234,7 @@ def ended_by_error(item: ItemResult[Any]) -> bool:
 
 
 def _check_digest(item_id: int, stored: str, digest: str) -> None:
-    """Refuse an item that differs from the journal's item at its position."""
+    """Raise if an item differs from the journal's item at the same position."""
     if stored != digest:
         what = differing_part(stored, digest)
         msg = (
@@ -246,7 +246,7 @@ def _check_digest(item_id: int, stored: str, digest: str) -> None:
 
 
 class EarlierRun:
-    """The items of an earlier run (or of all runs until ``now``), looked up in order."""
+    """The items of earlier runs or, with ``now``, also of this run, looked up in order."""
 
     def __init__(self, journal: OpenJournal, *, now: bool = False) -> None:
         self._journal = journal
@@ -256,7 +256,7 @@ class EarlierRun:
         self._over = False
 
     async def find(self, item_id: int, digest: str) -> StoredItem | None:
-        """Return the stored state of the next item, if it was begun; refuse a different item."""
+        """Return the stored state of the next item, or None; raise if the item is another one."""
         if item_id >= self._looked_up and not self._over:
             found = await self._journal.lookup(item_id, BLOCK, now=self._now)
             self._known = {stored.id: stored for stored in found}
@@ -268,7 +268,7 @@ class EarlierRun:
         return stored
 
     async def check_end(self, count: int) -> None:
-        """Refuse a source that ended after ``count`` items, if the journal has more."""
+        """Raise if the journal has more items than the ``count`` that the source gave."""
         if self._over:
             return
         if self._known or await self._journal.lookup(count, 1):
@@ -302,12 +302,12 @@ def replayed(
 
 
 def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[Any]:
-    """Parse the winners' texts as the action does, because JSON may not express their values."""
+    """Parse the winners' texts with the action, because JSON may not have kept their values."""
     slices = {s.iteration: s for s in result.slices}
     for winner in result.winners:
         if (reply := winner.generation) is None or not reply.parsed:
             continue
-        with suppress(Exception):  # It could parse the reply once, so this is not the same text.
+        with suppress(Exception):  # The action parsed this reply once, so the text has changed.
             again = replace(reply, value=action.parse(reply.text))
             slices[winner.iteration] = replace(winner, generation=again)
     return replace(result, slices=tuple(slices.values()))
@@ -330,13 +330,13 @@ class ItemRecorder:
         journal.begin(job.id, job.attempt, job.digest, label, row, known)
 
     def __call__(self, slice_: Slice) -> None:
-        """Record a draw; refuse a parsed value that can't be read back."""
+        """Record a draw; raise if its parsed value couldn't be read back from the journal."""
         self.usage += slice_.usage
         try:
             self._check(slice_)
             self._journal.slice(self._job.id, self._job.attempt, slice_)
         except JournalError as exc:
-            self._abort(exc)  # The call may already be won, and would only log this.
+            self._abort(exc)  # A call that already has its winner would only log the error.
             raise
 
     def _check(self, slice_: Slice) -> None:

@@ -1,4 +1,4 @@
-"""Find texts that are nearly the same, by MinHash; needs the extra ``dedupe``."""
+"""Find texts that are nearly the same, with MinHash; needs the extra ``dedupe``."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ except ImportError as exc:
 __all__ = ["NearTexts"]
 
 PERMUTATIONS = 128
-"""The size of a signature. The estimated similarity is off by about 1/sqrt(128) = 0.09 at most."""
+"""The values in a signature. The estimated similarity is off by up to about 1/sqrt(128) = 0.09."""
 
 SHINGLE = 3
 """The number of consecutive words that are compared as one."""
 
 
 KEY = (1 << 60) - 1
-"""The bits to keep of a band's hash; such an int takes a third less memory than one of 64 bits."""
+"""A mask for a band's hash: an int of 60 bits takes a third less memory than one of 64 bits."""
 
 
 class _Reply:
-    """A claimed reply. Others may have the same signature."""
+    """A reply that an item has claimed. Two replies may have the same signature."""
 
     __slots__ = ("item", "signature")
 
@@ -40,9 +40,9 @@ class _Reply:
 
 
 class NearTexts:
-    """Texts that are similar by the estimated Jaccard index of their three-word sequences.
+    """Finds similar texts by the estimated Jaccard index of their sets of three-word sequences.
 
-    Each reply has a signature of 128 times 32 bits, and is found by hashes of the signature's
+    Each reply has a signature of 128 values of 32 bits, and is found by hashes of the signature's
     bands. Source: A. Z. Broder, "On the resemblance and containment of documents", SEQUENCES 1997.
     """
 
@@ -58,7 +58,7 @@ class NearTexts:
         self._claimed: dict[int, dict[int, _Reply]] = {}
 
     def claim(self, item: int, iteration: int, reply: str) -> int | None:
-        """Add a normalised reply, unless another item has a similar one; then return that item."""
+        """Add a normalised reply and return None; or return another item with a similar reply."""
         signature = self._signature(reply)
         keys = self._keys(signature)
         near = {
@@ -80,14 +80,14 @@ class NearTexts:
         return None
 
     def release(self, item: int, iteration: int) -> None:
-        """Remove a reply."""
+        """Remove an item's reply."""
         released = self._claimed[item].pop(iteration)
         for key, table in zip(self._keys(released.signature), self._tables, strict=True):
             if left := [reply for reply in _replies(table.pop(key)) if reply is not released]:
                 table[key] = left
 
     def settle(self, item: int) -> None:
-        """Note that none of an item's replies will be released any more."""
+        """Note that the item's remaining replies will never be released."""
         self._claimed.pop(item, None)
 
     def _signature(self, reply: str) -> bytes:
@@ -107,7 +107,7 @@ def _replies(found: _Reply | list[_Reply] | None) -> Sequence[_Reply]:
 
 
 def _alike(one: bytes, other: bytes) -> float:
-    """Estimate the Jaccard similarity of two texts by the share of equal values."""
+    """Estimate two texts' Jaccard similarity by the share of equal values in their signatures."""
     values, others = memoryview(one).cast("I"), memoryview(other).cast("I")
     equal: int = sum(map(eq, values, others))
     return equal / PERMUTATIONS

@@ -31,9 +31,9 @@ class ProcessedItem(NamedTuple):
     """The outcome of one item.
 
     Attributes:
-        id: its position in the list, from 0.
+        id: the item's position in the list, from 0.
         item: the item.
-        outcome: its outcome, as plain data.
+        outcome: the item's outcome, as plain data.
     """
 
     id: int
@@ -63,7 +63,7 @@ def sample_in_processes(
     journal: str | os.PathLike[str] | None = None,
     **arguments: Any,
 ) -> ProcessRun:
-    """Sample every item of a list in several processes, for servers that outpace one process.
+    """Sample every item of a list in several processes, for servers faster than one process.
 
     ```python
     async with sample_in_processes(make, prompts, processes=4, concurrency=256) as results:
@@ -73,30 +73,29 @@ def sample_in_processes(
 
     The items are distributed evenly over the processes. Functions must be in a module that the
     processes can import, so not in a notebook or in the script itself, and they can't be lambdas.
-    The processes end with this one, and when the block is left. To share a budget or a rate among
-    them, use a `SQLiteStore` in ``make_strategy`` or ``budget``.
+    The processes end when the block is left, or when this process ends. To share a budget or a
+    rate among them, use a `SQLiteStore` in ``make_strategy`` or ``budget``.
 
     Args:
-        make_strategy: a function that makes the strategy, in each process.
+        make_strategy: a function that makes the strategy. It is called once in each process.
         items: the items, which must be picklable.
         processes: the number of processes, at least 1.
         concurrency: the number of items that all processes together sample at a time, at least
             ``processes``.
-        journal: a folder in which each process has a journal, or None. The same call with the same
+        journal: a folder for the journals, one per process, or None. The same call with the same
             number of processes resumes the run.
         **arguments: other picklable arguments of `sample_many`, such as ``action``,
             ``requirements``, ``format``, ``options``, ``budget`` and ``settings``, but not
-            ``in_order``, ``order``, ``unique`` and ``on_progress``.
+            ``in_order``, ``order``, ``unique`` or ``on_progress``.
 
     Returns:
-        The results. Enter them with ``async with``, then iterate over them; they come as they are
-        ready. If a process is killed, the others finish, and then the iteration raises
-        `MelleaError`. If a budget is spent, it raises `LimitExceeded`. Any other error ends the
-        run.
+        The results. Enter them with ``async with``, then iterate over them. Each comes as soon as
+        it is ready. If a process is killed or a budget is spent, the other processes finish, and
+        then the iteration raises `MelleaError` or `LimitExceeded`. Any other error ends the run.
 
     Raises:
         TypeError: an argument is of the wrong type, or can't be pickled.
-        ValueError: a number is out of its range, or the journals are from a different number of
+        ValueError: a number is out of range, or the journals are from a different number of
             processes.
     """
     whole_number("sample_in_processes: processes", processes)
@@ -163,7 +162,7 @@ class ProcessRun:
             The outcome of one item.
 
         Raises:
-            RuntimeError: the block was not entered.
+            RuntimeError: the run was not entered with ``async with``.
             StopAsyncIteration: all items have been handed out.
             LimitExceeded: a budget that the items share is spent.
             JournalError: a journal can't be used, or belongs to another run.
@@ -193,7 +192,7 @@ class ProcessRun:
 
 
 async def _sample(part: _Part, sender: Sender) -> None:
-    """Sample one process's share of the items."""
+    """Sample this process's share of the items, and send each outcome to the parent."""
     try:
         strategy: object = part.make_strategy()
         if not isinstance(strategy, BaseSamplingStrategy):

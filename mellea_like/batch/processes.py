@@ -1,8 +1,8 @@
 """Child processes that each do a part of a run, and send messages to their parent.
 
-A child is a new interpreter that gets a pickled function and its argument. It ends with its
-parent: when its standard input ends, its function is cancelled. The parent gets its output as
-lines, and its messages in order.
+A child is a new interpreter that gets a pickled function and its argument. It doesn't outlive its
+parent: when its standard input ends, its function is cancelled. The parent gets the child's
+messages in order, and the lines that the child prints.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 __all__ = ["Gone", "Processes", "Sender"]
 
 LENGTH = 4
-"""The number of bytes before each message that hold its length."""
+"""The bytes before each message, which hold the message's length."""
 
 FULL = 2**20
-"""The bytes that a child buffers until its parent reads on."""
+"""The bytes that a child buffers before it waits for its parent to read them."""
 
 GRACE = 15.0
-"""The seconds that a child has to end when it is told to."""
+"""The seconds that a child has to end after it was told to, before it is killed."""
 
 COMMAND = (
     sys.executable,
-    "-P",  # The current folder is no place to import modules from.
+    "-P",  # Don't import modules from the current folder.
     "-c",
     "from mellea_like.batch.processes import main; main()",
 )
 
 
 class Gone(NamedTuple):
-    """A child has ended, with its exit code (negative for a signal)."""
+    """A message that a child has ended; the exit code is negative if a signal killed it."""
 
     code: int
 
@@ -61,7 +61,7 @@ class Gone(NamedTuple):
 
 
 class Processes:
-    """Runs parts of a run in one process each. Enter it, then iterate over messages."""
+    """Runs each part in its own process. Enter it, then iterate over the processes' messages."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Processes:
                     self._children.append(child)
                     tasks.start_soon(self._read, number, child, self._send.clone())
                     tasks.start_soon(self._read_lines, child)
-                    # The child is gone, which is reported.
+                    # If the child is gone, `_read` reports it.
                     with suppress(anyio.BrokenResourceError):
                         await child.stdin.send(len(work).to_bytes(LENGTH) + work)  # type: ignore[union-attr]
             self._stack = stack.pop_all()
@@ -101,7 +101,7 @@ class Processes:
         return self
 
     async def __anext__(self) -> tuple[int, Any]:
-        """Wait for the next message: the number of its part, and the message or `Gone`."""
+        """Wait for a message; return the number of its part, and the message or `Gone`."""
         try:
             return await self._messages.receive()
         except anyio.EndOfStream:
@@ -120,7 +120,7 @@ class Processes:
                     if len(received) < end:
                         break
                     message = pickle.loads(received[at + LENGTH : end])  # noqa: S301 (our own child's)
-                    with suppress(anyio.BrokenResourceError):  # The run ends, so nobody wants it.
+                    with suppress(anyio.BrokenResourceError):  # The run is ending.
                         await send.send((number, message))
                     at = end
                 del received[:at]
@@ -135,7 +135,7 @@ class Processes:
                 self._printed(line.decode("utf-8", "replace"))
 
     async def _end(self) -> None:
-        """Tell the remaining children to end, and wait for them."""
+        """Tell the remaining children to end, wait for them, and kill those that take too long."""
         with anyio.CancelScope(shield=True):
             for child in self._children:
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -159,13 +159,13 @@ class Sender:
         self._kept = bytearray()
 
     def post(self, message: object) -> None:
-        """Send a picklable message as soon as the parent reads it."""
+        """Queue a picklable message, and send as much as the parent can take now."""
         data = pickle.dumps(message)
         self._kept += len(data).to_bytes(LENGTH) + data
         self._write()
 
     async def drain(self, most: int = FULL) -> None:
-        """Wait until no more than a number of bytes are left to be sent."""
+        """Wait until at most ``most`` bytes are left to be sent."""
         while len(self._kept) > most:
             await anyio.wait_writable(self._descriptor)
             self._write()
@@ -177,7 +177,7 @@ class Sender:
 
 
 def main() -> None:
-    """Do a part of a run in a child."""
+    """Run in a child: read the function and its part from standard input, and call it."""
     out = os.dup(1)
     os.dup2(2, 1)  # Printed lines must not mix with messages.
     length = int.from_bytes(_read(LENGTH))
@@ -207,7 +207,7 @@ def main() -> None:
 
 
 def _read(size: int) -> bytes:
-    """Read from standard input without a buffer, which a thread could still hold at the end."""
+    """Read from standard input, unbuffered, because a thread could still hold a buffer's lock."""
     received = b""
     while len(received) < size and (piece := os.read(0, size - len(received))):
         received += piece

@@ -25,23 +25,24 @@ OnProgress: TypeAlias = "Callable[[Progress], object]"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a batch has come: a snapshot.
+    """A snapshot of a batch's progress.
 
     Args:
         total: the number of items, if the source has a length; else None.
         taken: the items taken from the source.
         done: the items that have a result.
-        handed_on: the items among them that the consumer has got.
-        passed: the items with a draw that passed.
-        failed: the items without one.
+        handed_on: the results that the consumer has received.
+        passed: the items that passed.
+        failed: the items that failed: no draw passed, or fewer than the selection needs.
         errored: the items whose call raised.
         replayed: the items that came from the journal.
         in_flight: the items that are being sampled.
         waiting: the items that wait for their next draw, with ``order="breadth"``.
         usage: the cost of the items done in this run, and of the draws of waiting items.
-        replayed_usage: the earlier cost of items that came from the journal.
+        replayed_usage: the cost, in earlier runs, of the items that came from the journal.
         elapsed: seconds since the run began.
-        jobs: the jobs under way at a provider's batch API, as they were last seen; see `BatchJobs`.
+        jobs: the jobs under way at a provider's batch API, in their last known state; see
+            `BatchJobs`.
     """
 
     total: int | None = None
@@ -61,17 +62,17 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """The items per second that were sampled in this run, without those from the journal."""
+        """The items per second that this run has finished, not counting those from the journal."""
         return (self.done - self.replayed) / self.elapsed if self.elapsed > 0 else 0.0
 
     @property
     def pass_rate(self) -> float | None:
-        """The share of done items that passed; None before the first one is done."""
+        """The share of finished items that passed; None before the first is finished."""
         return self.passed / self.done if self.done else None
 
     @property
     def seconds_left(self) -> float | None:
-        """The seconds that the rest takes at this rate; None if unknown."""
+        """The estimated seconds until all items are done, at the current rate; None if unknown."""
         if self.total is None or self.rate <= 0:
             return None
         return max(0, self.total - self.done) / self.rate
@@ -90,14 +91,14 @@ class Reporter:
         self._changed.set()
 
     async def run(self) -> None:
-        """Report at the start, and after changes."""
+        """Report at the start and after changes, until cancelled."""
         while True:
             self._tell()
             await anyio.sleep(EVERY_SECONDS)
             await self._changed.wait()
 
     def close(self) -> None:
-        """Report for the last time."""
+        """Report one last time, and never again."""
         self._tell()
         self._on_progress = None
 

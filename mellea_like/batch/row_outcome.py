@@ -16,21 +16,21 @@ __all__ = ["RowOutcome", "as_json", "describe", "outcome_of"]
 
 
 class RowOutcome(NamedTuple):
-    """The outcome of a row: the columns that are added to the input's.
+    """The outcome of a row: the columns that are added to the columns of the input.
 
     Attributes:
-        output: the text of the winner, or else of the best failure; None if there is neither.
+        output: the winner's text, or else the best failure's; None if there is neither.
         value: the winner's parsed value as JSON, if replies are parsed; else None.
         success: whether a draw passed.
         status: ``passed``; ``failed`` if no draw passed; ``errored`` if the call raised; or
-            ``unfinished`` if the cluster's budget was spent before.
+            ``unfinished`` if the cluster's budget was spent before the row was done.
         reasons: the requirements that the best failure did not meet.
         error: the class and the message of the call's error, or None.
         iterations: the number of draws of the call.
         elapsed: the duration of the call, in seconds.
         requests: the number of requests of the call.
-        input_tokens: the tokens of their prompts.
-        output_tokens: the tokens of their replies.
+        input_tokens: the tokens of the requests' prompts.
+        output_tokens: the tokens of the replies to them.
         unknown: the number of requests whose cost is unknown.
         replayed: whether the result comes from the shard's journal.
     """
@@ -51,7 +51,7 @@ class RowOutcome(NamedTuple):
 
 
 def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
-    """Convert the result of a row to columns."""
+    """Convert the result of a row to columns. Only with ``parsed`` is ``value`` filled."""
     result, usage = item.result, item.usage
     best = None if result is None or result.best_index is None else result.best
     generation = None if best is None else best.generation
@@ -78,7 +78,7 @@ def describe(error: BaseException | None) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Write a value as JSON. A value that JSON can't express is written as a row is."""
+    """Return a value as JSON. If JSON can't express it, return the JSON of its plain data."""
     dump = getattr(value, "model_dump_json", None)
     if dump is not None:
         return str(dump())

@@ -1,4 +1,4 @@
-"""The source of a batch, and iterating over it, perhaps several times."""
+"""The source of a batch's items, which can be iterated over several times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ END: Final = object()
 
 
 class Source:
-    """The items of a batch; ``failed`` is called with the source's exception."""
+    """The items of a batch. If iterating over them raises, ``failed`` is called with the error."""
 
     def __init__(self, items: object, failed: Callable[[Exception], None]) -> None:
         if isinstance(items, str | bytes | bytearray):
@@ -40,7 +40,7 @@ class Source:
     async def go_through(
         self, take: Callable[[Callable[[], Awaitable[Any]]], Awaitable[None]]
     ) -> None:
-        """Iterate over the items once; an iterator is closed in the end."""
+        """Iterate once: call ``take`` with a function that returns the next item or `END`."""
         items = _each(self._items)
         try:
             await take(partial(self._next, items))
@@ -61,7 +61,7 @@ class Source:
 
 
 async def _each(items: Any) -> AsyncGenerator[Any]:
-    """Yield the items of a source of either kind; close a generator in the end."""
+    """Yield the items of a plain or async source; if it is a generator, close it afterwards."""
     source = aiter(items) if hasattr(items, "__aiter__") else iter(items)
     try:
         if hasattr(items, "__aiter__"):

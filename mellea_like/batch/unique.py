@@ -1,4 +1,4 @@
-"""Replies that no other item of a run has: a requirement that all items of the run share."""
+"""Unique replies: a requirement that no other item of the run has the same reply."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ if TYPE_CHECKING:
 __all__ = ["UNIQUE", "UniqueReplies", "normalised"]
 
 UNIQUE = "unlike the replies to other items"
-"""The beginning of the requirement's description."""
+"""The start of the requirement's description."""
 
 DIGEST = 12
-"""The bytes of a text's digest. In 10 million texts, a collision has a chance of 1 in 10^15."""
+"""The bytes of a text's digest. Among 10 million texts, the chance of a collision is 1 in 10^15."""
 
 BLOCK = 128
-"""The number of an earlier run's items to read together."""
+"""The number of items of an earlier run to read together."""
 
 _ITEM: ContextVar[int] = ContextVar("mellea_like_item")
-"""The item that is being sampled."""
+"""The id of the item that is being sampled."""
 
 
 class Index(Protocol):
-    """Finds equal or similar replies, and the items and iterations that have them."""
+    """An index of replies, which finds an item whose reply is equal or similar to a new one."""
 
     compares_values: bool
-    """Whether it compares typed values instead of the texts they were read from."""
+    """Whether it compares parsed values instead of the texts that they were read from."""
 
     def claim(self, item: int, iteration: int, reply: Any) -> int | None:
-        """Add a normalised reply, unless another item has a similar one; then return that item."""
+        """Add a normalised reply and return None; or return another item with a similar reply."""
 
     def release(self, item: int, iteration: int) -> None:
-        """Remove a reply."""
+        """Remove an item's reply."""
 
     def settle(self, item: int) -> None:
-        """Note that none of an item's replies will be released any more."""
+        """Note that the item's remaining replies will never be released."""
 
 
 class UniqueReplies:
-    """The replies that the items of a run have, or are about to have.
+    """The winning replies of a run's items, and the replies that may still win.
 
-    The first reply to pass reserves its text until it loses its call. Another item's similar reply
-    fails.
+    A reply reserves its text when it is checked, and loses it if it fails another requirement or
+    doesn't win its call. While the text is reserved, similar replies to other items fail.
     """
 
     def __init__(self, threshold: float = True, format: Any = None) -> None:  # noqa: FBT002 (a share, too)
@@ -106,7 +106,7 @@ class UniqueReplies:
 
     @contextmanager
     def item(self, job: Job, listener: Callable[[Slice], None] | None) -> Generator[Sampling]:
-        """Enter a block that samples an item, and release the replies that didn't win."""
+        """Enter a block that samples an item; at its end, release the replies that didn't win."""
         _ITEM.set(job.id)
         reserved = self._reserved.setdefault(job.id, set())
         for iteration in reserved - {s.iteration for s in job.earlier}:
@@ -121,7 +121,7 @@ class UniqueReplies:
                 kept = {winner.iteration for winner in outcome.winners}
             elif outcome is not None and not isinstance(outcome, Exception):
                 kept = {s.iteration for s in outcome.slices if s.passed}
-                waits = bool(kept)  # Replies that passed compete in a later round.
+                waits = bool(kept)  # Replies that passed may still win in a later round.
             for iteration in reserved - kept:
                 self.release(job.id, iteration)
             if not waits:
@@ -129,14 +129,14 @@ class UniqueReplies:
                 self._index.settle(job.id)
 
     def release(self, item: int, iteration: int) -> None:
-        """Remove a reply if it has reserved its text."""
+        """Release the text of a reply, if it is reserved."""
         reserved = self._reserved[item]
         if iteration in reserved:
             reserved.remove(iteration)
             self._index.release(item, iteration)
 
     async def load(self, journal: OpenJournal) -> None:
-        """Reserve the replies that won earlier, then those of items that were interrupted."""
+        """Reserve the winners in a journal, then replies that passed in unfinished items."""
         killed: list[tuple[int, int, Hashable]] = []
         first = 0
         while found := await journal.lookup(first, BLOCK):
@@ -161,7 +161,7 @@ class UniqueReplies:
 
 
 class Sampling:
-    """Releases the text of each draw that did not pass, in the step that records it."""
+    """Hears the draws of an item, and releases the text of each one that did not pass."""
 
     def __init__(
         self, replies: UniqueReplies, item: int, then: Callable[[Slice], None] | None
@@ -172,7 +172,7 @@ class Sampling:
         self._then = then
 
     def __call__(self, slice_: Slice) -> None:
-        """Take the record of a draw."""
+        """Release the text of a draw that didn't pass, and pass the draw on to the listener."""
         if not slice_.passed:
             self._replies.release(self._item, slice_.iteration)
         if self._then is not None:
@@ -180,7 +180,7 @@ class Sampling:
 
 
 class _Exact:
-    """Replies that are compared after normalisation. Of a text, only a digest is kept."""
+    """An index of replies that are equal after normalisation. It keeps only digests of texts."""
 
     compares_values = True
 
@@ -214,7 +214,7 @@ def normalised(text: str) -> str:
 
 
 def _frozen(value: Any) -> Any:
-    """Return a hashable object that equals another one's if the two values are equal."""
+    """Return a hashable stand-in for a value; equal values have equal stand-ins."""
     parts: Any = value
     if isinstance(value, BaseModel):
         hidden = value.__pydantic_extra__, value.__pydantic_private__

@@ -1,7 +1,7 @@
-"""Estimate how many draws it takes: statistics of pass rates, and a plan for the next run.
+"""Estimate the number of draws needed: statistics of pass rates, and a plan for the next run.
 
-The statistics are in `mellea_like.pass_rates`. `plan` reads journals, which programs that only
-count draws don't need, so it is imported when it is first used.
+The statistics are in `mellea_like.pass_rates`. `plan` also reads journals. Programs that only use
+the statistics don't need that, so `plan` is imported when it is first used.
 """
 
 from __future__ import annotations

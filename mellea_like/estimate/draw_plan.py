@@ -1,4 +1,4 @@
-"""The result of `plan`: the draws that the next run needs, as data and in words."""
+"""The result of `plan`: the number of draws that the next run needs, as data and in words."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A number of draws as a strategy's budgets, and the expected cost per item.
+    """One way to set a strategy's budgets for the needed draws, with its expected cost per item.
 
     Args:
         loop_budget: the draws of each lane, one after another.
         concurrency_budget: the number of lanes.
         draws: the expected number of draws that start before one has passed or all have failed.
-            Here and below, draws that are cancelled when another one passes count in full.
-        requests: the requests for them, including judges and retries.
-        tokens: the tokens of prompts and replies.
-        cost: their cost in the plan's currency; None without prices.
-        seconds: the expected time, if every draw takes as long as the measured ones on average.
+            Here and below, draws that are cancelled when another draw passes count in full.
+        requests: the expected requests for these draws, including judges and retries.
+        tokens: the expected tokens of prompts and replies.
+        cost: the expected cost in the plan's currency; None without prices.
+        seconds: the expected time, if every draw takes the average time of the measured draws.
     """
 
     loop_budget: int
@@ -50,10 +50,10 @@ class Bottleneck:
     """The requirement that failed most often.
 
     Args:
-        requirement: its description.
+        requirement: the requirement's description.
         judged: the number of replies that passed or failed it.
-        failed: the number of those that failed it.
-        alone: the number of those that failed only this requirement. If checks stop at the first
+        failed: the number of replies that failed it.
+        alone: the number of replies that failed it and met all others. If checks stop at the first
             failure, skipped requirements don't count as met.
     """
 
@@ -67,17 +67,18 @@ class Bottleneck:
 class Repairs:
     """The success of repairs compared with fresh draws.
 
-    A plan assumes that all draws are fresh ones. If ``passed`` is more than ``expected``, repairs
-    are more likely to pass than fresh draws, so the plan asks for more draws than needed. If it is
+    A plan assumes that all draws are fresh. If ``passed`` is more than ``expected``, repairs are
+    more likely to pass than fresh draws, so the plan asks for more draws than needed. If it is
     less, the plan asks for too few.
 
     Args:
         judged: the number of repairs that were judged.
-        passed: the number of those that passed.
-        expected: how many fresh draws would have passed in their place, each of an item with as
-            many failed draws as there were before the repair.
+        passed: the number of repairs that passed.
+        expected: the number of passes to expect if each repair were a fresh draw of an item with
+            as many failed draws as preceded the repair.
         low: the lower end of the 95 % interval of ``expected``.
-        high: the upper end. If ``passed`` is between them, there is no evidence of a difference.
+        high: the upper end of that interval. If ``passed`` is between ``low`` and ``high``, there
+            is no evidence of a difference.
     """
 
     judged: int
@@ -89,13 +90,13 @@ class Repairs:
 
 @dataclass(frozen=True, slots=True)
 class UnsolvedItem:
-    """An item without a draw that passed.
+    """An item of which no draw passed.
 
     Args:
-        id: its position in the run, from 0.
-        label: its text, shortened.
-        draws: the number of its draws, which all failed. The more there are, the less likely it
-            can pass.
+        id: the item's position in the run, from 0.
+        label: the item's text, shortened.
+        draws: the number of its draws, which all failed. The more draws, the less likely it is
+            that the item can pass at all.
     """
 
     id: int
@@ -105,35 +106,34 @@ class UnsolvedItem:
 
 @dataclass(frozen=True, slots=True)
 class DrawPlan:
-    """The number of draws needed for a target, and their cost. ``print`` shows it as a table.
+    """The number of draws needed for a target, and their cost. ``print`` shows the plan as text.
 
     Args:
         target: the share of items that should pass.
         items: the number of different items with a draw that was judged.
-        passed: the number of those that passed, by a repair or not.
+        passed: the number of these items that passed, by a repair or not.
         draws: the number of draws that the figures are based on.
         left_out: the number of other iterations: repairs, errors, cancelled draws.
-        curve: the coverage by number of draws.
+        curve: the coverage (the share of items with a draw that passes) by number of draws.
         needed: the smallest number of draws per item with which the coverage reaches the target.
             None if it is, or may be, more than four times the measured draws.
-        needed_surely: the same for the lower end of the coverage's 95 % interval.
-        splits: ways to make that many draws, from one after another to all at once. Empty if
+        needed_surely: the same number, but for the lower end of the coverage's 95 % interval.
+        splits: ways to make ``needed`` draws, from one after another to all in parallel. Empty if
             ``needed`` is None.
-        suggestion: the split with the smallest product of requests and seconds, which treats one
-            per cent of either as equally valuable.
+        suggestion: the split with the smallest product of requests and seconds. This treats a
+            saving of one per cent in either as equally valuable.
         bottleneck: the requirement that failed most often; None if none failed.
-        unsolved: items that never passed, those with the most draws first.
+        unsolved: the items that never passed, those with the most draws first.
         complete: whether the whole cost of the draws is known; if not, tokens and cost are lower
             bounds.
         currency: the currency of ``cost``.
-        repairs: a comparison of repairs with fresh draws. None if no repair was judged, or if the
-            first draws can't predict fresh ones; that takes items with two or more first draws,
-            none of them cancelled.
+        repairs: a comparison of repairs with fresh draws. None if no repair was judged, if no item
+            has two or more first draws, or if first draws were cancelled.
         others: the number of judged draws by models or stages other than the first, as in an
             escalation or a fallback. They are also left out.
         passed_by_others: the number of items in ``passed`` that passed only by such draws.
         selects: whether the run had a selection that continues after a first pass, such as a vote.
-            The plan is still for one draw that passes.
+            Even then, the plan is for a single draw that passes.
     """
 
     target: float
@@ -157,9 +157,9 @@ class DrawPlan:
 
     @property
     def coverage(self) -> tuple[Coverage, ...]:
-        """The coverage with 1, 2, 4, ... draws, with ``needed``, and with the measured number.
+        """The coverage with 1, 2, 4, ... draws, with ``needed``, and with the most measured draws.
 
-        It extends to twice the measured or the needed number, whichever is more.
+        It extends up to twice the measured or the needed number, whichever is greater.
         """
         furthest = 2 * max(self.curve.reach, self.needed or 0)
         draws = {2**power for power in range(furthest.bit_length())}
@@ -167,11 +167,12 @@ class DrawPlan:
         return tuple(map(self.curve.at, sorted(draws)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Write the plan as plain data.
+        """Return the plan as plain data.
 
         Returns:
-            A dict that `json.dumps` takes: the fields, with ``coverage``, ``measured`` (the most
-            draws of an item) and ``hopeless_at_most`` in place of ``curve``.
+            A dict for `json.dumps`. It has the fields, but in place of ``curve``, it has
+            ``coverage``, ``measured`` (the most draws of an item) and ``hopeless_at_most`` (the
+            greatest plausible share of items that never pass).
         """
         return {
             "target": self.target,

@@ -1,4 +1,4 @@
-"""`plan`: estimate from one run how many draws the next one needs."""
+"""`plan`: estimate from a run how many draws the next run needs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 NO_ANSWER = "a whole answer of its format"
-"""The entry among the requirements for "the reply could be checked at all"."""
+"""The name among the requirements for "the reply could be checked at all"."""
 
 _LABEL = 100
 
@@ -45,37 +45,38 @@ def plan(
     *,
     prices: Mapping[str, Price] | None = None,
 ) -> DrawPlan:
-    """Estimate from a run how many draws per item reach a coverage, and their cost.
+    """Estimate from a run how many draws per item the next run needs, and their cost.
 
-    It assumes that
+    The estimate assumes that
 
-    - the items are a sample of those to come. Equal items count as one item with all their draws,
-      as in an evaluation that lists each example eight times;
+    - the items are a sample of the items to come. Equal items count as one item with all their
+      draws, as in an evaluation that lists each example eight times;
     - draws of an item are independent, and each item has its own pass rate. So a draw counts only
       if it was judged, and if its prompt and model are those of the first draw in its lane. With
       ``RejectionSamplingStrategy``, these are all judged draws; with strategies that repair, the
-      first draw of each lane; with `Escalate`, those of the first stage;
-    - an error has nothing to do with whether the draw would have passed: errors are left out;
+      first draw of each lane; with `Escalate`, the draws of the first stage;
+    - an error doesn't depend on whether the draw would have passed, so errors are left out;
     - an item is done when one draw passes, as with the selection ``"first"``.
 
     Nothing is assumed about the distribution of pass rates, or about how long passes and failures
     take. A cancelled draw might have passed or failed, and the interval allows for both
-    (`CoverageCurve`). So draws that raced give less information than draws made one after another.
+    (`CoverageCurve`). So draws that raced each other give less information than draws made one
+    after another.
 
-    Unfinished items of a journal count with the draws that they have had.
+    Unfinished items of a journal count with their draws so far.
 
-    The splits' times and requests assume that all lanes run in step. Every draw takes the mean
-    time of the measured ones, including waits for rate limits and retries; a cancelled draw counts
-    as longer than it ran. The server must be able to take ``concurrency_budget`` times as many
-    requests without getting slower.
+    The times and requests of the splits assume that all lanes run in step. Every draw takes the
+    mean time of the measured draws, including waits for rate limits and retries; a cancelled draw
+    counts as longer than it ran. The server must be able to take ``concurrency_budget`` times as
+    many requests without getting slower.
 
-    The whole journal is read at once. In async code, run this function in a thread
+    The function blocks until it has read the whole journal. In async code, run it in a thread
     (`anyio.to_thread.run_sync`).
 
     Args:
-        run: a journal or its path, which may be in use. Or a directory of journals, or several of
-            these, which are read as one run with items numbered across all of them. Or results of
-            calls.
+        run: a journal or its path; a directory of journals; several of these, which are read as
+            one run with its items numbered consecutively; or results of calls. Journals may be in
+            use.
         target: the share of items that should pass, between 0 and 1.
         prices: the price of each model by its name; the default is the journal's prices.
 
@@ -85,7 +86,7 @@ def plan(
     Raises:
         TypeError: the run or the target is of the wrong type.
         ValueError: the target is out of range, or no draw was judged.
-        JournalError: it isn't a journal, is of another format version, or is damaged.
+        JournalError: a file isn't a journal, is of another format version, or is damaged.
     """
     real_number("plan: target", target)
     if not 0 < target < 1:
@@ -139,7 +140,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Findings:
-    """Sums over the items of a run with judged draws, and over those that may occur again."""
+    """Sums over a run's items. Items that may occur again have their own sums in ``kinds``."""
 
     prices: Prices | None
     kinds: dict[Hashable, _Item] = field(default_factory=dict["Hashable", _Item])
@@ -164,7 +165,7 @@ class _Findings:
     """The number of repairs, by the failures before them and by whether they passed."""
 
     def read(self, run: object) -> None:
-        """Read the whole run."""
+        """Read a whole run, and add up its items."""
         journals: list[object] = []
         if isinstance(run, str | os.PathLike) or hasattr(run, "path"):
             journals.append(run)  # pyright: ignore[reportUnknownArgumentType]
@@ -216,11 +217,11 @@ class _Findings:
                     self._settle(alone)
 
     def _item(self, kind: Hashable, position: int) -> _Item:
-        """Return the sums of equal items so far. Equal items count as the first of them."""
+        """Return the sums of equal items so far, which have the first item's id and label."""
         return self.kinds.setdefault(kind, _Item(position, ""))
 
     def _settle(self, item: _Item) -> None:
-        """Count an item whose draws are all known."""
+        """Count an item once all its draws are known."""
         if not item.draws:
             return
         self.shown[item.draws, item.passes, item.cut] += 1
@@ -258,7 +259,7 @@ class _Findings:
         item.solved |= passed
 
     def _count_judged(self, trace: TraceView, draws: Sequence[SliceView]) -> bool:
-        """Count verdicts, repairs and other models' draws; tell whether the first model passed."""
+        """Count verdicts, repairs and others' draws; return whether the first model passed."""
         asked = {s.iteration for s in draws}
         firsts = [s for s in trace.slices if s.depth == 0]
         models = {s.model for s in draws}
@@ -280,7 +281,7 @@ class _Findings:
         return solved
 
     def repairs_beside(self, curve: CoverageCurve) -> Repairs | None:
-        """Compare repairs with fresh draws, as far as fresh draws can be predicted."""
+        """Compare repairs with fresh draws; return None if fresh draws can't be predicted."""
         most = self.most_firsts
         if most < 2 or curve.cut:  # noqa: PLR2004 (one draw can't tell a hard item from bad luck)
             return None
@@ -290,7 +291,7 @@ class _Findings:
             return None
         passed = sum(n for (_, passed), n in known.items() if passed)
         expected = sum(n * curve.next_passes(failed) for (failed, _), n in known.items())
-        # Both the passes and the expected rate are subject to chance.
+        # Both the number of passes and the expected rate vary by chance.
         share = expected / judged
         half = 1.96 * sqrt(judged * share * (1 - share) * (1 + judged / self.firsts))
         return Repairs(
@@ -308,14 +309,14 @@ class _Findings:
             self.alone[lacks[0]] += 1
 
     def bottleneck(self) -> Bottleneck | None:
-        """Choose the requirement that failed most often; among equals, most often alone."""
+        """Return the requirement that failed most often and, among equals, most often alone."""
         worst = max(self.failed, key=lambda what: (self.failed[what], self.alone[what]), default="")
         if not self.failed[worst]:
             return None
         return Bottleneck(worst, self.judged[worst], self.failed[worst], self.alone[worst])
 
     def splits(self, curve: CoverageCurve, needed: int) -> Iterator[Split]:
-        """Yield several ways to make a number of draws, from one after another to all at once."""
+        """Yield ways to make ``needed`` draws, from one after another to all in parallel."""
         widths = {min(2**power, needed) for power in range(needed.bit_length() + 1)}
         steps = [0, 1]
         while steps[-1] < needed:
@@ -343,7 +344,7 @@ class _Findings:
 
 
 def _mean_length(ended: Sequence[float], cancelled: Sequence[float]) -> float:
-    """Return the mean time of a draw (Kaplan and Meier), for cancelled ones more than observed."""
+    """Return the mean time of a draw (Kaplan and Meier); cancelled draws count as censored."""
     if not cancelled:
         return sum(ended) / len(ended)
     lengths, cut = sorted(ended), sorted(cancelled)

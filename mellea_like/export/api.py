@@ -60,14 +60,14 @@ class Exported:
     """The result of an export. Its ``str`` is a sentence.
 
     Args:
-        output: the file; None if a stream was written.
-        card: its data card; None if there is none.
+        output: the path of the file; None if the rows were written to an open file.
+        card: the path of its data card; None if there is none.
         rows: the number of rows that were written.
         items: the number of items in the run.
         left_out: the number of items without rows, by reason.
-        notes: the number of replies or rows that were left out or changed for other reasons: equal
-            replies to one prompt that both passed and failed, reasoning that the format has no
-            field for, and rows with lone surrogates.
+        notes: the numbers of replies or rows that were left out or changed for other reasons, by
+            reason: equal replies to one prompt that both passed and failed, reasoning for which the
+            format has no field, and rows with lone surrogates.
     """
 
     output: Path | None
@@ -108,74 +108,75 @@ def export(
     """Make a training file or a table from a run's journals.
 
     Items are read one by one, so a run with a million items takes no more memory than a short one.
-    The file replaces an existing one only when it is complete. If the run is still going on, its
+    The file replaces an existing one only when it is complete. If the run is still running, its
     finished items are exported.
 
-    All replies to an item are written with the item's prompt, as preference training needs it.
-    That includes repairs, whose real prompt was different. Replies that were rejected while they
-    arrived are never used, because the model would have continued. Equal replies to one item count
-    once. If equal replies to the same prompt both passed and failed, because a check isn't
-    deterministic, formats with labels or pairs leave them out. Lone surrogates, for which many
-    readers refuse a whole file, are replaced by U+FFFD.
+    All replies to an item are written with the item's prompt, as preference training requires.
+    That includes repairs, whose real prompt was different. Replies that a check stopped while they
+    were arriving are never used, because the model would have continued them. Equal replies to one
+    item count once. If equal replies to the same prompt both passed and failed, because a check
+    isn't deterministic, formats with labels or pairs leave them out. Lone surrogates, which make
+    many readers reject a whole file, are replaced by U+FFFD.
 
     The **margin** of a pair measures how much better the chosen reply is. If the run's selection
-    gave both a score (in a vote, the weight of the answer), it is the difference of the scores.
-    Otherwise it is the difference of the shares of requirements that they met, by weight, from 0
-    to 1.
+    scored both replies, the margin is the difference of their scores (in a vote, of the weights of
+    their answers). Otherwise, it is the difference of the weighted shares of requirements that
+    they met, each from 0 to 1.
 
     Args:
         run: a `Run`, or the journals of one: the path of a journal, a `Journal`, a directory of
             journals, or several of these.
-        output: the file, which is replaced if it exists, or an open binary file. If the name ends
-            in ``.parquet``, it becomes a Parquet file, in any format except OpenAI's.
+        output: the path of a file, which is replaced if it exists, or an open binary file. If the
+            path ends in ``.parquet``, a Parquet file is written, in any format except OpenAI's.
         format: the contents of a row. TRL's: ``"sft"`` (``messages``), ``"prompt-completion"``,
             ``"dpo"`` (``prompt``, ``chosen``, ``rejected``), ``"kto"`` (``prompt``,
             ``completion``, ``label``) and ``"reward"`` (``chosen``, ``rejected``, each the whole
             conversation). OpenAI's: ``"openai"`` (``messages``) and ``"openai-dpo"`` (``input``,
-            ``preferred_output``, ``non_preferred_output``). Or a row with all details for each
-            draw, whether it passed or not: ``"jsonl"``, ``"csv"``, ``"parquet"``.
+            ``preferred_output``, ``non_preferred_output``). Plain tables: ``"jsonl"``, ``"csv"``
+            and ``"parquet"`` have a row with all details for each draw, whether it passed or not.
         pairs: how to pair an item's replies. ``"best-worst"`` pairs the best reply that passed
-            with the worst that failed or, if none failed, with that of the lowest score. ``"one"``
-            pairs the best with a random worse one. ``"all"`` pairs every reply that passed with
-            every one that failed or has a lower score, widest margins first.
+            with the worst that failed or, if none failed, with the passing reply that has the
+            lowest score. ``"one"`` pairs the best reply with a random worse one. ``"all"`` pairs
+            every reply that passed with every one that failed or has a lower score, widest margins
+            first.
         min_margin: leave out pairs with a smaller margin.
-        max_per_item: the most rows of an item; for ``"kto"``, of each label. By default, formats
-            of single replies take an item's winners (one, or all that `Collect` kept), and other
-            formats take all replies.
+        max_per_item: the most rows per item; for ``"kto"``, per item and label. By default,
+            formats of single replies take an item's winners (one, or all that `Collect` kept), and
+            other formats have no limit.
         select: the order of replies that passed: ``"best"`` first (the winners, then by score),
             ``"shortest"`` first, or ``"random"``. With ``pairs="all"``, it is the order of pairs.
-        seed: makes random choices repeatable. An item's choices depend only on the seed and the
-            item.
+        seed: the seed of random choices. An item's choices depend only on the seed and the item,
+            so they can be repeated.
         keep_repairs: write a repair with its real prompt, the conversation that was sent, instead
             of the item's prompt. Only replies to the same prompt are paired, so repairs then have
             few pairs.
         reasoning: where to write a reply's reasoning. ``"field"`` is the message's
             ``reasoning_content``, as the chat templates of Qwen, DeepSeek and others read it.
-            ``"inline"`` is before the text in ``<think>`` tags. ``"drop"`` leaves it out. The
-            default is the field, but for OpenAI's formats, which have none, it is left out. Tables
-            always have a column ``reasoning``.
+            ``"inline"`` is in ``<think>`` tags before the text. ``"drop"`` leaves the reasoning
+            out. The default is ``"drop"`` for OpenAI's formats, which have no such field, and
+            ``"field"`` for the others. Plain tables always have a column ``reasoning``.
         drop: the replies to leave out: ``"incomplete"`` ones, which were cut off, filtered or
             refused, and ``"empty"`` ones, which have neither text nor tool calls.
         min_chars: leave out replies with fewer characters than this, not counting reasoning.
-        max_chars: leave out replies with more.
-        prompt: the item's prompt as it was ``"sent"``, or ``"bare"``, without the list of
-            requirements below it.
-        details: add columns for people: the item, the draws, their models, scores and margins, and
-            the reasons for which the rejected reply failed (``reasons``). OpenAI's formats take
-            none.
+        max_chars: leave out replies with more characters than this, not counting reasoning.
+        prompt: whether to write the item's prompt as it was ``"sent"``, or ``"bare"``, without the
+            list of requirements at its end.
+        details: add columns for human readers: the item, the draws, their models, scores and
+            margins, and the reasons why the rejected reply failed (``reasons``). OpenAI's formats
+            allow no such columns.
         card: write a data card beside the file, ``FILE.card.md``. It has the numbers of draws, of
             rows and of rejections by requirement, and the models, prompts, seeds and versions.
         on_progress: called after each item with the number of items done and the total.
 
     Returns:
-        The number of rows, and the reasons why items were left out.
+        The paths, the number of rows, and the number of items left out for each reason.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range, or two contradict each other: the name of
-            ``output`` and ``format``, or an option that ``format`` doesn't have.
+        ValueError: an argument is out of range, or doesn't fit ``format``: the name of ``output``,
+            or an option that the format doesn't have.
         JournalError: a journal can't be read, or doesn't keep the texts that this format needs.
-        ImportError: Parquet needs pyarrow: the extra ``arrow``.
+        ImportError: pyarrow is missing, which Parquet needs: the extra ``arrow``.
         OSError: the file can't be written.
     """
     how = ExampleRules(
@@ -279,7 +280,7 @@ def _check(format: Format, how: ExampleRules) -> None:
 def _container(
     format: Format, path: Path | None, *, details: bool, reasoning: Reasoning | None
 ) -> _Container:
-    """Return the file format of the rows; refuse what OpenAI doesn't take."""
+    """Return the file format of the rows; raise if the arguments contradict each other."""
     parquet = path is not None and path.suffix.lower() == ".parquet"
     if format in OPENAI and reasoning == "field":
         msg = f"export: {format} has no field for reasoning: have it inline, or drop it"
@@ -321,14 +322,14 @@ def _check_words(run: Run, format: Format) -> None:
 
 
 def _settings(format: Format, how: ExampleRules) -> dict[str, Any]:
-    """Return the settings that shaped the file."""
+    """Return the settings that affect the rows."""
     if format in PLAIN:
         return {}
     return {**how._asdict(), "drop": ", ".join(how.drop) or None}
 
 
 def _disputed_replies(run: Run, how: ExampleRules) -> AbstractSet[int]:
-    """Find the replies that both passed and failed under the same prompt, in any item."""
+    """Return the keys of replies that both passed and failed for the same prompt, in any item."""
     labelled: tuple[set[int], set[int]] = set(), set()
     for item in run.items():
         with _damage(item):
@@ -365,7 +366,7 @@ class _Writer(Protocol):
 
 
 def _writer_of(file: BinaryIO, container: _Container, columns: Mapping[str, str]) -> _Writer:
-    """Make a writer of rows. The columns are those of all rows, with their types."""
+    """Return a writer of rows that have these columns; the columns' values are their types."""
     if container == "parquet":
         from mellea_like.export.arrow import ParquetRows  # noqa: PLC0415 (an extra)
 
@@ -385,7 +386,7 @@ class _Jsonl:
 
 
 class _Csv:
-    """Writes CSV (RFC 4180). Cells have lists and objects as JSON; missing values are empty."""
+    """Writes CSV (RFC 4180). Lists and objects are written as JSON; missing values are empty."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Rows as Arrow tables and as Parquet; needs the extra ``arrow``."""
+"""Write rows as Arrow tables and as Parquet; needs the extra ``arrow``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TYPES = {
 
 
 class ParquetRows(GroupWriter):
-    """Writes rows as Parquet. The file can be read only after it is closed."""
+    """Writes rows as Parquet. The file can be read only after `close`."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
         super().__init__(file, _schema(columns))
@@ -49,13 +49,13 @@ class ParquetRows(GroupWriter):
         try:
             made = {name: fit(row[name], kind) for name, kind in self._columns.items()}
         except ValueError:
-            self.close()  # Otherwise the garbage collector would close it after the file.
+            self.close()  # Otherwise the garbage collector would do it after the file was closed.
             raise
         self.add(made)
 
 
 def reader_of(items: Iterable[Mapping[str, Any]]) -> Any:
-    """Return a reader of items' draws as record batches, which are made as they are read."""
+    """Return a reader of items' draws. Its record batches are made one by one as they are read."""
     return pa.RecordBatchReader.from_batches(_schema(COLUMNS), _batches(items))
 
 
@@ -99,7 +99,7 @@ def _fit(value: Any, kind: str) -> Any:
 
 
 def _fit_exactly(value: Any, kind: str) -> Any:
-    """Convert a value to its column's type; refuse it if something would be lost."""
+    """Convert a value to its column's type; raise if something would be lost."""
     if kind in {"messages", "thoughts"} and any(
         m.keys() - {"role", "content", "reasoning_content"} or not isinstance(m["content"], str)
         for m in value
@@ -110,6 +110,6 @@ def _fit_exactly(value: Any, kind: str) -> Any:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """Return a message's text, with placeholders for everything else."""
+    """Return a message's text, with placeholders for its other parts and its tool calls."""
     plain = isinstance(message["content"], str) and "tool_calls" not in message
     return message["content"] if plain else Message.from_dict(message).text

@@ -1,4 +1,4 @@
-"""The data card of an export: where its rows come from, in Markdown."""
+"""The data card of an export: a Markdown file about the origin of its rows."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["Card"]
 
 JOURNALS, MODELS, REQUIREMENTS = 20, 20, 100
-"""The most journals, models and requirements that are named."""
+"""The most journals, models and requirements to name."""
 
 _CELL = 300
 _MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#"})
 
 
 class Card:
-    """Gathers the figures of a card from a run's items, one at a time."""
+    """Collects the figures of a data card from a run's items, one at a time."""
 
     def __init__(self, run: Run, settings: Mapping[str, Any]) -> None:
         self._run = run
@@ -50,7 +50,7 @@ class Card:
                 self._models[s.model] += 1
 
     def written(self, name: str, digest: str, exported: Exported) -> str:
-        """Write the card of a file with these rows and this digest."""
+        """Return the text of the card, for a file with this name and SHA-256 digest."""
         figures, facts, journals = self._figures, self._figures.facts, self._run.journals
         outcomes = figures.outcomes
         drawn = outcomes.total()
@@ -123,6 +123,6 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Escape a text so that it isn't markup, on one line, shortened to fit a cell."""
+    """Return a text without markup on one line, shortened to fit a table's cell."""
     line = "<br>".join(visible(part).translate(_MARKUP) for part in clip(text, _CELL).splitlines())
     return line.replace("\t", " ")

@@ -1,4 +1,4 @@
-"""Choose which replies of an item to keep and which to pair. Pure."""
+"""Choose the replies of an item to keep or to pair, with pure functions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LeftOut: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A judged reply: its score, the share of requirements it met, its rank as a winner."""
+    """A judged reply. ``met`` is its share of met requirements; ``rank`` orders the winners."""
 
     iteration: int
     depth: int
@@ -76,14 +76,14 @@ class Draw:
 
     @property
     def said(self) -> str:
-        """The reply without its reasoning, for comparisons: the text, or all if it calls tools."""
+        """The reply without reasoning, for comparisons: its text or, with tools, all messages."""
         [*rounds, last] = self.reply
         if not rounds and "tool_calls" not in last:
             return self.text
         return repr([{**message, "reasoning_content": None} for message in self.reply])
 
     def margin(self, other: Draw) -> float:
-        """Return how much better this one is, by the scores or else by the shares met."""
+        """Return how much better this reply is, by scores if both have one, else by shares met."""
         if self.score is not None and other.score is not None:
             return self.score - other.score
         return self.met - other.met
@@ -98,12 +98,12 @@ class Pair(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """How much better the chosen reply is."""
+        """How much better the chosen reply is than the rejected one."""
         return self.chosen.margin(self.rejected)
 
 
 class ExampleRules(NamedTuple):
-    """How replies are chosen; the fields are arguments of `export`."""
+    """The rules for choosing replies; the fields are arguments of `export`."""
 
     pairs: Pairs = "best-worst"
     min_margin: float = 0.0
@@ -118,7 +118,7 @@ class ExampleRules(NamedTuple):
     prompt: Prompt = "sent"
 
     def allow(self, text: str, ended: str | None, *, calls: bool) -> bool:
-        """Tell whether a reply passes the filters; ``calls`` is whether it called tools."""
+        """Return whether a reply passes the filters; ``calls`` is whether it called tools."""
         length = len(text)
         return not (
             ("incomplete" in self.drop and ended in UNFINISHED)
@@ -162,7 +162,7 @@ class ItemExamples:
         self._random = random.Random(f"{how.seed} {item.id} {item.label}")
 
     def kept(self) -> list[tuple[Draw, Messages]] | LeftOut:
-        """Choose replies that passed, each with its prompt."""
+        """Choose replies that passed; return each with its prompt, or why there are none."""
         good = self._passed()
         if not good:
             return self._why_none()
@@ -170,7 +170,7 @@ class ItemExamples:
         return self._with_prompts(self._selected(good)[:most])
 
     def labelled(self) -> list[tuple[Draw, Messages]] | LeftOut:
-        """Choose replies that passed and replies that failed: up to ``max_per_item`` of each."""
+        """Choose replies that passed and replies that failed, up to ``max_per_item`` of each."""
         good, bad = self._passed(), self._failed()
         if not good and not bad:
             return self._why_none()
@@ -180,7 +180,7 @@ class ItemExamples:
         return self._with_prompts([*self._selected(good)[:most], *bad[:most]])
 
     def paired(self) -> list[Pair] | LeftOut:
-        """Pair replies that passed with worse ones to the same prompt."""
+        """Pair replies that passed with worse replies to the same prompt."""
         if not self._passed():
             return self._why_none()
         found: list[Pair] = []
@@ -205,7 +205,7 @@ class ItemExamples:
         return wide[: self._how.max_per_item]
 
     def key_of(self, draw: Draw) -> int:
-        """Hash a reply and its prompt. Equal ones have the same hash in this process."""
+        """Return a hash of a reply and its prompt, which is the same for equal ones."""
         return hash((repr(self._prompt_of(draw)), draw.said))
 
     # --- parts -----------------------------------------------------------------------------------
@@ -218,13 +218,13 @@ class ItemExamples:
         return "the filters leave no reply" if self._filtered else "no reply passed"
 
     def _passed(self) -> list[Draw]:
-        """Return the different replies that passed: winners first, then by score, then by id."""
+        """Return the distinct replies that passed: winners, then by score, then by iteration."""
         good = [d for d in self.draws if d.passed]
         good.sort(key=_merit)
         return _different(good)
 
     def _failed(self) -> list[Draw]:
-        """Return the different replies that failed, the worst first."""
+        """Return the distinct replies that failed, the worst first."""
         bad = [d for d in self.draws if not d.passed]
         return _different(sorted(bad, key=lambda d: (d.met, d.iteration)))
 
@@ -245,7 +245,7 @@ class ItemExamples:
         return (draw.prompt or None) if self._how.keep_repairs else self._prompt
 
     def _groups(self) -> list[tuple[Messages | None, list[Draw], list[Draw]]]:
-        """Group replies by prompt: all of the item together, or repairs separately."""
+        """Group replies by prompt: one group, or several if repairs keep their prompts."""
         good, bad = self._passed(), self._failed()
         if not self._how.keep_repairs:
             return [(self._prompt, good, bad)]
@@ -269,7 +269,7 @@ class ItemExamples:
         return found
 
     def _single(self, pairs: list[Pair]) -> list[Pair]:
-        """Choose one pair: the best with the worst, or the best with a random worse one."""
+        """Choose one pair: the best reply with the worst, or with a random worse one."""
         chosen = self._selected(_different([pair.chosen for pair in pairs]))[0]
         its = [pair for pair in pairs if pair.chosen is chosen]
         if self._how.pairs == "one":
@@ -278,11 +278,11 @@ class ItemExamples:
 
 
 def draws_of(trace: TraceView) -> list[Draw]:
-    """Read the replies of a call that were judged and whose texts are kept.
+    """Return the replies of a call that were judged and whose texts are kept.
 
-    Two kinds of replies are left out: those that were rejected while they arrived, because the
-    model would have continued, and those that failed only because they resembled another item's
-    reply.
+    Two kinds of replies are left out: those that a check stopped while they were arriving, because
+    the model would have continued them; and those that failed only because they resembled another
+    item's reply.
     """
     winners = {s.iteration: rank for rank, s in enumerate(trace.winners)}
     scores = scores_of(trace)
@@ -311,12 +311,12 @@ def draws_of(trace: TraceView) -> list[Draw]:
 
 
 def _only_a_duplicate(s: SliceView) -> bool:
-    """Tell whether a reply failed only because it resembled another item's reply."""
+    """Return whether a reply failed only because it resembled another item's reply."""
     return bool(s.unmet) and all(description.startswith(UNIQUE) for description in s.unmet)
 
 
 def prompt_of(trace: TraceView) -> Messages | None:
-    """Return the messages sent for an item before any repair; None if they aren't kept."""
+    """Return the messages that were sent for first draws; None if they aren't kept."""
     for s in sorted(trace.slices, key=lambda s: (s.depth, s.iteration)):
         if s.depth > 0:
             return None
@@ -326,7 +326,7 @@ def prompt_of(trace: TraceView) -> Messages | None:
 
 
 def _without_list(prompt: Messages | None, trace: TraceView) -> Messages | None:
-    """Remove the list of requirements below the action's text."""
+    """Return a prompt without the list of requirements after the action's text."""
     action = next((s.action for s in trace.slices if not s.depth), "")
     listed = f"{action}\n\nRequirements:\n"
     return prompt and [
@@ -338,12 +338,12 @@ def _without_list(prompt: Messages | None, trace: TraceView) -> Messages | None:
 
 
 def sent_for(trace: TraceView, s: SliceView) -> Messages:
-    """Return the messages sent for a draw, without its rounds of tool calls."""
+    """Return the messages sent for a draw, without its own tool calls and their results."""
     return _conversation(trace, s)[0]
 
 
 def _conversation(trace: TraceView, s: SliceView) -> tuple[Messages, Messages]:
-    """Return the messages sent for a draw, and its rounds of tool calls with their answers."""
+    """Return the messages sent for a draw, and those of its tool calls and their results."""
     sent = [dict(message) for message in trace.sent(s.prompt)]
     # The first message after the earlier conversation is never a tool call of this draw.
     for place in range(len(trace.sent(s.context)) + 1, len(sent)):
@@ -353,7 +353,7 @@ def _conversation(trace: TraceView, s: SliceView) -> tuple[Messages, Messages]:
 
 
 def _reply(rounds: Messages, s: SliceView) -> Messages:
-    """Return all messages of a draw: its rounds of tool calls with the answers, and its reply."""
+    """Return all messages of a draw: its tool calls with their results, and its reply."""
     last: dict[str, Any] = {"role": "assistant", "content": s.text}
     if calls := s.tool_calls:
         last["tool_calls"] = calls
@@ -363,7 +363,7 @@ def _reply(rounds: Messages, s: SliceView) -> Messages:
 
 
 def scores_of(trace: TraceView) -> Mapping[int, float]:
-    """Return the score that the selection gave each reply, or the weight of its answer."""
+    """Return each reply's score in the selection or, after a vote, the weight of its answer."""
     decision = trace.decision
     if decision is None or decision.scores:
         return {} if decision is None else decision.scores
@@ -371,13 +371,13 @@ def scores_of(trace: TraceView) -> Mapping[int, float]:
 
 
 def _merit(draw: Draw) -> tuple[bool, int, float, int]:
-    """Return the key by which replies that passed are sorted, the best first."""
+    """Return a sort key for replies that passed, which puts the best first."""
     score = 0.0 if draw.score is None else -draw.score
     return draw.rank is None, draw.rank or 0, score, draw.iteration
 
 
 def _different(draws: Sequence[Draw]) -> list[Draw]:
-    """Drop replies that equal an earlier one."""
+    """Return the replies without those that equal an earlier one."""
     found: dict[str, Draw] = {}
     for draw in draws:
         found.setdefault(draw.said, draw)

@@ -1,4 +1,4 @@
-"""The rows of each format: those of TRL and of OpenAI's fine-tuning, and plain rows of all draws.
+"""The rows of each format: TRL's formats, OpenAI's for fine-tuning, and plain rows of all draws.
 
 Sources: https://huggingface.co/docs/trl/dataset_formats (conversational; preferences with an
 explicit prompt, and an implicit one for reward models; tool calling),
@@ -115,7 +115,7 @@ THOUGHTS = "replies whose thoughts were left out, as the format has no field for
 
 
 class _Kind(NamedTuple):
-    """The contents of a row: one reply, one with a label, or two."""
+    """The contents of a format's rows: one reply, one with a label, or a pair."""
 
     replies: Literal["kept", "labelled", "paired"]
     openai: bool = False
@@ -133,19 +133,19 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def words_needed(format: Format) -> tuple[str, ...]:
-    """Return the values of a journal's ``text`` from which the format can be made."""
+    """Return the settings of a journal's ``text`` that keep enough for the format."""
     if format not in _KINDS:
         return "all", "best", "none"
     return ("all", "best") if _KINDS[format].replies == "kept" else ("all",)
 
 
 def has_labels(format: Format) -> bool:
-    """Tell whether a format distinguishes good replies from bad ones."""
+    """Return whether a format has both good and bad replies, as pairs or with labels."""
     return format in _KINDS and _KINDS[format].replies != "kept"
 
 
 def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str, str]:
-    """Return the columns of a format with the types of their values."""
+    """Return the columns of a format, with the types of their values."""
     if format not in _KINDS:
         return COLUMNS
     kind = "thoughts" if _reasoning(format, how) == "field" else "messages"
@@ -160,7 +160,7 @@ def columns_of(format: Format, how: ExampleRules, *, details: bool) -> dict[str,
 
 
 def _reasoning(format: Format, how: ExampleRules) -> Reasoning:
-    """Return where reasoning goes: by default into its field, which OpenAI's formats lack."""
+    """Return where to write reasoning: by default in its field, if the format has one."""
     return how.reasoning or ("drop" if _KINDS[format].openai else "field")
 
 
@@ -173,14 +173,14 @@ def rows_of(
     disputed: AbstractSet[int],
     notes: Counter[str],
 ) -> list[dict[str, Any]] | LeftOut:
-    """Make the rows of an item, or return why there are none; ``notes`` counts changes."""
+    """Return an item's rows, or the reason why it has none; ``notes`` counts changed replies."""
     if format not in _KINDS:
         return list(draw_rows(item))
     kind, examples = _KINDS[format], ItemExamples(item, how, disputed, notes)
     reasoning = _reasoning(format, how)
 
     def thoughtful(draw: Draw) -> Messages:
-        """Return the messages of a draw, with its reasoning where it belongs."""
+        """Return the messages of a draw, with its reasoning in its place."""
         if how.reasoning is None and reasoning == "drop":
             notes[THOUGHTS] += any("reasoning_content" in message for message in draw.reply)
         return [_with_thoughts(message, reasoning) for message in draw.reply]
@@ -210,7 +210,7 @@ def rows_of(
 
 
 def draw_rows(item: ItemView) -> Iterator[dict[str, Any]]:
-    """Make a row for each draw of an item, or one row if it has no draws."""
+    """Yield a row for each draw of an item, or a single row if it has no draws."""
     about = {
         "journal": item.journal,
         "item": item.id,
@@ -254,13 +254,13 @@ def draw_rows(item: ItemView) -> Iterator[dict[str, Any]]:
 
 
 def _prompt(messages: Messages, reasoning: Reasoning) -> Messages:
-    """Keep the reasoning of earlier messages only in its field, because templates omit it too."""
+    """Return a prompt with reasoning in its field or not at all; chat templates omit it anyway."""
     own: Reasoning = "field" if reasoning == "field" else "drop"
     return [_with_thoughts(message, own) for message in messages]
 
 
 def with_thoughts(text: str, thoughts: str) -> str:
-    """Put reasoning before a text, in the tags that most reasoning models write."""
+    """Return a text with its reasoning before it, in the tags that most reasoning models write."""
     return f"<think>\n{thoughts}\n</think>\n\n{text}"
 
 
@@ -307,7 +307,7 @@ def _pair(prompt: Messages, chosen: Messages, rejected: Messages, format: Format
 
 
 def _for_templates(messages: Messages) -> Messages:
-    """Write messages for chat templates, with parsed arguments and only tools' names."""
+    """Return messages for chat templates: with parsed arguments, and tools' names but no ids."""
     names: dict[object, str] = {}
     made: Messages = []
     for message in messages:

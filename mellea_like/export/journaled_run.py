@@ -1,4 +1,4 @@
-"""A run in its journals: one file, or several that are read as one."""
+"""`Run`: a run, read from one journal or from several."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["Run"]
 class Run:
     """A run, read from one journal or from several as if they were one.
 
-    It can be read while it is being written. Tools with Arrow's C stream interface can read it
-    directly, with one row for each draw: ``polars.DataFrame(run)``,
+    It can be read while it is being written. Tools that support Arrow's C stream interface can read
+    it directly, as a table with one row for each draw: ``polars.DataFrame(run)``,
     ``pandas.DataFrame.from_arrow(run)``, ``duckdb.sql("SELECT * FROM run")``.
 
     Args:
@@ -31,8 +31,8 @@ class Run:
 
     Raises:
         TypeError: an argument is neither a path nor a `Journal`.
-        ValueError: there is no journal among them.
-        JournalError: one isn't a journal, is of another format version, or is damaged.
+        ValueError: no journal is given.
+        JournalError: a file isn't a journal, is of another format version, or is damaged.
     """
 
     def __init__(self, *journals: str | os.PathLike[str] | Journal) -> None:
@@ -40,7 +40,7 @@ class Run:
         if not self._paths:
             msg = "a run is read from one journal at least, and none was named"
             raise ValueError(msg)
-        # Reading all items checks it.
+        # Reading all items checks the files.
         self._facts = [read_run(path, check=False) for path in self._paths]
         self._together = JournalsTogether(self._paths, self._facts)
 
@@ -51,9 +51,10 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The result of `read_run`; for several journals, with the counts of all items added up.
+        """The record of the run, as `read_run` returns it. Several journals' counts are added up.
 
-        Parts that differ between journals, such as the inputs of a Ray run's shards, are marked.
+        A part of the identity that differs between journals, such as the input of a Ray run's
+        shards, is replaced by a text that says so.
         """
         if len(self._facts) == 1:
             return self._facts[0]
@@ -87,23 +88,23 @@ class Run:
     def items(self, *, parts: bool = True) -> Iterator[dict[str, Any]]:
         """Read all items, one after another, as `read_items` does.
 
-        An item that was sampled again with ``--again`` is one item. It has the draws and the usage
-        of both runs, and the result of the later one.
+        An item that was sampled again with ``--again`` counts as one item. It has the draws and the
+        usage of both runs, and the result of the later run.
 
         Args:
             parts: whether to read the data of large images, as in `read_items`.
 
         Yields:
-            The items of each journal, with its name added as ``journal``.
+            The items of each journal, with the name of the journal added as ``journal``.
 
         Raises:
-            JournalError: a journal is damaged, or isn't there any more.
+            JournalError: a journal is damaged, or no longer exists.
         """
         for path, item in self._together.items(parts=parts):
             yield {"journal": path.name, **item}
 
     def to_arrow(self) -> Any:
-        """Read all draws into a table, which `polars.from_arrow` and others take.
+        """Read all draws into a table, for `polars.from_arrow` and other functions.
 
         Each draw is a row with the columns of an export in the format ``"parquet"``. An item
         without draws also has a row. The table is as large as the run; if that is too much, let
@@ -115,14 +116,14 @@ class Run:
 
         Raises:
             ImportError: pyarrow is missing: the extra ``arrow``.
-            JournalError: a journal is damaged, or isn't there any more.
+            JournalError: a journal is damaged, or no longer exists.
         """
         from mellea_like.export.arrow import table_of  # noqa: PLC0415 (an extra)
 
         return table_of(self.items())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return all draws, a thousand rows at a time (Arrow's PyCapsule interface)."""
+        """Return a stream of all draws, in batches of rows (Arrow's PyCapsule interface)."""
         from mellea_like.export.arrow import reader_of  # noqa: PLC0415 (an extra)
 
         return reader_of(self.items()).__arrow_c_stream__(requested_schema)

@@ -1,4 +1,4 @@
-"""Reports about a run of many items, or about a single call, as a page or as text.
+"""Reports about a run of many items, or about a single call, as an HTML page or as text.
 
 ```python
 from mellea_like.report import call_report

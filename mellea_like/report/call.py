@@ -1,4 +1,4 @@
-"""A report about one call: a page, a notebook cell, or a few lines."""
+"""A report about one call: an HTML page, a notebook cell, or a few lines of text."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _short(trace: TraceView) -> str:
 
 
 def headline(trace: TraceView) -> list[tuple[str, str]]:
-    """Return the figures that come first."""
+    """Return the main figures of a call, each with its name."""
     usage = trace.usage
     facts = {
         "draw": len(trace.slices),
@@ -74,13 +74,13 @@ def headline(trace: TraceView) -> list[tuple[str, str]]:
 
 
 def outcomes_of(trace: TraceView) -> list[tuple[str, int]]:
-    """Count a call's draws by their outcome."""
+    """Return the number of a call's draws by outcome, as pairs."""
     counts = Counter(str(s.outcome) for s in trace.slices)
     return [(str(outcome), counts[outcome]) for outcome in Outcome if counts[outcome]]
 
 
 def fates_of(trace: TraceView) -> dict[str, int]:
-    """Count the tokens of a call by their fate."""
+    """Return the tokens of a call by their use, a key of `FATES`."""
     went: dict[str, int] = dict.fromkeys(FATES, 0)
     for fate, usage in trace.fates:
         went[fate] += usage.total_tokens
@@ -91,10 +91,11 @@ def call_text(trace: Mapping[str, Any]) -> str:
     """Sum up a call in a few lines of plain text.
 
     Args:
-        trace: the call's record.
+        trace: the call's record, as ``result.to_dict()`` returns it.
 
     Returns:
-        The lines. Make them safe for a terminal before printing them.
+        The lines. They may contain control characters, so escape them before printing them to a
+        terminal.
     """
     return "\n".join(line for line in _lines(TraceView(trace)) if line)
 
@@ -128,17 +129,17 @@ _MESSAGE, _RESULTS = 20_000, 100
 
 
 def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
-    """Make a page about a call: a waterfall of its draws, and the details of each.
+    """Make an HTML page about a call: a chart of its draws over time, and each draw's details.
 
     Args:
         trace: the call's record, as ``result.to_dict()`` returns it.
-        title: the page's title; by default it names the call.
+        title: the page's title. The default is the beginning of the call's action, or its id.
 
     Returns:
-        An HTML page that loads nothing else.
+        An HTML page that loads no other files.
 
     Raises:
-        ValueError: it isn't such a record.
+        ValueError: ``trace`` isn't such a record.
     """
     environment()
     with damage("trace of a call"):
@@ -188,7 +189,7 @@ def _models(trace: TraceView) -> list[tuple[str, ...]]:
 
 
 def _title(trace: TraceView) -> str:
-    """Return the action's first line, or the call's id if that is empty."""
+    """Return the action's text on one line, shortened, or the call's id if it has no text."""
     slices = trace.slices
     text = slices[0].action if slices else ""
     return clip(" ".join(text[:1000].split()), 120) or f"Sampling {trace.sampling_id}"
@@ -208,13 +209,13 @@ def _note(trace: TraceView, winners: Sequence[SliceView]) -> str:
 
 
 ROOM = Capacity(panels=200, texts=200_000, text=10_000)
-"""The amount of detail in a cell. It is small, because notebooks store their outputs."""
+"""The amount of detail in a notebook's cell. It is small, because notebooks store outputs."""
 
 
 def cell(record: Mapping[str, Any]) -> Html:
-    """Show a call in a notebook's cell."""
+    """Return the markup that shows a call in a notebook's cell."""
     trace = TraceView(record)
-    # A notebook can show several results.
+    # A notebook can show several results, so their ids must differ.
     scope = f"mlr-{sha256(trace.sampling_id.encode('utf-8', 'replace')).hexdigest()[:12]}"
     drawn, _ = trace.cut(ROOM.panels)
     facts = " · ".join(f"{value} {name}" for name, value in headline(trace))

@@ -20,14 +20,14 @@ __all__ = ["breakdown", "columns", "coverage_chart", "numbers", "rate_bar", "siz
 
 
 class Breakdown(NamedTuple):
-    """The parts of a whole: a bar, and table rows with sign, name, number and share."""
+    """The parts of a whole, as a bar and as table rows with sign, name, number and share."""
 
     bar: Html
     rows: list[tuple[Html, str, str, str]]
 
 
 def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
-    """Show the parts of a whole, each with a kind of sign, a name and a number."""
+    """Return the parts of a whole as a `Breakdown`; each has a kind of sign, a name, a number."""
     some = [part for part in parts if part[2]]
     whole = sum(number for _, _, number in some)
     boxes: list[Html] = []
@@ -47,7 +47,7 @@ def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
 
 
 def rate_bar(share: float, begin: float = 0.0) -> Html:
-    """Draw a share as a bar in a track, optionally from a later beginning."""
+    """Draw a share as a bar in a track, from ``begin`` on; both are from 0 to 1."""
     place = html('x="{}%" width="{}%"', f"{100 * begin:.5g}", f"{100 * share:.5g}")
     bar = html('<rect {} height="8" rx="4" class="fill"/>', place)
     return html(
@@ -105,7 +105,7 @@ def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html |
 
 
 def numbers(found: Distribution) -> list[tuple[str, int]]:
-    """Count whole numbers from 1; the largest share the last column."""
+    """Count each whole number from 1; all that are too great share the last column."""
     most = round(found.most)
     alone = most if most <= MOST_COLUMNS else MOST_COLUMNS - 1
     made = [(str(number), found.values.count(number)) for number in range(1, alone + 1)]
@@ -114,11 +114,11 @@ def numbers(found: Distribution) -> list[tuple[str, int]]:
 
 
 STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
-"""Possible ends of columns, times a power of ten, from the finest to the coarsest."""
+"""The possible ends of columns, times a power of ten; the finest steps come first."""
 
 
 def sizes(found: Distribution, write: Callable[[float], str]) -> list[tuple[str, int]]:
-    """Count values by order of magnitude. The upper end of a column is its name."""
+    """Return columns of growing width with counts of values; each is named by its upper end."""
     high = found.most
     if high <= 0:
         return []
@@ -137,7 +137,7 @@ def sizes(found: Distribution, write: Callable[[float], str]) -> list[tuple[str,
 
 
 def _text(x: float, y: float, words: str, kind: str = "") -> Html:
-    half = LETTER * len(words) / 2  # This keeps the words inside the edges.
+    half = LETTER * len(words) / 2  # Half the width of the words, which must stay inside the edges.
     return html(
         '<text x="{}" y="{}" text-anchor="middle"{}>{}</text>',
         f"{min(max(x, half), WIDTH - half):.5g}",
@@ -148,11 +148,11 @@ def _text(x: float, y: float, words: str, kind: str = "") -> Html:
 
 
 SIDE = 44
-"""The width for the names of the shares."""
+"""The width of the labels of the vertical axis."""
 
 
 def coverage_chart(curve: Sequence[Coverage]) -> Html:
-    """Draw the measured and the extrapolated coverage by number of draws, with their intervals."""
+    """Draw the coverage by number of draws, measured and extrapolated, with intervals."""
     measured = [p for p in curve if not p.extrapolated]
     beyond = [measured[-1], *(p for p in curve if p.extrapolated)]
     reach = math.log2(max(curve[-1].draws, 2))
@@ -202,9 +202,9 @@ def coverage_chart(curve: Sequence[Coverage]) -> Html:
 
 
 def ticks(reach: float, most: int) -> list[float]:
-    """Choose the ticks of an axis that begins at 0, at 1, 2 or 5 times a power of ten."""
+    """Return about ``most`` ticks from 0 to ``reach``, in steps of 1, 2 or 5 times 10^n."""
     least = reach / most
     power = 10.0 ** math.floor(math.log10(least))
-    # Division by a power of ten isn't exact.
+    # Division by a power of ten may be off by a rounding error.
     step = next(n * power for n in (1, 2, 5, 10) if n * power >= least * (1 - 1e-9))
     return [number * step for number in range(int(reach / step + 1e-9) + 1)]

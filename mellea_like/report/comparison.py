@@ -1,4 +1,4 @@
-"""A report that compares two runs: a page, or a few lines."""
+"""A report that compares two runs: an HTML page, or a few lines of text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["Comparison", "compare", "comparison_report", "comparison_text"]
 
 Record: TypeAlias = "Mapping[str, Any]"
 Recorded: TypeAlias = "tuple[Record, Iterable[Record]]"
-"""A run's record, and those of its items in the order of the input."""
+"""A run's record, and the records of its items in the order of the input."""
 
 MOST_ROWS = 25
-"""The number of requirements to compare: those with the greatest difference."""
+"""The most requirements to show, those with the greatest difference first."""
 
 EXACT = 1000
-"""The most differing items for an exact test. Beyond it, the normal distribution is used."""
+"""The most differing items for an exact test. For more, the normal distribution is used."""
 
 _NAME = 200
 
@@ -39,11 +39,12 @@ class Comparison:
     """Two runs side by side.
 
     Args:
-        first: the figures of the one.
-        second: the figures of the other.
-        both: the numbers of items that both runs have finished, by whether they passed in the
-            first run and in the second, as in ``both[True, False]``. Two items are the same if
-            they have the same position in the input, label and row.
+        first: the figures of the first run.
+        second: the figures of the second run.
+        both: the numbers of items that both runs have finished, by whether they passed in the first
+            run and whether they passed in the second. For example, ``both[True, False]`` counts
+            items that passed only in the first. Two items are the same if they have the same position in the
+            input, the same label and the same row.
     """
 
     first: RunFigures
@@ -52,12 +53,13 @@ class Comparison:
 
     @property
     def gain(self) -> tuple[float, float, float]:
-        """How much greater the share of passed items is in the second run, and its 95 % interval.
+        """The second run's pass rate minus the first run's, and the ends of its 95 % interval.
 
-        All three are from -1 to 1. The runs are treated as independent samples. If their items are
-        the same, the true interval is narrower. Source: R. G. Newcombe, "Interval estimation for
-        the difference between independent proportions: comparison of eleven methods", Statistics
-        in Medicine 17, 1998 (method 10).
+        All three numbers are from -1 to 1; the first is NaN if one run has no finished items. The
+        runs are treated as independent samples. If their items are the same, the true interval is
+        narrower. Source: R. G. Newcombe, "Interval estimation for the difference between
+        independent proportions: comparison of eleven methods", Statistics in Medicine 17, 1998
+        (method 10).
         """
         one, other = self.first, self.second
         if not (one.done and other.done):
@@ -72,7 +74,7 @@ class Comparison:
 
     @property
     def chance(self) -> float:
-        """The probability of a difference this great by chance, by McNemar's exact test.
+        """The probability of a difference at least this great by chance alone (McNemar's test).
 
         Source: Q. McNemar, "Note on the sampling error of the difference between correlated
         proportions or percentages", Psychometrika 12, 1947.
@@ -86,15 +88,15 @@ class Comparison:
 
 
 def compare(first: Recorded, second: Recorded) -> Comparison:
-    """Read two runs.
+    """Read two runs and compare them.
 
     Args:
-        first: the record of a run, as `read_run` returns it, and those of its items, as
+        first: the record of a run, as `read_run` returns it, and the records of its items, as
             `read_items` yields them.
-        second: the same of another run.
+        second: the same records of another run.
 
     Returns:
-        Their figures, and how the items that they share ended.
+        The figures of both runs, and the results of the items that they share.
     """
     made = Comparison(RunFigures(first[0]), RunFigures(second[0]))
     for one, other in _side_by_side(map(ItemView, first[1]), map(ItemView, second[1])):
@@ -112,7 +114,7 @@ def compare(first: Recorded, second: Recorded) -> Comparison:
 def _side_by_side(
     first: Iterator[ItemView], second: Iterator[ItemView]
 ) -> Iterator[tuple[ItemView | None, ItemView | None]]:
-    """Pair the items of two runs by their ids, which ascend."""
+    """Pair the items of two runs by their ids, which must ascend; None is for a missing item."""
     one, other = next(first, None), next(second, None)
     while one is not None or other is not None:
         if other is None or (one is not None and one.id < other.id):
@@ -136,16 +138,17 @@ def comparison_text(
     """Compare two runs in a few lines of plain text.
 
     Args:
-        first: the record of a run, and those of its items; they are read once, one by one.
-        second: the same of another run.
-        names: their names.
+        first: the record of a run, and the records of its items, which are read once, one by one.
+        second: the same records of another run.
+        names: the names of the two runs.
         differences: descriptions of how the second run's settings differ.
 
     Returns:
-        The lines. Make them safe for a terminal before printing them.
+        The lines. They may contain control characters, so escape them before printing them to a
+        terminal.
 
     Raises:
-        ValueError: these aren't such records.
+        ValueError: the arguments aren't such records.
     """
     with damage("record of a run"):
         made = compare(first, second)
@@ -173,19 +176,19 @@ def comparison_report(
     names: tuple[str, str] = ("the first run", "the second run"),
     differences: Sequence[str] = (),
 ) -> str:
-    """Make a page that compares two runs.
+    """Make an HTML page that compares two runs.
 
     Args:
-        first: the record of a run, and those of its items; they are read once, one by one.
-        second: the same of another run.
-        names: their names.
+        first: the record of a run, and the records of its items, which are read once, one by one.
+        second: the same records of another run.
+        names: the names of the two runs.
         differences: descriptions of how the second run's settings differ.
 
     Returns:
-        An HTML page that loads nothing else.
+        An HTML page that loads no other files.
 
     Raises:
-        ValueError: these aren't such records.
+        ValueError: the arguments aren't such records.
     """
     environment()  # Fail early, before all items are read.
     with damage("record of a run"):
@@ -203,7 +206,7 @@ def comparison_report(
 
 
 def _who(made: Comparison, names: tuple[str, str]) -> list[tuple[str, str]]:
-    """Describe both runs, each with a letter."""
+    """Return a letter and a description for each of the runs."""
     runs = (made.first, made.second)
     return [
         (letter, f"{clip(name, _NAME)} · {plural(run.items, 'item')} · {about_run(run)}")
@@ -212,7 +215,7 @@ def _who(made: Comparison, names: tuple[str, str]) -> list[tuple[str, str]]:
 
 
 def _figures(made: Comparison) -> list[tuple[str, str, str, str]]:
-    """Return the figures of both runs, and how the second's compare with the first's."""
+    """Return the name of each figure, its values in both runs, and their comparison."""
     one, other = made.first, made.second
     rows = [("items finished", count(one.done), count(other.done), "")]
     gain, low, high = made.gain
@@ -257,7 +260,7 @@ def _figures(made: Comparison) -> list[tuple[str, str, str, str]]:
 
 
 def both_words(made: Comparison) -> str:
-    """Describe how the items ended that both runs share."""
+    """Describe the results of the items that both runs share."""
     both = made.both
     if not both.total():
         return "No item is the same in both, at the same place of the input, and finished."
@@ -274,7 +277,7 @@ def both_words(made: Comparison) -> str:
 
 
 def _rates(made: Comparison) -> list[tuple[str, str, str, str]]:
-    """Return how often replies met each requirement, greatest difference first."""
+    """Return the pass rates of each requirement in both runs, greatest difference first."""
     found: list[tuple[float, tuple[str, str, str, str]]] = []
     tallies = made.first.requirements, made.second.requirements
     for name in dict.fromkeys((*tallies[0], *tallies[1])):
@@ -290,13 +293,13 @@ def _rates(made: Comparison) -> list[tuple[str, str, str, str]]:
 
 
 def _causes(made: Comparison) -> list[tuple[str, str, str]]:
-    """Return how many of the failed items lacked each requirement in the end."""
+    """Return the numbers of failed items whose best reply didn't meet each requirement."""
     causes = made.first.final_failures, made.second.final_failures
     runs = made.first, made.second
     found: list[tuple[int, str, str, str]] = []
     for name in dict.fromkeys((*causes[0], *causes[1])):
         a, b = (cause[name].items if name in cause else 0 for cause in causes)
-        # A run without the requirement has no number for it.
+        # If a run doesn't have the requirement, there is no number to show.
         asked = [name in run.requirements or name == UNREADABLE for run in runs]
         shown = [count(n) if n or known else "–" for n, known in zip((a, b), asked, strict=True)]
         found.append((-max(a, b), clip(name, _NAME), shown[0], shown[1]))

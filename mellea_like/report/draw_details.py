@@ -1,4 +1,4 @@
-"""The details of each draw of a call, and the conversations that were sent, for people."""
+"""Markup for the details of a call's draws, and for the conversations that were sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["FULL", "Capacity", "block", "conversation", "decided", "panels", "to
 
 
 class Capacity(NamedTuple):
-    """The number of draws and the number of characters that a page has room for."""
+    """The most draws, characters in total, and characters of one text that are shown."""
 
     panels: int
     texts: int
@@ -32,19 +32,19 @@ class Capacity(NamedTuple):
 
 
 FULL = Capacity(panels=1000, texts=1_000_000, text=50_000)
-"""The capacity of a page about a single call: everything that a person would read."""
+"""The capacity of a page about a single call: as much as a person would read."""
 
 _REASON = 1000
 
 
 def panels(trace: TraceView, scope: str, room: Capacity) -> Html:
-    """Write the details of each draw, in the order they ended, in panels that can be opened."""
+    """Return panels that can be opened, with the details of each draw, in the order of ending."""
     drawn, left_out = trace.cut(room.panels)
     shown = drawn.slices
     winners, names = drawn.winners, trace.names
     common = shown[0].prompt if shown else None
     first = {s.prompt: s for s in reversed(shown)}
-    # All texts share the room equally, however short some of them are.
+    # All draws get the same share of the characters, even if some of them need less.
     limit = min(room.text, max(room.texts // max(len(shown), 1), 200))
     made = [
         _panel(
@@ -72,7 +72,7 @@ MOST_BARS = 20
 
 
 def decided(trace: TraceView) -> Html | None:
-    """Show a selection's decision: scores or votes as bars, with the winner marked."""
+    """Return a selection's decision as bars of scores or votes; None if there is none."""
     if (decision := trace.decision) is None:
         return None
     won, answers, scores = decision.winners, decision.answers, decision.scores
@@ -121,7 +121,7 @@ def decided(trace: TraceView) -> Html | None:
 def conversation(
     messages: Sequence[Mapping[str, Any]], limit: int, *, pictures: bool = False
 ) -> Html:
-    """Write messages; with ``pictures``, small images are shown."""
+    """Return markup for messages; with ``pictures``, small images are shown."""
     said = [
         html(
             '<div class="message"><div class="role">{}</div>{}{}</div>',
@@ -135,7 +135,7 @@ def conversation(
 
 
 def tool_calls(calls: Sequence[Mapping[str, Any]] | None, limit: int) -> Html | None:
-    """Write tool calls, one below the other."""
+    """Return markup for tool calls, one per line; None if there are none."""
     if not calls:
         return None
     of = (call["function"] for call in calls)
@@ -143,13 +143,13 @@ def tool_calls(calls: Sequence[Mapping[str, Any]] | None, limit: int) -> Html | 
 
 
 PICTURE = 65_536
-"""The longest ``data:`` URL of an image to show, in characters."""
+"""The most characters of the ``data:`` URL of an image that is shown."""
 
 _SHOWN = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
 
 
 def _content(content: object, limit: int, *, pictures: bool) -> Html:
-    """Write a text, or parts with placeholders for everything that isn't text. Fetches nothing."""
+    """Return markup for a text or for parts, with placeholders; no URL is ever fetched."""
     if not isinstance(content, list):
         return text_block(cast("str", content), limit)
     shown: list[Html] = []
@@ -168,7 +168,7 @@ def _content(content: object, limit: int, *, pictures: bool) -> Html:
 
 
 def _placeholder(part: Mapping[str, Any]) -> str:
-    """Describe a part that isn't text. Its data may be missing, as it is kept in the journal."""
+    """Describe a part that isn't text. A journal's reference may be in place of its data."""
     kind = part.get("type")
     inside: Any = part.get(kind) if isinstance(kind, str) else None
     values = cast("dict[str, Any]", inside).values() if isinstance(inside, dict) else ()
@@ -194,7 +194,7 @@ def _panel(
     sent: Html | None,
 ) -> Html:
     outcome = "won" if won else slice_.outcome
-    # Following a link into a closed panel opens it.
+    # Browsers open a closed panel if a link leads into it.
     return html(
         '<details class="panel {}"><summary>{}<span class="which">{}</span>'
         '<span class="how">{}</span><span class="took">{}</span>'
@@ -247,7 +247,7 @@ def _sent(
     scope: str,
     limit: int,
 ) -> Html:
-    """Write the messages that were sent for a draw; those sent for an earlier one are a link."""
+    """Return the messages sent for a draw, with a link for those that an earlier draw also had."""
     place, messages = prompt_since(trace.prompts, s.prompt, first)
     since = conversation(messages, limit)
     if place is None:
@@ -259,7 +259,7 @@ def _sent(
 
 
 def block(title: str, inside: Html) -> Html:
-    """Put a heading above a piece of markup."""
+    """Return a section with a heading."""
     return html("<section><h4>{}</h4>{}</section>", title, inside)
 
 

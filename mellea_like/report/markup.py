@@ -1,6 +1,6 @@
-"""Assemble HTML and SVG from pieces; the signs of outcomes.
+"""Assemble HTML and SVG from pieces, and draw the signs of outcomes.
 
-Only `Html` is markup. Anything else is text, and is escaped.
+Only an `Html` object is markup. Anything else is text, and is escaped.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Html(str):
 
 
 Piece: TypeAlias = "str | float | None"
-"""A piece of markup: `Html`, or text to escape; None is nothing."""
+"""A piece of markup: an `Html` object, or a text or number to escape; None is left out."""
 
 
 def visible(text: str) -> str:
-    r"""Show characters that are invisible or change the direction of text: ``␀``, ``\u202e``."""
+    r"""Return a text with invisible characters replaced by visible ones: ``␀``, ``\u202e``."""
     return _INVISIBLE.sub(_shown, text.replace("\r\n", "\n"))
 
 
@@ -65,23 +65,23 @@ def _shown(match: re.Match[str]) -> str:
 
 
 def clip(text: str, limit: int) -> str:
-    """Shorten a text for a place with limited room."""
+    """Return a text of at most ``limit`` characters; an ellipsis marks a shortened one."""
     return text if len(text) <= limit else f"{text[: max(limit - 1, 0)]}…"
 
 
 def html(template: LiteralString, /, *pieces: Piece, **named: Piece) -> Html:
-    """Fill pieces into the fields of a template, as `str.format` does, each escaped."""
+    """Fill in a template like `str.format`, escaping each piece that isn't `Html`."""
     made = {name: _escaped(piece) for name, piece in named.items()}
     return Html(template.format(*map(_escaped, pieces), **made))
 
 
 def joined(*pieces: Piece) -> Html:
-    """Put pieces one after the other."""
+    """Concatenate pieces, escaping each one that isn't `Html`."""
     return Html("".join(map(_escaped, pieces)))
 
 
 def text_block(text: str, limit: int) -> Html:
-    """Show a text of any length and writing direction, with its line ends."""
+    """Return a block of text with its line breaks, cut after ``limit`` characters."""
     more = len(text) - limit
     # HTML parsers drop a line end right after <pre>.
     begin = "\n" if text.startswith(("\n", "\r\n")) else ""
@@ -119,7 +119,7 @@ _AS = {
     "compared": "unfinished",
     "other": "unfinished",
 }
-"""Signs that look like another sign."""
+"""The outcomes whose sign is that of another outcome."""
 
 
 _PATTERNS = """\
@@ -133,7 +133,7 @@ patternTransform="rotate(45)"><path d="M0 0V6M0 0H6" class="stroke errored"/></p
 
 
 def mark(outcome: str, x: int, y: int) -> Html:
-    """Draw a tick, a cross, an exclamation mark, a dash, or dots, in a square of 16 pixels."""
+    """Draw an outcome's mark, such as a tick or a cross, in a square of 16 pixels."""
     strokes = _STROKES[_AS.get(outcome, outcome)]
     return html(
         '<path d="{}" class="mark {}" transform="translate({} {})"/>', strokes, outcome, x, y
@@ -141,7 +141,7 @@ def mark(outcome: str, x: int, y: int) -> Html:
 
 
 def swatch(outcome: str) -> Html:
-    """Draw an outcome's sign for a legend or a line of text with words beside it."""
+    """Draw an outcome's sign, for a legend or a line of text that also names the outcome."""
     return html(
         '<svg class="sign" aria-hidden="true">'
         '<rect class="box {0}"/><path d="{1}" class="mark {0}"/></svg>',
@@ -151,7 +151,7 @@ def swatch(outcome: str) -> Html:
 
 
 def box(outcome: str, x: float, width: float, height: int, scope: str) -> Html:
-    """Draw a bar, with its position and width in per cent and its height in pixels."""
+    """Draw an outcome's bar: position and width are in per cent, the height in pixels."""
     kind = _AS.get(outcome, outcome)
     place = html('x="{}%" y="2" width="{}%" height="{}" rx="4"', f"{x:.5g}", f"{width:.5g}", height)
     plain = html('<rect class="box {}" {}/>', outcome, place)
@@ -162,5 +162,5 @@ def box(outcome: str, x: float, width: float, height: int, scope: str) -> Html:
 
 
 def patterns(scope: str) -> Html:
-    """Define the patterns that `box` uses, with ids that begin with the scope."""
+    """Return the definitions of the patterns that `box` uses; their ids begin with ``scope``."""
     return html(_PATTERNS, scope=scope)

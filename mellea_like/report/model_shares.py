@@ -1,4 +1,4 @@
-"""The draws, tokens and money of each model, in a call, a run or a stage of an escalation."""
+"""The draws, tokens and cost of each model, in a call, a run or a stage of an escalation."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ __all__ = [
 ]
 
 ANY_MODEL = "any model"
-"""The name of the price for models that have no price of their own."""
+"""The name in a price table for the price of all models that it doesn't name."""
 
 MOST_MODELS = 50
-"""The most models that are counted separately. Others are counted together."""
+"""The most models to count separately. All further models are counted together."""
 
 
 class Money(NamedTuple):
-    """A sum of money: the known amount, and whether it is complete."""
+    """A sum of money: the known amount, and whether that is all."""
 
     known: float = 0.0
     complete: bool = True
 
     def plus(self, other: Money) -> Money:
-        """Add another sum."""
+        """Return the total of this sum and another one."""
         return Money(self.known + other.known, self.complete and other.complete)
 
 
@@ -53,11 +53,11 @@ class Prices:
 
     @property
     def currency(self) -> str:
-        """The code of their currency."""
+        """The currency of the prices, as a code."""
         return currency_of(self.of)
 
     def cost(self, usage: Usage, model: str | None) -> Money:
-        """Return the cost of requests."""
+        """Return the cost of a model's requests; ``model`` is None if it is unknown."""
         if model is None and len(self.of) == 1:
             model = next(iter(self.of))
         price = price_for(model, self.of) or self.of.get(ANY_MODEL)
@@ -67,7 +67,7 @@ class Prices:
 
 
 def prices_of(written: Mapping[str, list[Any]] | None) -> Prices | None:
-    """Read the prices in a run's record; None if it has none."""
+    """Return the prices in a run's record; None if it has none."""
     if not written:
         return None
     return Prices({model: Price.from_list(price) for model, price in written.items()})
@@ -75,7 +75,7 @@ def prices_of(written: Mapping[str, list[Any]] | None) -> Prices | None:
 
 @dataclass(slots=True)
 class ModelShare:
-    """One model's share."""
+    """The draws, usage and cost of one model."""
 
     draws: int = 0
     passed: int = 0
@@ -84,13 +84,13 @@ class ModelShare:
 
 
 Shares: TypeAlias = "dict[tuple[int | None, str | None], ModelShare]"
-"""The models' shares, by stage (if there are stages) and model."""
+"""The models' shares, by stage (None without stages) and model (None if unknown)."""
 
 
 def _parts_of(
     s: SliceView, model: str | None, prices: Prices | None
 ) -> list[tuple[str | None, Usage, Money]]:
-    """Split the cost of a draw into that of its own model and those of its checks."""
+    """Split the cost of a draw into the cost of its model and of each model of its checks."""
     checks, usage = s.check_usage, s.usage
     own = usage - sum((spent for _, spent in checks or ()), Usage())
     parts: list[tuple[str | None, Usage, Money]] = []
@@ -104,7 +104,7 @@ def _parts_of(
 
 
 def money_of(s: SliceView, model: str | None, prices: Prices) -> Money:
-    """Sum up the cost of a draw and its checks."""
+    """Return the cost of a draw and its checks."""
     total = Money()
     for _, _, cost in _parts_of(s, model, prices):
         total = total.plus(cost)
@@ -112,7 +112,7 @@ def money_of(s: SliceView, model: str | None, prices: Prices) -> Money:
 
 
 def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -> Money:
-    """Add the models of a call, including judges; return the cost of its draws."""
+    """Add the models of a call to ``shares``, including judges; return the cost of its draws."""
     total = Money()
     for s, model in zip(trace.slices, trace.models, strict=True):
         for at, (name, usage, cost) in enumerate(_parts_of(s, model, prices)):
@@ -129,7 +129,7 @@ def add_shares(trace: TraceView, shares: Shares, prices: Prices | None = None) -
 
 
 def share_rows(shares: Shares, currency: str | None = None) -> list[tuple[str, ...]]:
-    """Return each model's share of a run; nothing if there is only one model."""
+    """Return each model's share as a row of texts; no rows if there is only one model."""
     rows: list[tuple[str, ...]] = []
     order = sorted(shares.items(), key=lambda share: -1 if share[0][0] is None else share[0][0])
     for (stage, model), share in order if len(shares) > 1 else ():

@@ -1,4 +1,4 @@
-"""Write numbers and times for people."""
+"""Format numbers and times for human readers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _UNITS = ((1e9, "bn"), (1e6, "m"), (1e4, "k"))
 
 
 def count(number: float) -> str:
-    """Write a whole number: ``1,234``."""
+    """Format a whole number: ``1,234``."""
     return f"{round(number):,}"
 
 
 def amount(number: float) -> str:
-    """Write a number in at most six characters: ``9,310``, ``41.2 k``, ``3.05 m``."""
+    """Format a number in about six characters: ``9,310``, ``41.2 k``, ``3.05 m``."""
     for unit, name in _UNITS:
         if number >= unit:
             scaled = number / (1e3 if name == "k" else unit)
@@ -35,12 +35,12 @@ def amount(number: float) -> str:
 
 
 def capital(text: str) -> str:
-    """Begin a text with a capital letter."""
+    """Return a text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 
 def percent(part: float, whole: float) -> str:
-    """Write a share. One that is not quite all or nothing is never rounded to it."""
+    """Format a share in per cent. Only a share of exactly 0 or 1 is written as 0 % or 100 %."""
     if not whole:
         return "–"
     share = 100 * part / whole
@@ -53,7 +53,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def seconds(duration: float) -> str:
-    """Write a duration: ``0.8 ms``, ``230 ms``, ``4.21 s``, ``3 min 12 s``, ``2 h 5 min``."""
+    """Format a duration: ``0.8 ms``, ``230 ms``, ``4.21 s``, ``3 min 12 s``, ``2 h 5 min``."""
     if not math.isfinite(duration):
         return "–"
     if duration <= 0:
@@ -78,7 +78,7 @@ def _two(whole: int, unit: int, name: str, part: int, smaller: str) -> str:
 
 
 def money(cost: float, currency: str = "USD", *, at_least: bool = False) -> str:
-    """Write an amount of money: ``$12.50``, ``≥ 0.000123 EUR``."""
+    """Format an amount of money: ``$12.50``, ``≥ 0.000123 EUR``."""
     bound = "≥ " if at_least else ""
     if cost >= 1:
         written = f"{cost:,.2f}"
@@ -88,7 +88,7 @@ def money(cost: float, currency: str = "USD", *, at_least: bool = False) -> str:
 
 
 def moment(stamp: str | None) -> str:
-    """Write a time: ``2026-01-31 12:00:00 UTC``."""
+    """Format a time: ``2026-01-31 12:00:00 UTC``."""
     if stamp is None:
         return "–"
     try:
@@ -100,7 +100,7 @@ def moment(stamp: str | None) -> str:
 
 
 def tokens_of(usage: Usage, written: Callable[[float], str]) -> tuple[str, str]:
-    """Return the tokens in and out as texts, with those cached or used for reasoning, if any."""
+    """Return a text for tokens in, with cached ones, and one for tokens out, with reasoning."""
     cached, thought = usage.cached_input_tokens, usage.reasoning_tokens
     return (
         f"{written(usage.input_tokens)} tokens in" + f" ({written(cached)} cached)" * bool(cached),

@@ -1,4 +1,4 @@
-"""A page: one HTML file that loads nothing else. Filling it in needs jinja2."""
+"""HTML pages that load no other files; filling them in needs jinja2."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["SCOPE", "environment", "page", "style"]
 
 MADE_BY = "A report made by mellea-like"
-"""The second line of every page, by which pages are recognized."""
+"""The text in the second line of every page, by which reports are recognized."""
 
 SCOPE = "it"
-"""The prefix of the ids of a page's patterns and panels."""
+"""The prefix of the ids of patterns and panels in a page."""
 
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
@@ -32,7 +32,7 @@ ICON = (
 
 
 def page(template: str, **content: Any) -> str:
-    """Fill in a page."""
+    """Return a page: a template filled in with its content."""
     sheet, script = style("trace", "page"), read("page.js")
     policy = (
         f"default-src 'none'; style-src '{_digest(sheet)}'; script-src '{_digest(script)}';"
@@ -73,7 +73,7 @@ def environment() -> Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Make invisible characters visible, before texts are escaped."""
+    """Make a text's invisible characters visible, before jinja2 escapes the text."""
     if value is None:
         return ""
     return value if hasattr(value, "__html__") else visible(str(value))
@@ -85,12 +85,12 @@ def _digest(text: str) -> str:
 
 @cache
 def read(name: str) -> str:
-    """Read a file of the package."""
+    """Return the text of a file among the templates."""
     return files("mellea_like.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 @cache
 def style(*names: str) -> str:
-    """Concatenate style sheets."""
+    """Return style sheets as one text, with the colors of dark mode filled in."""
     text = "\n".join(read(f"{name}.css") for name in names)
     return text.replace("/*dark*/", read("dark.css"))

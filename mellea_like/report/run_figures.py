@@ -1,4 +1,4 @@
-"""The figures of a run, gathered item by item. Most items leave only two numbers in memory."""
+"""The figures of a run, collected item by item, with only a few numbers per item in memory."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ __all__ = [
 ]
 
 PAUSE = 10.0
-"""A gap of at least this many seconds is a pause. Shorter gaps count as work."""
+"""The least seconds between two times of work that count as a pause; shorter gaps are work."""
 
 MOST_NAMES = 200
-"""The most requirements and kinds of errors that are counted by name."""
+"""The most requirements, and the most kinds of errors, to count by name."""
 
 OTHERS = "(others)"
 
 LISTED = 10
-"""The most items in a list of the slowest or of failed ones."""
+"""The most items in the list of the slowest items, and in the list of failed items."""
 
 DEEPEST = 9
-"""The depth from which repairs are counted together."""
+"""The depth from which all deeper repairs are counted together."""
 
 UNREADABLE = "(it was no answer that could be read)"
-"""The entry among the requirements for replies that could not be validated."""
+"""The name among the requirements for replies that could not be read as an answer."""
 
 
 class Distribution:
-    """Values with exact quantiles. A million values take 8 MB."""
+    """A collection of numbers with exact quantiles. A million numbers take 8 MB."""
 
     def __init__(self) -> None:
         self._values = array("d")
@@ -64,7 +64,7 @@ class Distribution:
         """Add a value.
 
         Args:
-            value: a number; one that isn't finite is ignored, and a negative one counts as 0.
+            value: a number. If it isn't finite, it is ignored; if it is negative, it counts as 0.
         """
         if math.isfinite(value):
             self._values.append(max(value, 0.0))
@@ -80,26 +80,26 @@ class Distribution:
 
     @property
     def most(self) -> float:
-        """The greatest value; 0.0 without values."""
+        """The greatest value; 0.0 if there are no values."""
         return self.quantile(1.0)
 
     def quantile(self, share: float) -> float:
-        """Return the smallest value that at least a share of the values do not exceed.
+        """Return the smallest value that at least ``share`` of the values do not exceed.
 
         Args:
-            share: from 0.0 to 1.0.
+            share: from 0.0 to 1.0; for example, 0.5 for the median.
 
         Returns:
-            The value; 0.0 without values.
+            The value; 0.0 if there are no values.
         """
         values = self.values
-        # 0.95 * 20 is a little more than 19 in floating point: don't round that up.
+        # In floating point, a product can be slightly above a whole number: don't round that up.
         rank = max(1, math.ceil(share * len(values) - 1e-9))
         return values[rank - 1] if values else 0.0
 
 
 class Intervals:
-    """The total time that intervals cover; those less than a pause apart are merged."""
+    """A union of time intervals. Intervals less than `PAUSE` seconds apart are merged."""
 
     def __init__(self) -> None:
         self._starts: list[float] = []
@@ -120,13 +120,13 @@ class Intervals:
 
     @property
     def total(self) -> float:
-        """Their total length in seconds."""
+        """The total length of the merged intervals, in seconds."""
         return sum(self._ends) - sum(self._starts)
 
 
 @dataclass(slots=True)
 class Tally:
-    """The verdicts on a requirement.
+    """The verdicts on one requirement.
 
     Args:
         counts: the number of verdicts by status.
@@ -136,18 +136,18 @@ class Tally:
 
     @property
     def judged(self) -> int:
-        """The number of replies that passed or failed it."""
+        """The number of replies that passed or failed the requirement."""
         return self.counts["passed"] + self.counts["failed"]
 
 
 @dataclass(slots=True)
 class FinalFailure:
-    """How often the best reply to a failed item did not meet a requirement.
+    """The failed items whose best reply did not meet a requirement.
 
     Args:
-        items: the number of items.
-        alone: the number of those that met all other requirements, as far as is known. If checks
-            stop at the first failure, later requirements are unknown.
+        items: the number of such items.
+        alone: the number of such items whose best reply met all other requirements, as far as is
+            known. If checks stop at the first failure, later requirements are unknown.
     """
 
     items: int = 0
@@ -160,11 +160,11 @@ class RepairDepth:
 
     Args:
         judged: the number of replies that were judged.
-        passed: the number of those that passed.
-        more: the number that met more of the requirements, by weight, than the reply they
-            repaired.
-        same: the number that met the same share.
-        less: the number that met less.
+        passed: the number of replies that passed.
+        more: the number of repairs that met more of the requirements, by weight, than the reply
+            that they repaired.
+        same: the number of repairs that met the same share.
+        less: the number of repairs that met less.
     """
 
     judged: int = 0
@@ -178,8 +178,8 @@ class RunFigures:
     """The figures of a run.
 
     Args:
-        run: the run's record.
-        seed: determines which failed items are listed.
+        run: the run's record, as `read_run` returns it.
+        seed: the seed for the random choice of failed items to list.
     """
 
     def __init__(self, run: Mapping[str, Any], *, seed: int = 0) -> None:
@@ -205,8 +205,8 @@ class RunFigures:
         self.until_passed = Distribution()
         self.outcomes: Counter[str] = Counter()
         self.shown: dict[int, tuple[int, int, int]] = {}
-        """The numbers of draws, passes and cancelled draws of each item, by hash; equal items are
-        merged.
+        """The numbers of draws, passes and cancelled draws of each item, by the item's hash; equal
+        items are added up.
         """
         self._shown: dict[
             tuple[int, int, int], tuple[int, int, int]
@@ -229,12 +229,12 @@ class RunFigures:
         """Count an item.
 
         Args:
-            record: its record.
+            record: the item's record, as `read_items` yields it.
         """
         self.count(ItemView(record))
 
     def count(self, item: ItemView) -> None:
-        """Count an item that is already a view."""
+        """Count an item that is given as a view."""
         status = item.status
         self.statuses[status] += 1
         self.repeated += item.attempts > 1
@@ -266,7 +266,7 @@ class RunFigures:
             self._intervals.add(started, started + item.elapsed)
         self.too_few += status == "failed" and trace is not None and trace.has_too_few
         if status != "passed":
-            # Only the item's id decides, so that a growing run keeps most of its sample.
+            # Only the id and the seed decide, so a growing run keeps most of its sample.
             chance = random.Random(f"{self.seed} {item.id}").random()
             _keep(self._failed, (chance, self.items, item.plain))
         if status == "failed" and trace is not None and not trace.has_too_few:
@@ -313,7 +313,7 @@ class RunFigures:
             cause.alone += len(lacked) == 1
 
     def _repairs(self, slices: Sequence[SliceView]) -> None:
-        """Count first draws and repairs, which are draws with a different prompt."""
+        """Count first draws and repairs. Repairs are later draws with a different prompt."""
         first = {s.prompt for s in slices if s.depth == 0}
         at = {(s.subsample, s.depth): s for s in slices if s.judged}
         for s in slices:
@@ -334,7 +334,7 @@ class RunFigures:
         self.errors[_counted(kind, self.errors)] += 1
 
     def _item_error(self, error: Fault | None, trace: TraceView | None) -> None:
-        """Count the error that ended an item, unless one of its draws has it too."""
+        """Count the error that ended an item, unless one of its draws has an error of that type."""
         if error is None:
             return
         errors = [] if trace is None else [s.error for s in trace.slices]
@@ -363,16 +363,16 @@ class RunFigures:
 
     @property
     def slowest(self) -> list[Mapping[str, Any]]:
-        """The slowest items, the slowest one first."""
+        """The items that took longest, in descending order."""
         return [item for _, _, item in sorted(self._slowest, key=lambda e: e[:2], reverse=True)]
 
     @property
     def elapsed(self) -> float | None:
-        """How long the run was at work, in seconds; None if unknown.
+        """The seconds that the run was working; None if unknown.
 
-        It counts the time in which the journal was open, or in which finished items were sampled.
-        The time between an interruption and the resumed run doesn't count, but gaps of less than
-        ten seconds do.
+        That is the time when the journal was open, or when finished items were being sampled. The
+        time between an interruption and the resumed run doesn't count, but gaps of less than ten
+        seconds do.
         """
         if self.facts.started is None or not self._intervals:
             return None
@@ -397,20 +397,20 @@ class RunFigures:
 
     @property
     def by_requirement(self) -> list[tuple[str, Tally]]:
-        """The requirements that were decided, most frequent failure first."""
+        """The requirements that were judged, those with the lowest pass rate first."""
         judged = [(name, tally) for name, tally in self.requirements.items() if tally.judged]
         return sorted(judged, key=lambda pair: pair[1].counts["passed"] / pair[1].judged)
 
 
 def _counted(name: str, names: Collection[str]) -> str:
-    """Return the name under which something is counted."""
+    """Return the name itself, or `OTHERS` if it is new and there are too many names."""
     return name if name in names or len(names) < MOST_NAMES else OTHERS
 
 
 def _keep(
     found: list[tuple[float, int, Mapping[str, Any]]], entry: tuple[float, int, Mapping[str, Any]]
 ) -> None:
-    """Keep the greatest entries, up to the number that is listed."""
+    """Add an entry, and keep only the `LISTED` greatest entries."""
     if len(found) < LISTED:
         heappush(found, entry)
     else:
@@ -423,9 +423,9 @@ def figures_of(
     """Read all items of a run.
 
     Args:
-        run: the run's record.
-        items: the records of its items.
-        seed: determines which failed items are listed.
+        run: the run's record, as `read_run` returns it.
+        items: the records of its items, as `read_items` yields them.
+        seed: the seed for the random choice of failed items to list.
 
     Returns:
         The figures.

@@ -1,4 +1,4 @@
-"""A page about a run of many items."""
+"""An HTML page about a run of many items."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 __all__ = ["run_report"]
 
 MOST_RATES = 25
-"""The number of requirements that are drawn: those that failed most often."""
+"""The most requirements to show, those that failed most often first."""
 
 MOST_ERRORS = 15
 
 ROOM = Capacity(panels=20, texts=5_000, text=1_000)
-"""The amount of detail of an item's call."""
+"""The amount of detail to show of an item's call."""
 
 MOST_DETAIL = 180_000
-"""The most bytes of markup for all items' calls; beyond it, failed items are shown only briefly."""
+"""The most bytes of markup for all items' calls. Any further items are shown only briefly."""
 
 _LABEL, _WHY = 120, 240
 _GIST, _MESSAGES = 400, 2
-"""The most characters of a text and of messages in the brief form."""
+"""The most characters of a text, and the most messages, in the brief form."""
 
 
 def run_report(
@@ -64,22 +64,22 @@ def run_report(
     *,
     seed: int = 0,
 ) -> str:
-    """Make a page about a run: how its items ended, what failed, how long it took, what it cost.
+    """Make an HTML page about a run: its results, its failures, its duration and its cost.
 
-    The items are read once, one by one. The page for a million of them is as small as for a
+    The items are read once, one by one. The page for a million items is as small as the page for a
     thousand.
 
     Args:
         run: the run's record, as `read_run` returns it.
         items: the records of its items, as `read_items` yields them.
-        title: the page's title. The default has the number of items.
-        seed: determines which failed items are listed.
+        title: the page's title. The default is the number of items.
+        seed: the seed for the random choice of failed items to list.
 
     Returns:
-        An HTML page that loads nothing else.
+        An HTML page that loads no other files.
 
     Raises:
-        ValueError: these aren't such records.
+        ValueError: the arguments aren't such records.
     """
     environment()  # Fail early, before all items are read.
     with damage("record of a run"):
@@ -172,7 +172,7 @@ def _between(at: Coverage) -> str:
 
 
 def _steps(first: int, last: int) -> list[int]:
-    """Choose numbers between two limits, each about 20 % greater than the one before."""
+    """Return numbers from ``first`` to ``last``, each about 20 % greater than the one before."""
     steps = [first]
     while steps[-1] < last:
         steps.append(min(last, max(steps[-1] + 1, round(steps[-1] * 1.2))))
@@ -218,7 +218,7 @@ def _causes(figures: RunFigures) -> dict[str, Any]:
 
 
 def _depths(figures: RunFigures) -> dict[str, Any]:
-    """Compare repairs with the replies they repaired, by depth."""
+    """Compare repairs with the replies that they repaired, by depth."""
     rows = [
         (
             depth_name(depth),
@@ -260,7 +260,7 @@ def _cost(figures: RunFigures) -> dict[str, Any]:
 
 
 class _Detail:
-    """Shows items, with their calls as long as there is room."""
+    """Prepares items for the page, with details of their calls as long as there is room."""
 
     def __init__(self) -> None:
         self._left = MOST_DETAIL
@@ -285,7 +285,7 @@ class _Detail:
         if item.id in self.opened:
             return None
         drawn, _ = trace.cut(ROOM.panels)
-        # Patterns belong to the page, and panels to the item.
+        # Patterns are shared by the whole page, but the ids of panels are the item's own.
         over_time = waterfall(drawn, scope, links=True, patterns=SCOPE)
         picture = joined(over_time, decided(trace), panels(trace, scope, ROOM))
         size = len(picture.encode())
@@ -297,7 +297,7 @@ class _Detail:
 
 
 def _gist(item: ItemView) -> Html:
-    """Show the prompt, the reply and the problems of the best failure or of the last draw."""
+    """Return the prompt, reply and problems of the best failure or, without one, the last draw."""
     trace = item.trace
     asked: Sequence[Mapping[str, Any]] = []
     called = None

@@ -1,4 +1,4 @@
-"""A run of many items in a few lines; its headline, and sentences for its page."""
+"""A summary of a run of many items in a few lines, and sentences for its HTML page."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LINES = 5
 
 
 def statuses_of(figures: RunFigures) -> list[tuple[str, str, int]]:
-    """Count a run's items by their status, with its description."""
+    """Return each status that occurs in a run, with its description and number of items."""
     none, few = "no draw", "too few draws"
     passed = f"{none}, or {few},"
     if figures.too_few in (0, figures.statuses["failed"]):
@@ -55,7 +55,7 @@ def statuses_of(figures: RunFigures) -> list[tuple[str, str, int]]:
 
 
 def about_run(figures: RunFigures) -> str:
-    """Describe a run in a line: its model, its strategy and its times."""
+    """Describe a run on one line: its model, its strategy and its times."""
     run, parts = figures.facts, list[str]()
     for name, key in (("model", "model"), ("strategy", "class")):
         value = run.identity.get(name)
@@ -70,7 +70,7 @@ def about_run(figures: RunFigures) -> str:
 
 
 def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str, str]]:
-    """Return the figures that come first; with ``advise``, explain how to get missing ones."""
+    """Return the main figures of a run; with ``advise``, explain how to get missing ones."""
     usage, done, passed = figures.usage, figures.done, figures.passed
     low, high = pass_rate_interval(done, passed) if done else (0.0, 1.0)
     known, complete = figures.money
@@ -110,7 +110,7 @@ def headline(figures: RunFigures, *, advise: bool = True) -> list[tuple[str, str
 
 
 def until_words(figures: RunFigures) -> str:
-    """Describe how many draws it took until one passed."""
+    """Describe the number of draws that items took until one passed."""
     until = figures.until_passed
     if not until.values:
         return "No item passed."
@@ -120,7 +120,7 @@ def until_words(figures: RunFigures) -> str:
 
 
 def latency_words(figures: RunFigures) -> str:
-    """Describe how long items took."""
+    """Describe the durations of items."""
     times = figures.latency
     if not times.values:
         return "No item is finished."
@@ -131,7 +131,7 @@ def latency_words(figures: RunFigures) -> str:
 
 
 def identity_of(figures: RunFigures) -> list[tuple[str, str]]:
-    """List the parts of a run's identity, and its prices."""
+    """Return the names and values of the parts of a run's identity, and its prices."""
     lines = [
         (clip(name, _NAME), clip(_plain(value), _IDENTITY))
         for name, value in figures.facts.identity.items()
@@ -161,15 +161,17 @@ def run_text(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]], *, seed
     """Sum up a run in a few lines of plain text.
 
     Args:
-        run: the run's record.
-        items: the records of its items; they are read once, one by one.
-        seed: determines which failed items are listed.
+        run: the run's record, as `read_run` returns it.
+        items: the records of its items, as `read_items` yields them; they are read once, one by
+            one.
+        seed: the seed for the random choice of failed items to list.
 
     Returns:
-        The lines. Make them safe for a terminal before printing them.
+        The lines. They may contain control characters, so escape them before printing them to a
+        terminal.
 
     Raises:
-        ValueError: these aren't such records.
+        ValueError: the arguments aren't such records.
     """
     with damage("record of a run"):
         return "\n".join(_lines(figures_of(run, items, seed=seed)))
@@ -236,7 +238,7 @@ def depth_name(depth: int) -> str:
 
 
 def _gains(depth: RepairDepth) -> str:
-    """Compare the replies at a depth with those they repaired."""
+    """Compare the replies at a depth with the replies that they repaired."""
     compared = depth.more + depth.same + depth.less
     parts = ("met more", depth.more), ("as much", depth.same), ("less", depth.less)
     told = [f"{percent(n, compared)} {words}" for words, n in parts] if compared else []
@@ -244,7 +246,7 @@ def _gains(depth: RepairDepth) -> str:
 
 
 def models_of(figures: RunFigures) -> list[tuple[str, ...]]:
-    """Return a row for each model; none if there is only one."""
+    """Return a row of texts for each model; no rows if there is only one model."""
     prices = figures.prices
     return share_rows(figures.models, None if prices is None else prices.currency)
 
@@ -260,14 +262,14 @@ def _line(text: str) -> str:
 
 
 def _plain(value: object) -> str:
-    """Write a part of a run's identity: lists as lines, and names with their values."""
+    """Return a part of a run's identity as text: lists as lines, objects as ``name: value``."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
         return "\n".join(map(_plain, cast("list[object]", value)))
     if isinstance(value, dict):
         pairs = cast("dict[str, object]", value)
-        if "description" in pairs:  # A reader has no use for a requirement's validator.
+        if "description" in pairs:  # A requirement's validator doesn't matter to a reader.
             return _plain(pairs["description"])
         return ", ".join(f"{name}: {_short(name, part)}" for name, part in pairs.items())
     return json.dumps(value)

@@ -1,4 +1,4 @@
-"""Typed views of records. Only this module knows how calls, items and runs are written.
+"""Typed views of records. In this package, only this module knows the format of records.
 
 Views are made from plain data, as ``to_dict``, ``read_items`` and ``read_run`` return it.
 """
@@ -31,7 +31,7 @@ FATES: dict[str, str] = {
     "compared": "in comparisons of replies that passed",
     "other": "in requests whose draw is not recorded",
 }
-"""Descriptions of what tokens were used for."""
+"""The uses of tokens, each with a description."""
 
 _UNFINISHED: dict[str, Any] = {
     "prompts": [[], []],
@@ -52,7 +52,7 @@ class Fault(NamedTuple):
 
     @classmethod
     def of(cls, written: Mapping[str, Any] | None) -> Fault | None:
-        """Read an exception; None if there was none."""
+        """Return a recorded exception; None if there was none."""
         return None if written is None else cls(written["type"], written["message"])
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Verdict(NamedTuple):
 
 
 class SliceView:
-    """A recorded draw. ``prompt`` and ``context`` are indices of the call's conversations."""
+    """A recorded draw. ``prompt`` and ``context`` are indices into the call's ``prompts``."""
 
     def __init__(self, plain: Mapping[str, Any], *, prompt: int | None = None) -> None:
         self.plain = plain
@@ -112,7 +112,7 @@ class SliceView:
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """The verdicts on its requirements."""
+        """The verdicts on the requirements."""
         return [Verdict(*(v[name] for name in Verdict._fields)) for v in self.plain["validations"]]
 
     @property
@@ -122,7 +122,7 @@ class SliceView:
 
     @property
     def problems(self) -> list[str]:
-        """Everything that was wrong with the draw, one text for each problem."""
+        """All problems of the draw, one text for each: errors and failed requirements."""
         lines = [] if (error := self.error) is None else [str(error)]
         if self.reason:
             lines.append(self.reason)
@@ -135,7 +135,7 @@ class SliceView:
 
     @property
     def share_met(self) -> float:
-        """The share of the requirements that the reply met, by weight, from 0 to 1 (all)."""
+        """The share of requirements that the reply met, by weight, from 0 to 1."""
         if self.passed:
             return 1.0
         total = sum(v.weight for v in self.verdicts)
@@ -166,7 +166,7 @@ class TraceView:
 
     @cached_property
     def decision(self) -> Decision | None:
-        """The decision of a selection."""
+        """The decision of the call's selection, or None."""
         return decision_from_dict(self._plain.get("decision"))
 
     @property
@@ -176,7 +176,7 @@ class TraceView:
 
     @property
     def winner(self) -> SliceView | None:
-        """The draw that won."""
+        """The draw that won, or None."""
         return self.best if self.success else None
 
     @cached_property
@@ -200,7 +200,7 @@ class TraceView:
 
     @property
     def models(self) -> list[str | None]:
-        """The model of each draw: its reply's, its stage's only one, or the one asked."""
+        """The model of each draw: its reply's, else its stage's only one, else the one asked."""
         named: dict[int | None, set[str]] = {}
         for s in self.slices:
             if s.model is not None:
@@ -210,7 +210,7 @@ class TraceView:
 
     @property
     def fates(self) -> list[tuple[str, Usage]]:
-        """The use and the cost of each draw; then the same for comparisons."""
+        """The use of each draw's tokens (a key of `FATES`) and its cost; comparisons come last."""
         decision = self.decision
         special = dict.fromkeys(() if decision is None else decision.heard, "heard")
         special |= {s.iteration: "won" for s in self.winners}
@@ -222,7 +222,7 @@ class TraceView:
 
     @cached_property
     def independent_draws(self) -> list[SliceView]:
-        """The judged draws with the same prompt and model as their chain's first; no repairs."""
+        """The judged draws with the prompt, model and stage of a first draw, so without repairs."""
         firsts = [s for s in self.slices if s.depth == 0]
         prompts = {s.prompt for s in firsts}
         models = {s.model for s in firsts} - {None}
@@ -238,7 +238,7 @@ class TraceView:
 
     @property
     def shown(self) -> tuple[int, int, int]:
-        """The numbers of independent draws, of those that passed, and of cancelled ones."""
+        """The number of independent draws, the number that passed, and the number cancelled."""
         draws = self.independent_draws
         firsts = [s for s in self.slices if s.depth == 0]
         asked, stages = {s.prompt for s in firsts}, {s.stage for s in firsts}
@@ -250,17 +250,17 @@ class TraceView:
 
     @property
     def kind(self) -> Hashable:
-        """The action, the prompt and the requirements: a key that equal items share."""
+        """A key that equal items share: the action, the prompt and the requirements, or None."""
         for s in self.slices:
             return s.action, repr(self.sent(s.prompt)), tuple(v.description for v in s.verdicts)
         return None
 
     def sent(self, place: int) -> list[Mapping[str, Any]]:
-        """Return all messages of a conversation."""
+        """Return all messages of the conversation at an index."""
         return prompt_at(self.prompts, place)
 
     def until_passed(self) -> int:
-        """Count the draws of a success that had ended by themselves by its first pass."""
+        """Return how many draws a call took until one passed, skipping cancelled ones."""
         winner = self.winner
         if self.decides:  # A later draw may have won.
             winner = next(s for s in self.slices if s.passed)
@@ -271,7 +271,7 @@ class TraceView:
         )
 
     def cut(self, most: int) -> tuple[TraceView, int]:
-        """Return a view of at most ``most`` draws, including the best, and the number left out."""
+        """Return a view of up to ``most`` draws, the best among them, and the number left out."""
         left_out = len(self.slices) - most
         if left_out <= 0:
             return self, 0
@@ -302,9 +302,9 @@ class ItemView:
     def so_far(self, run: Mapping[str, Any] | None = None) -> TraceView | None:
         """Return the item's trace or, if it isn't finished, a trace of its draws so far.
 
-        A journal stores prompts only with the result. So draws with the same action count as
-        having the same prompt. If the action's text isn't kept, only draws of a strategy that
-        repeats the action do.
+        A journal stores prompts only with the result. So draws of an unfinished item count as
+        having the same prompt if they have the same action. If the action's text isn't kept, they
+        do only if the run's strategy repeats the action.
         """
         slices: Sequence[Mapping[str, Any]] = self.plain.get("drawn", ())
         if not slices:
@@ -338,7 +338,7 @@ class RunView:
 
 @contextmanager
 def damage(thing: str) -> Generator[None]:
-    """Turn errors caused by data of a different form into ``ValueError``."""
+    """Enter a block in which errors caused by malformed data become ``ValueError``."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:

@@ -1,4 +1,4 @@
-"""The waterfall of a call: its lanes over time, with the outcome of each draw."""
+"""The waterfall of a call: a chart of its lanes over time, with the outcome of each draw."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["MOST_ROWS", "anchor", "waterfall"]
 
 MOST_ROWS = 200
-"""The most lanes to draw, because a picture of more doesn't help."""
+"""The most lanes to draw. A picture of more would not be useful."""
 
 _ROW, _BAR = 34, 28
 _AXIS = 24
 _TICKS = 5
 _THINNEST = 0.6
-"""The width of a draw that took no time, in per cent."""
+"""The least width of a draw's bar, in per cent, for draws that took almost no time."""
 
 _ROOMY, _SLIM = 11, 4
-"""The least widths, in per cent, of a bar with room for its number or its mark on a phone."""
+"""The widths, in per cent, from which a bar on a phone has room for mark and number, or a mark."""
 
 
 class _Paint(NamedTuple):
@@ -35,12 +35,12 @@ class _Paint(NamedTuple):
     reach: float
     names: Mapping[int, str]
     panels: str | None
-    """The prefix of panels' ids; None for no links."""
+    """The prefix of the ids of the draws' panels; None if bars are no links."""
     patterns: str
 
 
 def waterfall(trace: TraceView, scope: str, *, links: bool, patterns: str | None = None) -> Html:
-    """Draw the draws of a call over time, with a row for each lane."""
+    """Return a chart of a call's draws over time, with a row for each lane."""
     slices = trace.slices
     chains = sorted({s.chain for s in slices})
     reach = span_of(trace)
@@ -76,7 +76,7 @@ def anchor(scope: str, slice_: SliceView) -> str:
 
 
 def draw_in_words(slice_: SliceView, name: str, *, won: bool) -> str:
-    """Describe a draw on one line."""
+    """Describe a draw in one line."""
     outcome = "passed and won" if won else slice_.outcome
     when = f"{seconds(slice_.started_at)} to {seconds(slice_.ended_at)}"
     problems = slice_.problems
@@ -92,7 +92,7 @@ def _row(
 ) -> Html:
     reach = paint.reach
     lines = [_line(at, reach, "grid") for at in ticks(reach, _TICKS)]
-    if winners:  # The line marks the last one that passed.
+    if winners:  # A line marks the end of the last winner.
         lines.append(_line(max(s.ended_at for s in winners), reach, "won"))
     bars = [_bar(s, paint, won=s in winners) for s in sorted(slices, key=lambda s: s.started_at)]
     return html(
@@ -138,7 +138,7 @@ def _bar(slice_: SliceView, paint: _Paint, *, won: bool) -> Html:
 def _axis(reach: float) -> Html:
     labels: list[Html] = []
     for at in ticks(reach, _TICKS):
-        # A centred label would stick out at the right end.
+        # At the right end, a centred label would extend beyond the chart.
         side = "start" if not at else "end" if at > 0.93 * reach else "middle"
         place = _place(at, reach)
         labels.append(

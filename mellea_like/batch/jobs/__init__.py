@@ -1,4 +1,4 @@
-"""Jobs of providers' batch APIs: a run whose rounds are submitted as a whole."""
+"""Jobs of providers' batch APIs: runs that submit the requests of each round together."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ __all__ = ["jobs_path"]
 
 
 def jobs_path(journal: Path) -> Path:
-    """Return the path of the file that remembers the jobs of a journal's run."""
+    """Return the path of the file that records the jobs of a journal's run."""
     return journal.with_name(f"{journal.name}-jobs")

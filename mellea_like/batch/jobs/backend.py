@@ -1,4 +1,4 @@
-"""`BatchJobs`: a backend whose requests wait for a job of a provider's batch API."""
+"""`BatchJobs`: a backend whose requests are answered by jobs of a provider's batch API."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 __all__ = ["PARKING", "BatchJobs", "Book", "Parking"]
 
 QUIET = 20
-"""How many times the event loop goes round until a call whose requests wait is left: its other
-tasks may have something to ask, too."""
+"""The passes of the event loop before a call with a waiting request is set aside. In the meantime,
+the call's other tasks can make their own requests."""
 
 DAY = 24 * 3600.0
 
@@ -61,41 +61,42 @@ class BatchJobs:
     """A model behind a provider's batch API: half the price, and an answer within a day.
 
     It answers the requests of ``sample_many(..., order="breadth", journal=...)``, round after
-    round: requests wait, are submitted as jobs, and once a job has ended, its replies are checked.
-    The run may be stopped or killed at any time. When it is resumed, it finds its jobs, and
-    submits nothing a second time.
+    round. The requests of a round are collected and submitted as jobs. Once a job has ended, its
+    replies are checked. The run may be stopped or killed at any time. When it is resumed, it finds
+    its jobs again, and submits nothing twice.
 
     Args:
         api: the model and its provider, such as `OpenAIBatches`.
         direct: the same model through the ordinary API, for rounds that are too small for a job
-            (``direct_below``) and for a first request that tries everything out (``canary``).
-        direct_below: if the last requests that are left are fewer than this, ``direct`` answers
-            them. 0 for never.
-        canary: whether ``direct`` answers the first request of the run before anything is
-            submitted. If it is refused, the run ends.
+            (``direct_below``) and for a first item as a trial (``canary``).
+        direct_below: if fewer requests than this are waiting and no job is under way, ``direct``
+            answers them. 0 for never.
+        canary: whether ``direct`` answers the requests of the first item before anything is
+            submitted. If that item ends with an error, so does the run.
         requests_per_job: the most requests in a job; None for the provider's limit.
         bytes_per_job: the most bytes of a job's requests; None for the provider's limit.
         jobs_at_once: the most jobs at a time; further ones are submitted as others end.
         enqueued_tokens: the most tokens of prompts in all jobs at a time, as providers limit them
             for each model; None for no limit.
-        poll: how many seconds pass until a job is looked at again.
-        deadline: the seconds after which a job that hasn't ended is cancelled; what it hasn't
-            answered goes into another one. It must be longer than the provider's own limit, if
-            that has one. None for never.
-        tries: how many jobs a request may go into until it is given up.
+        poll: the seconds between two looks at the state of a job.
+        deadline: the seconds after which a job that hasn't ended is cancelled. The requests that
+            it hasn't answered go into another job. If the provider has its own limit, this one
+            must be longer. None for never.
+        tries: the most jobs that a request goes into before it is given up.
         settled: the seconds after which the provider is sure to list a job that was created. If
-            the answer to a creation was lost and no such job is listed by then, there is none.
+            the response to a creation was lost and no such job is listed by then, it was never
+            created.
 
     Attributes:
         model: the model's name in records and prices, with ``:batch`` at its end. It costs half of
             the model's price, unless a price table names it.
         provider: the provider's name, for telemetry.
-        can_judge: whether its verdicts on requirements are wanted.
-        defaults: the options that fill in what a request's options leave open.
+        can_judge: whether the model may judge requirements.
+        defaults: the options that apply if a request doesn't set them.
 
     Raises:
-        TypeError: ``direct`` isn't a backend, or a number isn't one.
-        ValueError: a number is out of its range, or ``direct`` is missing.
+        TypeError: ``direct`` isn't a backend, or an argument isn't a number.
+        ValueError: a number is out of range, or ``direct`` is missing.
     """
 
     def __init__(
@@ -154,21 +155,21 @@ class BatchJobs:
 
     @property
     def place(self) -> str:
-        """The provider, the server and the model: whose jobs a run's are."""
+        """The provider, the model and the server, as one text that identifies where jobs run."""
         return f"{self.api.name} {self.api.model} {self.api.where}"
 
     @property
     def limits(self) -> Sequence[Budgets]:
-        """The budgets that it keeps to by itself: a whole round is reserved before it is sent."""
+        """The run's budgets, in which each job is reserved as a whole before it is submitted."""
         parking = PARKING.get()
         return () if parking is None or not parking.budgets else (Budgets(*parking.budgets),)
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request, if its job has ended; else wait for a job.
+        """Return the reply to a request if its job has ended; else let the request wait for a job.
 
         Raises:
-            InvalidRequest: it is used outside of ``sample_many(..., order="breadth")``, or the
-                provider's batch format has no place for something that is asked for.
+            InvalidRequest: the backend is used outside of ``sample_many(..., order="breadth")``,
+                or the provider's batch format can't express the request.
         """
         parking = PARKING.get()
         if parking is None:
@@ -180,7 +181,7 @@ class BatchJobs:
         return await parking.generate(self, request)
 
     async def aclose(self) -> None:
-        """Close the running event loop's connections."""
+        """Close the connections that belong to the running event loop."""
         await self.api.aclose()
         close = getattr(self.direct, "aclose", None)
         if close is not None:
@@ -191,30 +192,30 @@ class BatchJobs:
 
 
 class Book(Protocol):
-    """The requests of a run: whoever parks one writes it down there."""
+    """Records the requests of a run that wait for jobs, and the replies of ordinary backends."""
 
     async def ask(self, backend: BatchJobs, ask: Ask) -> None:
-        """Note a request that waits for a job."""
+        """Record a request that waits for a job."""
         ...
 
     async def keep(
         self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]
     ) -> None:
-        """Keep the reply of an ordinary backend."""
+        """Record the reply of an ordinary backend."""
         ...
 
 
 class Parking:
-    """The call of one item, which is left when its requests wait for jobs.
+    """The call of one item, which is cancelled and set aside when its requests wait for jobs.
 
     Args:
-        book: the requests of the run.
+        book: the record of the run's requests.
         job: the item.
-        answers: the answers to its requests so far.
+        answers: the answers to the item's requests so far, by their keys.
         budgets: the budgets of the run.
         direct: the places of the backends whose requests are answered directly this time.
-        charged: the draws whose answers were charged before, although their records are void.
-        sitting: the number of this sitting of the run.
+        charged: the iterations whose answers were already charged, although the draws are repeated.
+        sitting: the number of times that the run has been begun or resumed.
     """
 
     def __init__(
@@ -244,7 +245,7 @@ class Parking:
         self._idle = anyio.Event()
 
     def hearing(self, then: Callable[[Slice], None] | None) -> Callable[[Slice], None]:
-        """Return what hears the item's slices: the draw whose request waits has not happened."""
+        """Return a listener for the item's slices that holds back cancelled ones; see `ended`."""
         self._then = then
         return self._hear
 
@@ -260,16 +261,16 @@ class Parking:
             self._then(slice_)
 
     def ended(self) -> None:
-        """Record the draws that the call itself has cancelled.
+        """Record the cancelled draws, because the call has ended by itself.
 
-        If it was left, or the run was stopped, they go on later: what their answers cost counts
-        then.
+        They aren't recorded if the call was set aside or the run was stopped. In that case, those
+        draws continue later, and the cost of their answers counts then.
         """
         for slice_ in self._cancelled:
             self._record(slice_)
 
     async def generate(self, backend: BatchJobs, request: Request) -> Generation:
-        """Answer a request, or leave the call."""
+        """Return the answer to a request, or set the call aside."""
         if request.options.model not in (None, backend.api.model, backend.model):
             msg = (
                 f"{backend!r} asks no other model than its own: make another BatchJobs for"
@@ -296,16 +297,16 @@ class Parking:
             Ask(self._item, key, backend.place, purpose, to_json(body), tokens, asked.max_tokens),
         )
         await self._park()
-        raise AssertionError  # It is cancelled while it waits.
+        raise AssertionError  # `_park` never returns: it is cancelled.
 
     def around(self, inner: Backend, backend: Backend) -> Backend:
-        """Return a backend that keeps the replies of an ordinary one while others wait."""
+        """Wrap an ordinary backend so that its replies are kept while other requests wait."""
         if isinstance(innermost(backend), BatchJobs):
             return inner
         return _Kept(inner, self, described_backend(backend))
 
     async def answer(self, inner: Backend, request: Request, place: str) -> Generation:
-        """Answer a request to an ordinary backend, if it hasn't answered before."""
+        """Return an ordinary backend's kept reply to a request, or ask the backend."""
         defaults = getattr(inner, "defaults", Options())
         key = self._key(request, place, described_request(request, defaults))
         answer = self._answers.get(key)
@@ -316,14 +317,14 @@ class Parking:
     async def _ask_now(
         self, backend: Backend, request: Request, key: str, place: str
     ) -> Generation:
-        """Ask an ordinary backend, and keep its reply: the draw may have to wait for a job yet."""
+        """Ask an ordinary backend, and keep its reply, because the draw may yet wait for a job."""
         if not self._busy:
             self._idle = anyio.Event()
         self._busy += 1
         try:
             reply = await _asked(backend, request, meter := request.meter.attempt())
             written = written_reply(reply)
-            if written is not None:  # Its parsed value may be one that JSON can't express.
+            if written is not None:  # JSON may not be able to express its parsed value.
                 kept = [[model, usage_to_dict(its)] for model, its in meter.usage_by_model]
                 told = {"reply": written, "costs": kept}
                 with anyio.CancelScope(shield=True):  # It has been paid for.
@@ -335,7 +336,7 @@ class Parking:
                 self._idle.set()
 
     def _key(self, request: Request, place: str, asked: Mapping[str, Any]) -> str:
-        """Return what is the same when the call asks the same again."""
+        """Return a request's key, which is the same whenever the call is repeated."""
         plain = json.dumps([place, asked], sort_keys=True, default=repr)
         what = hashlib.blake2b(plain.encode(), digest_size=12).hexdigest()
         key = f"{len(self.slices)}/{request.meta.purpose}/{what}"
@@ -343,11 +344,11 @@ class Parking:
         return f"{key}/{self._asked[key]}"
 
     def _is_charged(self, answer: Answer) -> bool:
-        """Tell whether the cost of an answer is in the records of an earlier sitting."""
+        """Return whether an answer's cost is already in the records of an earlier sitting."""
         return answer.sitting != self._sitting and len(self.slices) + 1 in self._charged
 
     async def _park(self) -> None:
-        """Wait until nothing else in the call has anything to ask; then leave the call."""
+        """Wait until no other task of the call makes requests; then cancel the call."""
         self._parked += 1
         mine = self._parked
         quiet = 0
@@ -363,7 +364,7 @@ class Parking:
 
 
 class _Kept(BackendWrapper):
-    """An ordinary backend, whose replies are kept while other requests of a draw wait for jobs."""
+    """An ordinary backend whose replies are kept while other requests of the draw wait for jobs."""
 
     def __init__(self, inner: Backend, parking: Parking, place: str) -> None:
         super().__init__(inner)
@@ -410,4 +411,4 @@ def _read(backend: BatchJobs, request: Request, answer: Answer, *, charged: bool
 
 
 PARKING: ContextVar[Parking | None] = ContextVar("mellea_like_parking", default=None)
-"""The call of an item that is at work in this task."""
+"""The item's call that runs in the current task."""

@@ -1,4 +1,4 @@
-"""The jobs of a run, seen from outside: what they are, what they may cost, and cancelling them."""
+"""The jobs of a run, from outside the run: their states and costs, and how to cancel them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["JobFile", "KnownJob", "cancel_jobs"]
 
 SETTLED = 30.0
-"""Seconds after which a provider lists a job if it has created it."""
+"""The seconds after which a provider is sure to list a job that it has created."""
 
 TRIES = 10**6
-"""A cancelled job is none that a request was tried in."""
+"""A limit that is never reached, so that no request is given up because jobs are cancelled."""
 
 
 class KnownJob(NamedTuple):
-    """A job of a run."""
+    """A job of a run, as the file and the provider have it."""
 
     place: str
     provider_id: str | None
@@ -64,11 +64,11 @@ class JobFile:
     billed: Usage
     billed_cost: tuple[float, str] | None
     places: list[str] = field(default_factory=list[str])
-    """Those with jobs under way."""
+    """The places with jobs under way."""
 
     @classmethod
     def read(cls, path: Path) -> JobFile:
-        """Read them; call it in a thread.
+        """Read the file and the journal; call this in a thread.
 
         Raises:
             JournalError: there is no such run, or it has no jobs.
@@ -101,7 +101,7 @@ class JobFile:
             )
 
     async def refresh(self, place: str, api: BatchAPI) -> None:
-        """Ask a provider for the present states of the jobs there."""
+        """Update the states of the jobs at a place, by asking the provider."""
         for n, job in enumerate(self.jobs):
             if job.place == place and job.stage is JobStage.AT_WORK and job.provider_id:
                 state = await api.look(job.provider_id)
@@ -136,19 +136,19 @@ async def cancel_jobs(
     poll: float,
     tell: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Cancel the jobs of a run that isn't running now, and keep the answers that there are.
+    """Cancel the jobs of a run that isn't running now, and keep the answers that they already have.
 
-    The run can be resumed: it uses them, and submits the rest again.
+    When the run is resumed, it uses those answers, and submits the other requests again.
 
     Args:
         path: the run's journal.
-        api_at: makes the API of a place, as `BatchJobs.place` names it.
-        poll: seconds until a job is looked at again.
-        tell: is given sentences about what happens.
+        api_at: a function that makes the API of a place, which is a text like `BatchJobs.place`.
+        poll: the seconds between two looks at the state of a job.
+        tell: called with a sentence about each step.
 
     Raises:
         JournalError: there is no such run, it is running, or it has no jobs.
-        BackendError: a provider refuses to be asked.
+        BackendError: a provider refuses a request about a job.
     """
     thread = anyio.CapacityLimiter(1)
 
@@ -192,7 +192,7 @@ async def _cancel(
     do: Callable[..., Any],
     tell: Callable[[str], object],
 ) -> None:
-    """Bring a job a step nearer to its end."""
+    """Take the next step to cancel a job and collect its results."""
     name = job.provider_id
     if job.stage is JobStage.NOTED:
         await do(store.void, job, tried=False)

@@ -1,4 +1,4 @@
-"""What the file of a run's jobs holds: requests, answers, jobs and their stages."""
+"""The records in the file of a run's jobs: requests, answers, jobs and their stages."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["UNDER_WAY", "Answer", "Ask", "JobStage", "Known", "StoredJob", "Wait
 
 
 class JobStage(StrEnum):
-    """How far a job is, as the run knows it."""
+    """The stage of a job, as far as the run knows."""
 
     NOTED = "noted"
     """Its requests are being uploaded."""
     CREATING = "creating"
-    """The request that creates it was sent, or is about to be."""
+    """The request that creates it was sent, or is about to be sent."""
     AT_WORK = "at work"
     COLLECTED = "collected"
-    """It has ended, and what came of its requests is in the file."""
+    """It has ended, and the outcomes of its requests are in the file."""
     VOID = "void"
     """It was never created, or its results were deleted."""
 
@@ -31,7 +31,7 @@ UNDER_WAY = (JobStage.NOTED, JobStage.CREATING, JobStage.AT_WORK)
 
 
 class Ask(NamedTuple):
-    """A request of an item that no one has answered yet."""
+    """A request of an item that has no answer yet."""
 
     item: int
     key: str
@@ -43,12 +43,12 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The outcome of a request, and the sitting of the run in which it arrived."""
+    """The outcome of a request, and the number of the run's sitting in which it arrived."""
 
     outcome: JobOutcome
     sitting: int
     kept: dict[str, Any] | None = None
-    """The reply of an ordinary backend, which no job has answered."""
+    """The reply, if an ordinary backend answered the request instead of a job."""
 
 
 class Known(NamedTuple):
@@ -59,7 +59,7 @@ class Known(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A request that waits for a job: its size, and what is known of its cost."""
+    """A request that waits for a job, with its size and the numbers that its cost depends on."""
 
     item: int
     id: int
@@ -70,7 +70,7 @@ class Waiting(NamedTuple):
 
 
 class StoredJob(NamedTuple):
-    """A job as the file has it."""
+    """A job, as recorded in the file."""
 
     id: int
     key: str

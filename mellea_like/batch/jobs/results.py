@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["collect"]
 
 MANY = 500
-"""How many results are written together."""
+"""The number of results to write together."""
 
 DOWNLOADS = 6
-"""How many times results are fetched until that is given up."""
+"""The number of attempts to download a job's results."""
 
 PAUSE = 2.0
-"""Seconds until a download that was cut is tried again; doubled each time."""
+"""The seconds before an interrupted download is tried again; doubled each time."""
 
 
 async def collect(
@@ -40,20 +40,21 @@ async def collect(
     tries: int,
     patient: bool,
 ) -> None:
-    """Keep the results of a job that has ended, fetching them again if a download is cut.
+    """Store the results of a job that has ended; if a download is cut off, fetch them again.
 
     Args:
-        store: where they are kept.
+        store: the store for the results.
         job: the job.
-        api: whose it is.
-        state: its state, as the provider has it.
-        do: runs a function in the store's thread.
-        tries: how many jobs may leave a request without an answer.
-        patient: whether results that every download lacks may still come. If not, their requests go
-            into another job, although they may have been paid for.
+        api: the API that has the job.
+        state: the job's state according to the provider.
+        do: a function that runs another function in the store's thread.
+        tries: the number of jobs without an answer after which a request is given up.
+        patient: whether to raise if all downloads lack the same results, because they may still
+            come. If False, the requests without a result go into another job, although they may
+            already have been paid for.
 
     Raises:
-        BackendError: they can't be had.
+        BackendError: the results can't be downloaded.
     """
     pause, strays = PAUSE, 0
     chunk: list[tuple[JobResult, Usage]] = []

@@ -1,8 +1,9 @@
-"""Rounds of jobs: what waits is submitted, jobs are looked at, and results are collected.
+"""Rounds of jobs: waiting requests are submitted, jobs are polled, and results are collected.
 
-A provider is told nothing that the store doesn't know already: a job is noted, then its requests
-are uploaded, then the store notes that it is being created, and only then it is. If the answer is
-lost, by a broken connection or a crash, the provider is asked for the job before another is made.
+Each step is recorded in the store before the provider hears of it: the store records a job, then
+its requests are uploaded, then the store records that the job is being created, and only then is
+it created. If the response is lost, by a broken connection or a crash, the run looks for the job at
+the provider before it creates another one.
 """
 
 from __future__ import annotations
@@ -39,25 +40,25 @@ if TYPE_CHECKING:
 __all__ = ["JobRounds", "intention_of"]
 
 MANY = 500
-"""How many requests are written together."""
+"""The number of requests to write together."""
 
 BLOCK = 100
-"""How many items are looked up together."""
+"""The number of items to look up together."""
 
 PACKAGING = 256
-"""Bytes of a line besides the body of its request: its id, a method, a path."""
+"""The bytes of a line in addition to its request's body: an id, a method, a path."""
 
 LONGEST = 600.0
-"""Seconds until a provider that takes no job is asked again, at most."""
+"""The most seconds to wait before submitting again to a provider that refused a job."""
 
 
 class JobRounds:
     """The jobs of a run, from one round to the next.
 
     Args:
-        store: makes the file that remembers them, in a thread.
+        store: a function that opens the file of the jobs; it is called in a thread.
         budgets: the budgets of the run.
-        changed: called when something has changed.
+        changed: called when the state of a job has changed.
     """
 
     def __init__(
@@ -85,22 +86,22 @@ class JobRounds:
         self.direct: frozenset[str] = frozenset()
         """The places whose requests are answered directly in this pass."""
         self.problem: LimitExceeded | None = None
-        """Why some requests are not submitted."""
+        """The reason why some requests are not submitted, or None."""
         self.states: dict[int, JobState] = {}
-        """The jobs under way, as they were last seen."""
+        """The last known states of the jobs under way, by their ids in the store."""
 
     async def open(self) -> None:
-        """Open the file, and learn what an earlier sitting left."""
+        """Open the file, and read the state that an earlier sitting left."""
         self._store = await to_thread.run_sync(self._make_store, limiter=self._thread)
         known: list[StoredJob] = await self._do(self._store.jobs)
-        # The time of day doesn't go back, even if the computer's clock does.
+        # The time never goes back, even if the computer's clock does.
         today = max([time.time(), *(job.noted for job in known)])
         self._began = today - anyio.current_time()
         self.sitting = self._store.sitting
         self._last_item: int = await self._do(self._store.last_item)
 
     async def close(self) -> None:
-        """Write what is left, and close the file; jobs go on at the provider."""
+        """Write the requests that are left, and close the file. Jobs continue at the provider."""
         with anyio.CancelScope(shield=True):
             await self._flush()
             await self._do(self._store.close)
@@ -108,7 +109,7 @@ class JobRounds:
             reserved.settle(None)
 
     def _now(self) -> float:
-        """Return the time of day, which passes as the event loop's does."""
+        """Return the time, as the event loop's clock has advanced it since `open`."""
         return self._began + anyio.current_time()
 
     async def _do(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -119,7 +120,7 @@ class JobRounds:
     # Requests
 
     async def ask(self, backend: BatchJobs, ask: Ask) -> None:
-        """Note a request that waits for a job."""
+        """Record a request that waits for a job."""
         self._backends[backend.place] = backend
         self._buffer.append(ask)
         if len(self._buffer) >= MANY:
@@ -128,7 +129,7 @@ class JobRounds:
     async def keep(
         self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]
     ) -> None:
-        """Keep the reply of an ordinary backend."""
+        """Record the reply of an ordinary backend."""
         await self._do(self._store.keep, item, key, place, purpose, reply)
 
     async def _flush(self) -> None:
@@ -142,28 +143,29 @@ class JobRounds:
             return Known({}, {})  # It is new.
         async with self._looking_up:
             if item not in self._looked_up:
-                # Items come in order, so the next ones are looked up with it.
+                # Items come in order, so the next ones are looked up together with this one.
                 at = bisect_right(self._due, item)
                 items = [item, *self._due[at : at + BLOCK]]
                 self._looked_up |= await self._do(self._store.known, items)
             return self._looked_up.pop(item)
 
     async def mark(self, item: int, marks: Mapping[int, Any]) -> None:
-        """Keep the marks of an item's draws."""
+        """Record the marks of an item's draws."""
         await self._do(self._store.mark, item, marks)
 
     # A round
 
     async def round(self) -> set[int]:
-        """Submit what waits, and wait until some of it is answered.
+        """Submit the waiting requests, and wait until some of them are answered.
 
         Returns:
-            The items that have answers now, or that are answered directly in this pass; none if
-            nothing is under way or waits.
+            The items that have answers now, or that are answered directly in this pass. The set is
+            empty if no job is under way and no request is waiting.
 
         Raises:
-            LimitExceeded: the budget can't pay for what is left, and nothing is under way.
-            BackendError: a provider refuses a job, or its key.
+            LimitExceeded: the budget can't pay for the requests that are left, and no job is under
+                way.
+            BackendError: a provider refuses a job, or the API key.
         """
         await self._flush()
         self._last_item = await self._do(self._store.last_item)
@@ -175,12 +177,12 @@ class JobRounds:
         return items
 
     async def _wait(self) -> set[int]:
-        """Submit and look until some items have answers, or nothing is left to wait for."""
+        """Submit and poll jobs until some items have answers, or nothing is left to wait for."""
         while True:
             if items := await self._directly():
                 return items
             await self._submit()
-            # Those whose requests fit into no job have answers, too.
+            # An item whose request fits into no job has an answer too: an error.
             items = self._hopeless
             self._hopeless = set()
             for job in await self._under_way():
@@ -203,7 +205,7 @@ class JobRounds:
         return [job for job in jobs if job.api in self._backends]
 
     async def _waits(self) -> bool:
-        """Tell whether something can be submitted later."""
+        """Return whether some requests can be submitted later."""
         if self.problem is not None:
             return False
         for place in self._backends:
@@ -212,7 +214,7 @@ class JobRounds:
         return False
 
     async def _directly(self) -> set[int]:
-        """Choose what is answered directly: the first item of a run, or a last few requests."""
+        """Choose the items to answer directly: the first item of a run, or the last few."""
         items = set[int]()
         direct = set[str]()
         under_way = await self._under_way()
@@ -228,7 +230,7 @@ class JobRounds:
             elif backend.canary and place not in self._tried:
                 self._tried.add(place)
                 if await self._do(self._store.jobs):
-                    continue  # An earlier sitting has begun with one.
+                    continue  # An earlier sitting has tried an item already.
                 items.add(min(waiting))
             else:
                 continue
@@ -247,7 +249,7 @@ class JobRounds:
                 pass
 
     async def _submit_one(self, place: str, backend: BatchJobs) -> bool:
-        """Submit one job; tell whether there may be another one."""
+        """Submit one job, if possible; return whether there may be another one to submit."""
         under_way = [job for job in await self._under_way() if job.api == place]
         if len(under_way) >= backend.jobs_at_once:
             return False
@@ -293,7 +295,7 @@ class JobRounds:
             state = await api.create(intention, uploaded)
             await self._do(path.unlink)
         except BackendError as exc:
-            # There is no such job.
+            # The job does not exist.
             reserved.settle(None)
             if noted is not None:
                 await self._do(store.void, noted, tried=False)
@@ -310,7 +312,7 @@ class JobRounds:
         return True
 
     def _later(self, place: str, backend: BatchJobs, wanted: float | None = None) -> None:
-        """Submit nothing to a provider for a while, which is longer each time."""
+        """Submit nothing to a provider for a while, and for longer after each refusal."""
         wait = backend.poll * 2.0 ** min(self._refusals[place], 30)
         self._refusals[place] += 1
         wait = max(wanted or 0.0, backend.poll, min(wait, LONGEST))
@@ -324,7 +326,7 @@ class JobRounds:
     # Looking
 
     async def _look(self, job: StoredJob) -> set[int]:
-        """Look at a job; return the items that it has answered, if it has ended."""
+        """Poll a job; return the items that it has answered, or none if it hasn't ended."""
         backend = self._backends[job.api]
         await self._reserve_again(job, backend)
         try:
@@ -354,7 +356,7 @@ class JobRounds:
             return set()
 
     async def _reserve_again(self, job: StoredJob, backend: BatchJobs) -> None:
-        """Reserve what a job of an earlier sitting may cost: that is spent already."""
+        """Reserve the cost of a job of an earlier sitting, because that is spent already."""
         if job.id not in self._reserved:
             costs: list[tuple[int, int | None]] = await self._do(self._store.costs, job)
             wanted = [(sent, Options(max_tokens=most)) for sent, most in costs]
@@ -365,7 +367,7 @@ class JobRounds:
                 self._reserved[job.id] = reserved
 
     async def _find(self, job: StoredJob, backend: BatchJobs) -> JobState | None:
-        """Find a job whose creation nobody has heard of; void it if it never was created."""
+        """Look for a job whose creation is unconfirmed; void it if it was never created."""
         found: Any = None
         if job.stage is JobStage.CREATING:
             found = await backend.api.find(intention_of(self._store, job))
@@ -388,7 +390,7 @@ class JobRounds:
             self._settle(job)
             self._later(job.api, backend)
             if not any(other.api == job.api for other in await self._under_way()):
-                # None of ours has to end first, so this one may be too large by itself.
+                # This run has no other job under way, so this one may be too large by itself.
                 self._most[job.api] = max(1, job.requests // 2)
             self._warn_once(f"{backend!r}: too much is enqueued; jobs wait until others have ended")
             return set()
@@ -407,7 +409,7 @@ class JobRounds:
         return items
 
     async def _refused(self, job: StoredJob, backend: BatchJobs, state: JobState) -> set[int]:
-        """Take note of a job that was refused as a whole, for some of its lines or for itself."""
+        """Record that a whole job was refused; raise unless some of its lines are the reason."""
         lines = [error for error in state.errors if error.line is not None]
         for error in lines:
             await self._do(self._store.refuse, job, error.line, f"{error.code}: {error.message}")
@@ -427,7 +429,7 @@ class JobRounds:
 
 
 def intention_of(store: JobStore, job: StoredJob) -> Intention:
-    """Return what finds a job at its provider."""
+    """Return the facts by which a job can be found at its provider."""
     prefix = f"{store.prefix}{job.id}-"
     return Intention(job.key, prefix, job.requests, job.before)
 
@@ -441,7 +443,7 @@ def _fitting(
     *,
     alone: bool,
 ) -> tuple[list[Waiting], set[int]]:
-    """Return the first requests that fit into a job, and the items of those that fit into none."""
+    """Return the first requests, as many as fit into a job, and items whose request never fits."""
     requests: list[Waiting] = []
     hopeless = set[int]()
     size = tokens = 0

@@ -1,4 +1,4 @@
-"""A batch whose requests are answered by jobs: every call goes on until it waits for one."""
+"""A batch whose requests are answered by jobs: a call that must wait for a job is set aside."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ I = TypeVar("I", default=Any)  # noqa: E741 (an item)
 class JobsRun(BreadthRun[T, I]):
     """The results of a batch with `BatchJobs` as its backend.
 
-    When a job has ended, the items that it answered are sampled again from their records. They ask
-    the same as before, and find their answers this time. The replies are checked, and the next
-    requests go into the next job.
+    When a job has ended, the items that it answered are sampled again from their records. They make
+    the same requests as before, and this time find the answers. The replies are checked, and the
+    next requests go into the next job.
     """
 
     def __init__(self, work: Work, items: object, **given: Any) -> None:
@@ -54,7 +54,7 @@ class JobsRun(BreadthRun[T, I]):
         self._charged: dict[int, frozenset[int]] = {}
         self._canaries = set[int]()
         selection = work.strategy.settings.selection
-        # Marks that are made at once are made again; scores may have cost something.
+        # A plain function's marks are simply made again; those of an async one may have a cost.
         mark = None if isinstance(selection, str) else selection.mark
         self._scores = mark is not None and is_async(mark)
         self._rounds = JobRounds(
@@ -64,7 +64,7 @@ class JobsRun(BreadthRun[T, I]):
         )
 
     def _check_jobs(self, journal: Path) -> None:
-        """Let the jobs of an earlier sitting go on."""
+        """Accept jobs of an earlier sitting, because this run continues them."""
 
     @property
     def _jobs(self) -> Sequence[JobState]:
@@ -106,7 +106,7 @@ class JobsRun(BreadthRun[T, I]):
         return job._replace(attempt=found.attempt, earlier=found.slices)
 
     def _earlier(self, stored: StoredItem) -> WaitingItem:
-        # A draw that passed is a result that was not written down any more.
+        # A draw that passed won, but the result wasn't written any more.
         broken = bool(self._work.strategy.settings.stages)
         found = earlier_draws(stored, self._work.format, several=True, broken=broken)
         kept = {slice_.iteration for slice_ in found.slices}
@@ -151,7 +151,7 @@ class JobsRun(BreadthRun[T, I]):
 
 
 class _JobsWork(Work):
-    """The work on items whose calls are left when their requests wait for jobs."""
+    """The work on items whose calls are set aside when their requests wait for jobs."""
 
     __slots__ = ()
 
@@ -169,7 +169,7 @@ class _JobsWork(Work):
 
 
 def _with_marks(job: Job, marks: dict[int, Any]) -> Job:
-    """Leave out draws from the first on whose mark was not written down any more."""
+    """Return a job with its marks, dropping its draws from the first pass without a mark."""
     for place, slice_ in enumerate(job.earlier):
         if slice_.passed and slice_.iteration not in marks:
             earlier = job.earlier[:place]

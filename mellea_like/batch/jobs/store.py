@@ -1,8 +1,8 @@
-"""The file that remembers the jobs of a run: what was asked, what was submitted, what came back.
+"""The file that records the jobs of a run, with their requests and the answers.
 
-It is an SQLite file beside the run's journal. Nothing here waits for an event loop; callers use a
-thread. Whatever a provider is told has been committed before, so that a run that was killed at any
-moment knows afterwards what it may have submitted.
+It is an SQLite file beside the run's journal. All functions block, so callers use a thread. Each
+step is committed before the provider hears of it. So a run that was killed at any moment knows
+afterwards which jobs it may have submitted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["JobStore", "jobs_under_way"]
 
 APPLICATION_ID = 0x4D4C6A62
-"""``MLjb``."""
+"""The application id in the file, ``MLjb``."""
 
 VERSION = 1
 
@@ -85,23 +85,23 @@ CREATE INDEX of_job ON requests (job, item, id) WHERE job IS NOT NULL;
 """
 
 MANY = 500
-"""How many results are written together."""
+"""The number of rows to read together."""
 
 DIGITS = 19
-"""Digits of the numbers that SQLite can't hold any more."""
+"""A number with this many digits may be too large for SQLite."""
 
 
 class JobStore:
     """The jobs of one run.
 
     Args:
-        path: the file, which is made if it isn't there.
-        journal: a text that differs between runs; the file of another run is refused.
-        look: whether it is only looked at.
+        path: the file, which is created if it doesn't exist.
+        journal: a text that identifies the run; the file of another run is refused.
+        look: whether only to read the file, without counting this as a sitting.
 
     Attributes:
-        path: see above.
-        prefix: the beginning of the custom ids of this run.
+        path: the file.
+        prefix: the beginning of the custom ids of this run's requests.
         sitting: the number of times that the run has been begun or resumed.
     """
 
@@ -181,7 +181,7 @@ class JobStore:
     # Requests
 
     def ask(self, asks: Iterable[Ask]) -> None:
-        """Note requests; one that is known already is asked again in this sitting."""
+        """Record requests that wait for a job in this sitting, whether new or known."""
         with self._writing() as db:
             db.executemany(
                 "INSERT INTO requests (item, key, api, purpose, body, bytes, input_tokens,"
@@ -191,7 +191,7 @@ class JobStore:
             )
 
     def keep(self, item: int, key: str, place: str, purpose: str, reply: dict[str, Any]) -> None:
-        """Keep the reply of an ordinary backend, which may be needed again."""
+        """Record the reply of an ordinary backend, which may be needed again."""
         answer = json.dumps({"reply": {}, "kept": reply})
         with self._writing() as db:
             db.execute(
@@ -202,7 +202,7 @@ class JobStore:
             )
 
     def known(self, items: Sequence[int]) -> dict[int, Known]:
-        """Return what is known of each of some items."""
+        """Return the answers and marks of each of the items."""
         found = {item: Known({}, {}) for item in items}
         with self._reading() as db:
             for item, known in found.items():
@@ -221,13 +221,13 @@ class JobStore:
         return found
 
     def last_item(self) -> int:
-        """Return the highest id of an item that has asked; -1 for none."""
+        """Return the highest id of an item that has made a request; -1 if there is none."""
         with self._reading() as db:
             (last,) = db.execute("SELECT max(item) FROM requests").fetchone()
         return -1 if last is None else int(last)
 
     def mark(self, item: int, marks: Mapping[int, Any]) -> None:
-        """Keep the marks of an item's draws."""
+        """Record the marks of an item's draws."""
         with self._writing() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)",
@@ -235,7 +235,7 @@ class JobStore:
             )
 
     def waiting(self, api: str) -> Iterator[Waiting]:
-        """Go through the requests of this sitting that wait for a job, in the order of items."""
+        """Yield the requests of this sitting that wait for a job, in the order of items."""
         last = (-1, -1)
         while True:
             with self._reading() as db:
@@ -262,7 +262,7 @@ class JobStore:
         return int(count)
 
     def count_all_waiting(self) -> int:
-        """Return how many requests wait for a job, of any model."""
+        """Return how many requests wait for a job, in any sitting and for any model."""
         with self._reading() as db:
             (count,) = db.execute(
                 "SELECT count(*) FROM requests WHERE job IS NULL AND answer IS NULL AND sitting > 0"
@@ -270,7 +270,7 @@ class JobStore:
         return int(count)
 
     def items_waiting(self, api: str) -> set[int]:
-        """Return the items whose requests wait for a job."""
+        """Return the items whose requests of this sitting wait for a job."""
         with self._reading() as db:
             rows = db.execute(
                 "SELECT DISTINCT item FROM requests WHERE api = ? AND job IS NULL"
@@ -284,7 +284,7 @@ class JobStore:
     def note(
         self, key: str, api: str, requests: Sequence[Waiting], before: Sequence[str], now: float
     ) -> StoredJob:
-        """Note a job that is about to be created; its requests get their custom ids."""
+        """Record a job that is about to be created, with its requests, and return it."""
         tokens = sum(r.input_tokens for r in requests)
         with self._writing() as db:
             cursor = db.execute(
@@ -299,11 +299,11 @@ class JobStore:
         return self.job(cursor.lastrowid or 0)
 
     def job(self, job: int) -> StoredJob:
-        """Return a job."""
+        """Return the job with this id."""
         return next(j for j in self.jobs() if j.id == job)
 
     def jobs(self, *stages: JobStage) -> list[StoredJob]:
-        """Return the jobs at some stages, or all of them, in the order in which they were noted."""
+        """Return the jobs at these stages, or all jobs if none is given, oldest first."""
         with self._reading() as db:
             wanted = json.dumps(stages or list(JobStage))
             rows = db.execute(
@@ -330,7 +330,7 @@ class JobStore:
     def lines(
         self, job: StoredJob, write: Callable[[str, Mapping[str, Any]], str]
     ) -> Iterator[str]:
-        """Write the lines of a job's file, one after another."""
+        """Yield the lines of the file with a job's requests; ``write`` makes each line."""
         last = (-1, -1)
         while True:
             with self._reading() as db:
@@ -346,7 +346,7 @@ class JobStore:
             last = rows[-1][:2]
 
     def costs(self, job: StoredJob) -> list[tuple[int, int | None]]:
-        """Return the estimated tokens of the prompts of a job's requests, and of their replies."""
+        """Return each request's estimated tokens of the prompt, and its ``max_tokens``."""
         with self._reading() as db:
             rows = db.execute(
                 "SELECT input_tokens, max_tokens FROM requests WHERE job = ? ORDER BY item, id",
@@ -355,12 +355,12 @@ class JobStore:
             return [(sent, received) for sent, received in rows]
 
     def creating(self, job: StoredJob) -> None:
-        """Note that a job is being created."""
+        """Record that a job is being created."""
         with self._writing() as db:
             db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.CREATING, job.id))
 
     def created(self, job: StoredJob, state: JobState) -> None:
-        """Note that a job was created, or found."""
+        """Record that a job was created, or was found at the provider."""
         with self._writing() as db:
             db.execute(
                 "UPDATE jobs SET stage = ?, provider_id = ?, state = ? WHERE id = ?",
@@ -368,26 +368,26 @@ class JobStore:
             )
 
     def seen(self, job: StoredJob, state: JobState) -> None:
-        """Note what a provider says of a job."""
+        """Record the state of a job, as its provider reports it."""
         with self._writing() as db:
             db.execute("UPDATE jobs SET state = ? WHERE id = ?", (_written(state), job.id))
 
     def cancelled(self, job: StoredJob) -> None:
-        """Note that a job's cancellation was asked for."""
+        """Record that a job's cancellation was requested."""
         with self._writing() as db:
             db.execute("UPDATE jobs SET cancelled = 1 WHERE id = ?", (job.id,))
 
     def void(self, job: StoredJob, *, tried: bool) -> None:
-        """Note that there is no such job: its requests wait for another one."""
+        """Record that a job is void; ``tried`` is whether it counts as a try of its requests."""
         with self._writing() as db:
             db.execute("UPDATE jobs SET stage = ? WHERE id = ?", (JobStage.VOID, job.id))
             _back(db, job.id, tried=tried)
 
     def take(self, job: StoredJob, results: Sequence[tuple[JobResult, Usage]]) -> int:
-        """Keep results of a job, and what they cost; of several for one request, the first answer.
+        """Store results of a job with their costs; the first answer to a request counts.
 
         Returns:
-            How many are about no request of the job.
+            The number of results that belong to no request of the job.
         """
         prefix, strays = f"{self.prefix}{job.id}-", 0
         with self._writing() as db:
@@ -404,7 +404,7 @@ class JobStore:
                     strays += 1
                     continue
                 if outcome.unrun or (outcome.reply is None and outcome.retryable):
-                    # It goes into another job.
+                    # The request goes into another job.
                     db.execute(
                         "UPDATE requests SET trouble = ? WHERE id = ? AND job = ?",
                         (outcome.error or outcome.unrun, int(request), job.id),
@@ -429,7 +429,7 @@ class JobStore:
         return strays
 
     def refuse(self, job: StoredJob, line: int, why: str) -> None:
-        """Note that a job's line was refused, counted from 1."""
+        """Record that a line of a job was refused; lines are counted from 1."""
         answer = json.dumps(JobOutcome(error=why)._asdict())
         with self._writing() as db:
             db.execute(
@@ -439,7 +439,7 @@ class JobStore:
             )
 
     def fail(self, request: Waiting, why: str) -> None:
-        """Note that a request can't be part of any job."""
+        """Record that a request can't be part of any job."""
         answer = json.dumps(JobOutcome(error=why)._asdict())
         with self._writing() as db:
             db.execute(
@@ -448,7 +448,7 @@ class JobStore:
             )
 
     def leave_out(self, api: str, items: Iterable[int]) -> None:
-        """Let no job have the requests of items that wait: they are answered in another way."""
+        """Exclude the waiting requests of items from jobs, because they are answered directly."""
         with self._writing() as db:
             db.executemany(
                 "UPDATE requests SET sitting = 0"
@@ -457,13 +457,13 @@ class JobStore:
             )
 
     def collected(self, job: StoredJob, state: JobState, most: int, why: str) -> None:
-        """Note that all of a job's results are kept; what has none waits for another job.
+        """Record that all results of a job are stored. Requests without one wait for another job.
 
         Args:
             job: the job.
-            state: its state, as the provider has it.
-            most: how many jobs may leave a request without an answer.
-            why: the error of those that had so many.
+            state: the job's state according to the provider.
+            most: the number of jobs without an answer after which a request is given up.
+            why: the error of the requests that are given up.
         """
         failed = json.dumps(JobOutcome(error=why)._asdict())
         with self._writing() as db:
@@ -488,7 +488,7 @@ class JobStore:
             return {item for (item,) in rows}
 
     def cost(self, job: StoredJob) -> Usage:
-        """Return what the answered requests of a job cost."""
+        """Return the cost of a job's answered requests."""
         with self._reading() as db:
             row = db.execute(f"SELECT {_COST} FROM requests WHERE job = ?", (job.id,)).fetchone()  # noqa: S608 (a constant)
         return _usage(row)
@@ -505,7 +505,7 @@ def _usage(row: Sequence[int | None]) -> Usage:
 
 
 def jobs_under_way(journal: Path) -> int:
-    """Return how many jobs of a run have not been collected; call it in a thread."""
+    """Return how many jobs of a run are still under way; call this in a thread."""
     run = read_run(journal, check=False)
     with closing(JobStore(jobs_path(journal), str(run["started"]), look=True)) as store:
         return len(store.jobs(*UNDER_WAY))
@@ -516,6 +516,6 @@ def _written(state: JobState) -> str:
 
 
 def _back(db: sqlite3.Connection, job: int, *, tried: bool) -> None:
-    """Let the requests of a job without an answer wait for another one."""
+    """Let the unanswered requests of a job wait for another job."""
     tries = "" if tried else ", tries = tries - 1"
     db.execute(f"UPDATE requests SET job = NULL{tries} WHERE job = ? AND answer IS NULL", (job,))  # noqa: S608 (a constant)

@@ -1,4 +1,4 @@
-"""The file of a journal: its tables, and creating, opening and checking it.
+"""The file of a journal: its tables, and functions to create, open and check it.
 
 All functions block; callers on an event loop run them in a thread.
 """
@@ -32,16 +32,16 @@ __all__ = [
 ]
 
 APPLICATION_ID = 0x4D4C6A6C
-"""The application id in the file, ``MLjl`` at byte 68 (https://sqlite.org/fileformat2.html)."""
+"""The application id at byte 68 of the file, ``MLjl`` (https://sqlite.org/fileformat2.html)."""
 
 FORMAT_VERSION = 5
 """The version of these tables, stored in the file's ``user_version``."""
 
 WITH_PARTS = 4
-"""The first version that has a table of parts."""
+"""The first version with the table ``parts``."""
 
 READ_VERSIONS = (2, 3, WITH_PARTS, FORMAT_VERSION)
-"""The versions that can be read; before 5, each conversation was written in full."""
+"""The versions that can be read. Before 5, each conversation was written in full."""
 
 TABLES = {
     "run": """CREATE TABLE run (
@@ -93,7 +93,7 @@ resumed with more attempts.
 SET_RUN = "INSERT OR REPLACE INTO run VALUES (?, ?)"
 
 BUSY_SECONDS = 10.0
-"""How long to wait for SQLite's own locks, which other connections hold only briefly."""
+"""The seconds to wait for SQLite's own locks, which other connections hold only briefly."""
 
 _ADVICE = "restore a copy of it, or begin a new journal; `sqlite3 FILE .recover` may save rows"
 
@@ -111,7 +111,7 @@ _WHY = {
 
 @contextmanager
 def journal_errors(path: Path) -> Generator[None]:
-    """Turn errors of SQLite and of the system into journal errors."""
+    """Enter a block in which errors of SQLite and of the system become journal errors."""
     try:
         yield
     except sqlite3.Error as exc:
@@ -137,7 +137,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether a journal's path has a file; refuse a path that can't be a journal."""
+    """Return whether a file exists at the path; raise if the path can't be a journal's."""
     if not path.parent.is_dir():
         msg = f"journal {path}: there is no folder {path.parent}: make it first"
         raise JournalError(msg)
@@ -167,7 +167,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def raise_version(connection: sqlite3.Connection) -> None:
-    """Mark a journal as having rows of this version."""
+    """Raise the file's version to the current one, because rows of this version follow."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != FORMAT_VERSION:
         connection.execute("BEGIN IMMEDIATE")
@@ -178,7 +178,7 @@ def raise_version(connection: sqlite3.Connection) -> None:
 
 
 def _has_log(path: Path) -> bool:
-    """Tell whether a database has a write-ahead log with content."""
+    """Return whether a database has a write-ahead log that isn't empty."""
     try:
         return path.with_name(f"{path.name}-wal").stat().st_size > 0
     except FileNotFoundError:
@@ -196,7 +196,7 @@ def make_durable(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def create(path: Path, facts: Mapping[str, str]) -> None:
-    """Create a journal that is complete as soon as its name exists."""
+    """Create a journal with facts about its run. Its path exists only once it is complete."""
     if _has_log(path):  # SQLite would take this log for an old one and remove it.
         msg = (
             f"journal {path} is not there, but {path.name}-wal is, and holds what was last written"
@@ -224,15 +224,15 @@ def create(path: Path, facts: Mapping[str, str]) -> None:
             draft.rename(path)
     place = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(place)  # Now the name is on the disk too.
+        os.fsync(place)  # Now the name is on disk too.
     finally:
         os.close(place)
 
 
 @contextmanager
 def opened(path: Path, *, whole: bool = True) -> Generator[sqlite3.Connection]:
-    """Open a journal for reading and make sure that it is one, with ``whole`` all of it."""
-    # The full check takes seconds per gigabyte. Without it, damage is found only by reading.
+    """Open a journal for reading and check it; with ``whole``, check the entire file."""
+    # The full check takes seconds per gigabyte. Without it, damage shows only when it is read.
     with journal_errors(path):
         if not is_there(path):
             msg = f"journal {path}: there is no such file"
@@ -260,14 +260,14 @@ def _readable(path: Path) -> sqlite3.Connection:
         connection.close()
         unwritable = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
         if isinstance(exc, sqlite3.Error) and _code(exc) in unwritable:
-            # No file can be created beside it, so nobody is writing it either.
+            # No file can be created beside it, so no other process can be writing to it.
             return connect(path, "ro&immutable=1")
         raise
     return connection
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Make sure that a database is a journal of a version that can be read."""
+    """Raise unless a database is a journal of a version that can be read."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
@@ -291,7 +291,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def read_whole(connection: sqlite3.Connection, path: Path) -> None:
-    """Check the integrity of the whole database."""
+    """Check the integrity of the whole database; raise if it is damaged."""
     [(answer,)] = connection.execute("PRAGMA quick_check(1)").fetchall()
     if answer != "ok":
         raise damaged(path, answer)

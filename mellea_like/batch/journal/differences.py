@@ -1,4 +1,4 @@
-"""Describe briefly how two runs of a batch differ. Pure."""
+"""Describe briefly how two runs of a batch differ, with pure functions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LONGEST = 60
 """The most characters of a value to show."""
 
 BEFORE_IT = 15
-"""The number of characters to show before the first difference of two long values."""
+"""The number of characters to show before the first difference between two long values."""
 
 _OF_THE_RUN = frozenset({"strategy", "model"})
-"""Parts of an identity whose own parts can be named without a prefix."""
+"""The parts of an identity whose own parts are named without a prefix."""
 
 
 class Difference(NamedTuple):
-    """A part in which two runs differ: its old and new value, shortened; None if missing."""
+    """A part in which two runs differ. Its old and new value are shortened, or None if missing."""
 
     name: str
     was: str | None
@@ -40,7 +40,7 @@ class Difference(NamedTuple):
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """Return the parts in which two identities differ; a null counts as missing."""
+    """Return the parts in which two identities differ; None counts as missing."""
     found: list[Difference] = []
     for name in dict.fromkeys((*before, *now)):
         found += _of_part(name, before.get(name), now.get(name))
@@ -50,7 +50,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Diff
 
 
 def has_more_turns(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Tell whether two runs differ only in the number of attempts: earlier draws still count."""
+    """Return whether a run only allows more attempts than before, so that earlier draws count."""
     old, new = _object(before.get("strategy")), _object(now.get("strategy"))
     was, is_ = old.get("loop_budget"), new.get("loop_budget")
     return (
@@ -73,7 +73,7 @@ def _of_part(name: str, was: Any, now: Any) -> list[Difference]:
         return [_difference(name, was, now)]
     old, new = _object(was), _object(now)
     if name != "strategy" and old.get("class") != new.get("class"):
-        # They are of different kinds, so comparing parts would not help.
+        # The values are of different classes, so comparing their parts would not help.
         return [_difference(name, was, now)]
     found: list[Difference] = []
     for part in dict.fromkeys((*old, *new)):
@@ -123,7 +123,7 @@ def _of_alike(was: Any, now: Any) -> list[Difference]:
 
 
 def _leaves(requirement: Any) -> list[Any]:
-    """Return the requirements that a combined one consists of, or the requirement itself."""
+    """Return the parts of a combined requirement, or a list of the requirement itself."""
     if not isinstance(requirement, dict) or "description" in requirement:
         return [requirement]
     combined = cast("dict[str, list[Any]]", requirement)
@@ -135,7 +135,7 @@ def _difference(name: str, was: Any, now: Any) -> Difference:
         old, new = (None if value is None else _cut(_written(value)) for value in (was, now))
         return Difference(name, old, new)
     old, new = _written(was), _written(now)
-    if old == new:  # Same name: compare the rest.
+    if old == new:  # They have the same name, so compare everything.
         old, new = (json.dumps(v, ensure_ascii=False, sort_keys=True) for v in (was, now))
     pairs = enumerate(zip(old, new, strict=False))
     place = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new))) - BEFORE_IT

@@ -1,7 +1,7 @@
-"""The identity of a batch run, and that of an item. Pure.
+"""The identity of a batch run and of an item, computed by pure functions.
 
-Nothing here depends on a process, such as addresses or the order of sets, so that one process can
-compare its identity with one that another process wrote into a journal.
+An identity contains nothing that varies between processes, such as addresses or the order of sets.
+So a process can compare its identity with one that another process wrote into a journal.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ LABEL = 80
 """The most characters of a label."""
 
 HEX = 24
-"""The number of hexadecimal digits of a digest: 96 bits are enough if nobody tries to forge one."""
+"""The hexadecimal digits of a digest: 96 bits are enough unless someone tries to forge one."""
 
 OPAQUE = "<class>"
-"""The only key in the description of an object that isn't data; its value is the class."""
+"""The only key in the description of an object that isn't data. Its value is the class name."""
 
 OWN = ("strategy", "requirements", "model", "options", "format")
-"""The parts that users can't set; they can set ``prompt`` and ``input``."""
+"""The parts of an identity that users can't set; they can set ``prompt`` and ``input``."""
 
 REBINDING = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
-"""Bytecode operations of a function that rebind outer names."""
+"""The bytecode operations by which a function rebinds names outside of it."""
 
 CALLED: tuple[type, ...] = (FunctionType, partial)
 
@@ -80,11 +80,11 @@ def identity_of(
     *,
     backend: Backend | None = None,
 ) -> dict[str, Json]:
-    """Describe what a run does, so that it can be compared with another run.
+    """Return a description of a run, by which it can be compared with another run.
 
-    Settings that don't change what it does are left out: limits, budgets, retries, plugins,
-    telemetry and timeouts. ``extra`` has the user's parts: a digest of the ``input``, the template
-    of the ``prompt``, or anything under another name.
+    Settings that don't affect the results are left out: limits, budgets, retries, plugins,
+    telemetry and timeouts. ``extra`` has the parts that the user sets: a digest of the ``input``,
+    the template of the ``prompt``, or anything under another name.
     """
     settings = strategy.settings
     asked = Options.of(options, settings.options)
@@ -107,12 +107,12 @@ def identity_of(
 
 
 def digest_of(item: object, action: Action[Any] | None) -> str:
-    """Identify an item by digests of it and of its prompt, regardless of its position."""
+    """Return digests of an item and of its prompt as one text, regardless of its position."""
     own: Json
     asked: Json
     try:
         asked = None if action is None else _asked(action)
-    except Exception as exc:  # noqa: BLE001 (the same one comes when the item is sampled)
+    except Exception as exc:  # noqa: BLE001 (sampling the item raises the same error)
         asked = [f"no prompt: {type(exc).__name__}"]
     try:
         own = asked if item is action else _plain(item)
@@ -122,7 +122,7 @@ def digest_of(item: object, action: Action[Any] | None) -> str:
 
 
 def _asked(action: Action[Any]) -> list[Json]:
-    """Describe the messages of an action and, if it already exists, its reply."""
+    """Return the messages of an action as plain data and, if it has one already, its reply."""
     asked: list[Json] = [_message(message) for message in action.render(_EMPTY)]
     if isinstance(action, GivenReply):
         asked.append(reply_message(action.reply).as_dict())
@@ -131,7 +131,7 @@ def _asked(action: Action[Any]) -> list[Json]:
 
 
 def _message(message: object) -> Json:
-    """Describe a message as `_plain` would, in a tenth of the time."""
+    """Return the same as `_plain` for a message, in a tenth of the time."""
     if type(message) is Message:
         if message.tool_calls or message.tool_call_id or not isinstance(message.content, str):
             return message.as_dict()
@@ -140,7 +140,7 @@ def _message(message: object) -> Json:
 
 
 def differing_part(before: str, now: str) -> str:
-    """Name the part in which two items differ: ``item``, or ``prompt`` if only that differs."""
+    """Return where two digests differ: ``"item"``, or ``"prompt"`` if only the prompts differ."""
     return "prompt" if before.partition("-")[0] == now.partition("-")[0] else "item"
 
 
@@ -150,13 +150,13 @@ def row_of(item: object) -> Json:
         return None
     try:
         plain = _plain(item)
-    except Exception:  # noqa: BLE001 (it holds itself, or can't be read)
+    except Exception:  # noqa: BLE001 (the item contains itself, or can't be read)
         return None
     return None if _is_opaque(plain) else plain
 
 
 def label_of(item: object) -> str:
-    """Return a label for people: one line with the beginning of an item's text or data."""
+    """Return a readable label: one line with the beginning of an item's text or data."""
     for name in ("description", "content", "text"):
         text = getattr(item, name, None)
         if is_action(item) and isinstance(text, str):
@@ -188,7 +188,7 @@ def _strategy(strategy: BaseSamplingStrategy) -> Json:
         "give_up": _shown(settings.give_up),
         "accept_incomplete": settings.accept_incomplete or None,
     }
-    # These are attributes of a user's strategy, such as its template.
+    # Add the attributes of a user's own strategy, such as its template.
     own = {name: value for name, value in vars(strategy).items() if value is not settings}
     described |= {name: _shown(value) for name, value in sorted(own.items())}
     return {
@@ -198,7 +198,7 @@ def _strategy(strategy: BaseSamplingStrategy) -> Json:
 
 
 def _selection(selection: object) -> Json:
-    """Describe a selection by its numbers, functions and judges."""
+    """Return a description of a selection: its class, numbers, functions and judges."""
     if isinstance(selection, str) or not is_dataclass(selection):
         return _shown(selection)
     settings = {f.name: getattr(selection, f.name) for f in fields(selection) if f.repr}
@@ -220,7 +220,7 @@ def _setting(value: object) -> Json:
 
 
 def _function(function: Any, version: str | None = None) -> dict[str, Json]:
-    """Identify a function by its name and, if its code may change under that name, by its code."""
+    """Return a function's name and, for a user's function, its version or else its code."""
     name = _name(function)
     if version is not None:
         return {"function": name, "version": version}
@@ -254,7 +254,7 @@ def _model(backend: Backend) -> dict[str, Json]:
     model = getattr(inner, "model", None)
     return {
         "provider": str(provider) if provider is not None else _name(type(inner)),
-        # A run may go on through another of a provider's APIs.
+        # A run may be continued through another API of the same provider.
         "model": None if model is None else str(model).removesuffix(IN_A_JOB),
     }
 
@@ -281,11 +281,11 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def _code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
-    """Return what distinguishes a validator from another one with the same name.
+    """Return data that distinguishes a validator from others with the same name.
 
-    That is its bytecode together with the values from outside that it uses: numbers, texts, and
-    functions of its module that it calls. Comments, docstrings, annotations, layout and decorators
-    don't count. None if there is no bytecode, as for functions written in C.
+    The data is its bytecode and the outside values that it uses: numbers, texts, and functions of
+    its module that it calls. Comments, docstrings, annotations, layout and decorators don't count.
+    Return None if there is no bytecode, as for functions written in C.
     """
     if isinstance(validator, partial):
         given = {str(n): value for n, value in enumerate(validator.args)} | validator.keywords
@@ -338,7 +338,7 @@ def _values(around: Mapping[str, Any], seen: frozenset[Any]) -> Json:
 
 
 def _is_constant(value: object) -> bool:
-    """Tell whether a value never changes, and has the same repr in another process."""
+    """Return whether a value never changes and has the same repr in every process."""
     if isinstance(value, tuple):
         return all(map(_is_constant, cast("tuple[object, ...]", value)))
     return value is None or type(value) in {str, bytes, bool, int, float, complex}
@@ -348,7 +348,7 @@ def _is_constant(value: object) -> bool:
 
 
 def _plain(value: Any) -> Json:
-    """Return plain data that is equal for equal values, in any process."""
+    """Return a value as plain data; equal values give equal data, in any process."""
     if type(value) is str:
         return value
     if isinstance(value, Enum | PurePath):
@@ -386,7 +386,7 @@ def _fields(value: Any) -> dict[str, Json]:
 
 
 def _shown(value: object) -> Json:
-    """Return what distinguishes an object with settings from others; None stays None."""
+    """Return an object's class and settings as plain data; None stays None."""
     plain = _plain(value)
     if _is_opaque(plain):
         plain = _ADDRESS.sub("", repr(value))

@@ -1,4 +1,4 @@
-"""The file that records a batch run, so that a killed run can be resumed."""
+"""`Journal`: the file that records a batch run, so that a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _INSERT_PART = "INSERT OR IGNORE INTO parts VALUES (?, ?)"
 _INSERT_RESULT = "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)"
 
 LINGER = 0.05
-"""The seconds for which rows are gathered before they are written, if nobody waits for them."""
+"""The seconds for which rows are gathered before they are written, if nothing waits for them."""
 
 MANY = 1000
-"""The number of queued rows that are written at once."""
+"""The number of queued rows from which they are written without waiting for more."""
 
 
 class Journal:
     """The file in which a batch run stores its results, and from which it is resumed.
 
     It is an SQLite file that only its owner may read. A result is handed out only after it is on
-    the disk. So a run that is killed at any moment loses no result and repeats none; only the
-    items that were being sampled are sampled again. One process at a time can write to it, and
+    disk. So a run that is killed at any moment loses no result and repeats none; only the items
+    that were being sampled are sampled again. One process at a time can write to the journal;
     `read_run` and `read_items` can read it at any time. The data of large images, sounds and files
     is written only once, no matter how many conversations contain it.
 
@@ -64,17 +64,17 @@ class Journal:
                 ...
 
     Args:
-        path: its path. A symbolic link is not followed, and a file that isn't a journal is not
-            changed. While it is in use, and after a kill, SQLite keeps files beside it (``-wal``,
-            ``-shm``). They must be moved or copied together with it.
-        resume: whether to continue an existing journal; False refuses it.
-        text: which texts to keep: those of ``"all"`` draws with their conversations, only those of
-            the ``"best"`` draw of each item (the winner, or else the best failure), or ``"none"``.
-            The journal always keeps the winner's text and value, because they are the result. It
-            also keeps every draw's outcome, verdicts with reasons, cost, error and times, and each
-            item's label and input row.
-        prices: the prices of tokens, for `read_run` and for reports; None keeps those of the
-            resumed run.
+        path: the file's path. A symbolic link is not followed, and a file that isn't a journal is
+            not changed. While the journal is in use, and after a kill, SQLite keeps files beside
+            it (``-wal``, ``-shm``). They must be moved or copied together with the journal.
+        resume: whether to continue if the journal exists; if False, an existing one is an error.
+        text: the texts to keep: ``"all"`` keeps the texts and conversations of all draws;
+            ``"best"`` only those of each item's best draw (the winner, or else the best failure);
+            and ``"none"`` keeps none. In any case, the journal keeps the winner's text and value,
+            because they are the result. It also keeps every draw's outcome, verdicts with reasons,
+            cost, error and times, and each item's label and input row.
+        prices: the prices of tokens by model, for `read_run` and for reports; None keeps the
+            prices of the resumed run.
 
     Raises:
         TypeError: the path isn't a path, or a price isn't a `Price`.
@@ -110,11 +110,11 @@ class Journal:
 
     @property
     def text(self) -> KeptText:
-        """The draws whose texts are kept."""
+        """The texts to keep: ``"all"``, ``"best"`` or ``"none"``."""
         return self._text
 
     def open(self, identity: Mapping[str, Any]) -> OpenJournal:
-        """Open it for a run, as `sample_many` does.
+        """Open the journal for a run, as `sample_many` does.
 
         Args:
             identity: the parts of the run's identity as plain data, by name. An existing journal
@@ -136,7 +136,7 @@ class Journal:
 
 
 class _Queued:
-    """Rows to commit together, by the statements that insert them."""
+    """Rows to commit together, grouped by the SQL statement that inserts them."""
 
     __slots__ = ("done", "due", "error", "rows", "size", "told")
 
@@ -212,14 +212,14 @@ class OpenJournal:
     # --- what a run does -------------------------------------------------------------------------
 
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> Sequence[StoredItem]:
-        """Return the items from an id on, in order, as of the opening or, with ``now``, of now."""
+        """Return up to ``count`` items from an id on: earlier runs' or, with ``now``, all."""
         file = self._usable()
         if item_id > file.last and not now:
             return ()
         return await to_thread.run_sync(file.read, item_id, count, limiter=self._thread)
 
     async def unfinished(self, item_id: int, count: int) -> Sequence[StoredItem]:
-        """Return the first items without a result from an id on, in order, as of now."""
+        """Return the first ``count`` items from an id on that have no result yet, in order."""
         read = self._usable().read_unfinished
         return await to_thread.run_sync(read, item_id, count, limiter=self._thread)
 
@@ -232,7 +232,7 @@ class OpenJournal:
         data: Any,
         known: Iterable[int] = (),
     ) -> None:
-        """Record that an item is being sampled, in a new attempt or a resumed one. Never waits."""
+        """Record that an item is being sampled, in a new or resumed attempt. It never waits."""
         self._usable()
         row, parts = input_row(data)
         label = label.encode("utf-8", "backslashreplace").decode()
@@ -242,7 +242,7 @@ class OpenJournal:
         self._running[item_id, attempt] = anyio.current_time(), set(known), own_text(data)
 
     def slice(self, item_id: int, attempt: int, slice_: Slice) -> None:
-        """Record a draw of an attempt. Never waits."""
+        """Record a draw of an attempt. It never waits."""
         self._usable()
         _, known, own = self._running[item_id, attempt]
         if slice_.iteration not in known:
@@ -256,7 +256,7 @@ class OpenJournal:
         outcome: SamplingResult[Any] | Exception,
         then: Callable[[JournalError | None], object],
     ) -> None:
-        """Record a result; ``then`` is called when it is on the disk or failed. Never waits."""
+        """Queue a result and return; ``then`` is called once it is on disk, or with an error."""
         self._usable()
         began, known, own = self._running.pop((item_id, attempt))
         took = anyio.current_time() - began
@@ -277,7 +277,7 @@ class OpenJournal:
         slices: Sequence[Slice],
         then: Callable[[JournalError | None], object],
     ) -> None:
-        """Leave an attempt for now. ``then`` is called when its draws are on the disk."""
+        """Set an attempt aside; ``then`` is called once its draws are on disk, or with an error."""
         for slice_ in slices:
             self.slice(item_id, attempt, slice_)
         del self._running[item_id, attempt]
@@ -289,7 +289,7 @@ class OpenJournal:
             queued.due.set()
 
     async def flush(self) -> None:
-        """Return when all queued rows are on the disk. A cancellation ends only the wait."""
+        """Wait until all queued rows are on disk. A cancellation ends only the wait."""
         queued = self._queued if self._queued.size else self._writing
         if queued is not None:
             queued.due.set()
@@ -318,13 +318,13 @@ class OpenJournal:
             queued.due.set()
 
     def _put_parts(self, parts: Mapping[str, bytes]) -> None:
-        """Queue the data of large parts that have not been queued before."""
+        """Queue the data of large parts, skipping parts that were queued before."""
         if new := parts.keys() - self._parts:
             self._put(_INSERT_PART, [(sha256, parts[sha256]) for sha256 in new])
             self._parts |= new
 
     async def _live(self) -> None:
-        """Open the file, write to it, and close it, without interruption."""
+        """Open the file, write to it until the end, and close it. It can't be cancelled."""
         with anyio.CancelScope(shield=True):
             try:
                 file = await to_thread.run_sync(self._open_file, limiter=self._thread)
@@ -341,7 +341,7 @@ class OpenJournal:
                 await to_thread.run_sync(close, limiter=self._thread)
 
     async def _write(self, file: JournalFile) -> None:
-        """Commit queued rows until the journal is closed and all is written, or a commit fails."""
+        """Commit queued rows until the journal is closed and none are left, or a commit fails."""
         while True:
             if not self._queued.size and not self._closing:
                 self._work = anyio.Event()
@@ -368,7 +368,7 @@ class OpenJournal:
 
 
 def _tell(queued: _Queued) -> None:
-    """Report a commit's outcome to those who wait for it."""
+    """Report a commit's outcome to all functions and tasks that wait for it."""
     queued.done.set()
     for then in queued.told:
         then(queued.error)

@@ -1,7 +1,7 @@
-"""Store the data of messages' large parts once in a journal, by its hash, and refer to it.
+"""Store the data of large message parts only once in a journal, and refer to it by its hash.
 
-In OpenAI's chat protocol, data is in a text; a reference is a dict in place of that text. It has
-the data's ``sha256``, its number of ``bytes``, and the text ``before`` the base64.
+In OpenAI's chat protocol, such data is base64 in a text. A reference is a dict in place of that
+text. It has the data's ``sha256``, its number of ``bytes``, and the text ``before`` the base64.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 __all__ = ["LARGE", "LargeParts", "restored"]
 
 LARGE = 1024
-"""The number of bytes from which data is stored by its hash."""
+"""The number of bytes from which data counts as large."""
 
 _PLACES = {"image_url": "url", "input_audio": "data", "file": "file_data"}
-"""For each type of part, the key of its data inside the value under the type's name."""
+"""The key of the data, by type of part. It is in the dict that a part has under its type."""
 
 _REFERENCE = {"sha256", "bytes", "before"}
 
 
 class LargeParts:
-    """Writes messages and rows without the data of large parts, and keeps that data by its hash."""
+    """Writes messages and rows with references to large data, and keeps that data by its hash."""
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}
         self._hashes: dict[int, tuple[bytes, str]] = {}
 
     def message(self, message: Message) -> dict[str, Any]:
-        """Write a message as its `as_dict` does, but with references to large data."""
+        """Return a message as its `as_dict` does, but with references to large data."""
         content = message.content
         if isinstance(content, str):
             return message.as_dict()
@@ -58,14 +58,14 @@ class LargeParts:
         return written
 
     def _reference(self, data: bytes, before: str) -> dict[str, Any]:
-        # All conversations have the same object, so it is hashed only once.
+        # All conversations share the same object, so its hash is computed only once.
         _, sha256 = self._hashes.get(id(data)) or (data, hashlib.sha256(data).hexdigest())
         self._hashes[id(data)] = data, sha256
         self.data[sha256] = data
         return {"sha256": sha256, "bytes": len(data), "before": before}
 
     def row(self, data: Any) -> Any:
-        """Write an input row with references to the large data in its messages."""
+        """Return an input row with references to the large data in its messages."""
         if isinstance(data, list):
             return list(map(self.row, cast("list[object]", data)))
         if not isinstance(data, dict):
@@ -82,7 +82,7 @@ class LargeParts:
         return row
 
     def used(self, prompts: Iterable[Any]) -> dict[str, bytes]:
-        """Return the data that written conversations refer to, by its hash."""
+        """Return the data that written conversations refer to, by hash."""
         found: dict[str, bytes] = {}
         for part in _parts_of(prompts):
             if reference := _reference_in(part):
@@ -91,7 +91,7 @@ class LargeParts:
 
 
 def restored(plain: Any, data_of: Callable[[str], str]) -> Any:
-    """Replace references in plain data by the data; ``data_of`` returns the base64 for a hash."""
+    """Replace references with their data; ``data_of`` returns the base64 for a hash."""
     if isinstance(plain, list):
         several = cast("list[object]", plain)
         return [restored(one, data_of) for one in several]
@@ -114,7 +114,7 @@ def _parts_of(prompts: Iterable[Any]) -> Iterable[dict[str, Any]]:
 
 
 def _inside(part: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return the dict that has a part's data, and the key; None for anything else."""
+    """Return the dict with a part's data, or None if there is none, and the key of the data."""
     kind = part.get("type")
     name = _PLACES.get(kind) if isinstance(kind, str) else None
     inside = None if name is None else part.get(cast("str", kind))

@@ -1,4 +1,4 @@
-"""Read a journal, whether its run is going on, has finished, or was killed.
+"""Read a journal, whether its run is still running, has finished, or was killed.
 
 Reading needs no lock, and changes neither the journal nor its write-ahead log.
 """
@@ -58,12 +58,12 @@ _UNFINISHED = (
     " WHERE id >= ? AND id < ? AND NOT EXISTS (SELECT 1 FROM results WHERE item = id)"
     " ORDER BY id LIMIT ?"
 )
-"""Finds unfinished items. The upper bound keeps it from looking at all items of a finished run."""
+"""Finds unfinished items. Its upper bound avoids a pass over all items of a finished run."""
 _SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iteration"
 
 
 class StoredItem(NamedTuple):
-    """An item in a journal: a finished one's record, or an unfinished one's ``slices``."""
+    """An item in a journal. If it is finished, ``result`` is its record; if not, see ``slices``."""
 
     id: int
     digest: str
@@ -73,7 +73,7 @@ class StoredItem(NamedTuple):
 
 
 def journal_paths(*journals: object) -> tuple[Path, ...]:
-    """Find journals by their paths, by `Journal` objects or in directories, each one once."""
+    """Return the paths of journals, given as paths, `Journal` objects or directories, each once."""
     found: dict[Path, Path] = {}
     for given in journals:
         place: Any = getattr(given, "path", given)
@@ -94,20 +94,21 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
     """Read the record of a run from its journal.
 
     Args:
-        path: the journal's path. It may be in use.
-        check: whether to check the whole file, which takes seconds per gigabyte. Use False if you
-            also read all items, because that checks the file as well.
+        path: the journal's path. The journal may be in use.
+        check: whether to check the whole file for damage, which takes seconds per gigabyte. Use
+            False if you also read all items, because `read_items` checks the file as well.
 
     Returns:
         A dictionary with ``format`` (``"mellea_like.run"``), ``version``, ``identity`` (the
-        settings that the run was begun with), ``started`` and ``ended`` (ISO 8601, UTC; the latter
-        is None while the run goes on and after a kill), ``counts`` (items by status), ``prices``
-        (of each model, or None), ``text`` (see `Journal`), ``versions`` (of mellea_like and
-        Python, or None) and ``sittings`` (pairs of the times when the journal was opened for
-        writing and closed; the latter is None while it is open and after a kill).
+        settings that the run was begun with), ``started`` and ``ended`` (ISO 8601, UTC; ``ended``
+        is None while the run is running and after a kill), ``counts`` (items by status),
+        ``prices`` (of each model, or None), ``text`` (see `Journal`), ``versions`` (of mellea_like
+        and Python, or None) and ``sittings`` (a pair of times for each time that the journal was
+        opened for writing: when it was opened, and when it was closed, which is None while it is
+        open and after a kill).
 
     Raises:
-        JournalError: it isn't a journal, is of another format version, or is damaged.
+        JournalError: the file isn't a journal, is of another format version, or is damaged.
     """
     with opened(Path(path), whole=check) as connection, _snapshot(connection):
         facts = run_facts(connection, Path(path))
@@ -135,12 +136,13 @@ def read_items(
     """Read the record of each item, a block at a time.
 
     Args:
-        path: the journal's path. It may be in use; each block is as of the time when it is read.
+        path: the journal's path. The journal may be in use; each block shows its state when the
+            block is read.
         only: the id of a single item to read. The rest of the file is then neither read nor
             checked, unless the item is missing.
-        parts: whether to read the data of large images, sounds and files. False is for programs
-            that show placeholders: the data is then replaced by a dict with its ``sha256`` and its
-            number of ``bytes``.
+        parts: whether to read the data of large images, sounds and files. With False, the data is
+            replaced by a dict with its ``sha256`` and its number of ``bytes``, for programs that
+            show placeholders.
 
     Yields:
         For each item that was begun, in the order of the input: ``id`` (its position in the input,
@@ -152,7 +154,7 @@ def read_items(
         far in the form of a trace's ``slices``, but without the prompts; else empty).
 
     Raises:
-        JournalError: it isn't a journal, is of another format version, or is damaged.
+        JournalError: the file isn't a journal, is of another format version, or is damaged.
     """
     path = Path(path)
     first, end = (0, sys.maxsize) if only is None else (only, only + 1)
@@ -166,7 +168,7 @@ def read_items(
 
 
 def repeated(paths: Iterable[Path]) -> Callable[[str], bool]:
-    """Find the digests that several items of some journals share, with 8 bytes per item."""
+    """Return a test for digests that several items share, using 8 bytes of memory per item."""
     hashes = array("q")
     for path in paths:
         with opened(path, whole=False) as connection, journal_errors(path):
@@ -183,7 +185,7 @@ def read_block(
     *,
     parts: bool = True,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Read the digests and records of some items, as of one moment."""
+    """Read digests and records in a single snapshot; ``which`` is the first id, end and limit."""
     with journal_errors(path), _snapshot(connection):
         rows = connection.execute(_ITEMS, which).fetchall()
         if not rows:
@@ -220,7 +222,7 @@ def read_block(
 def read_unfinished(
     connection: sqlite3.Connection, path: Path, first: int, end: int, count: int
 ) -> list[StoredItem]:
-    """Read the first items without a result whose ids are in a range, as of one moment."""
+    """Read the first items without a result whose ids are in a range, in a single snapshot."""
     with journal_errors(path), _snapshot(connection):
         rows = connection.execute(_UNFINISHED, (first, end, count)).fetchall()
         found = [(row, connection.execute(_SLICES_OF_ITEM, row[:1]).fetchall()) for row in rows]
@@ -241,7 +243,7 @@ def _unfinished_slices(
 
 
 def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
-    """Read the facts about the whole run, by name."""
+    """Return the facts about the run, by name."""
     try:
         facts = {name: json.loads(value) for name, value in connection.execute("SELECT * FROM run")}
     except (TypeError, ValueError):
@@ -253,7 +255,7 @@ def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _snapshot(connection: sqlite3.Connection) -> Generator[None]:
-    """Enter a block that reads one state of the database."""
+    """Enter a block in which all reads see the same state of the database."""
     connection.execute("BEGIN")
     try:
         yield

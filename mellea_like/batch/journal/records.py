@@ -1,4 +1,4 @@
-"""Convert the events of a run to rows of a journal, and rows to records. Pure."""
+"""Convert the events of a run to rows of a journal, and rows to records; all functions are pure."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ KeptText: TypeAlias = Literal["all", "best", "none"]
 Row: TypeAlias = "tuple[Any, ...]"
 
 MOST_TOKENS = 2**48
-"""The most tokens to count for a draw, because servers can report anything and sums must fit."""
+"""The most tokens to count for a draw: servers can report anything, and sums must fit 64 bits."""
 
 _SLICE_TEXTS = ("text", "value", "action", "tool_calls", "refusal", "reasoning")
-"""The parts of a draw's record that have texts: the model's, and those of its prompt."""
+"""The parts of a draw's record that have texts, of the model or of the prompt."""
 
 # The usual values, which are left out of the JSON and put back when it is read.
 _USUAL_SLICE: dict[str, Any] = {
@@ -78,10 +78,10 @@ _USUAL_TRACE: dict[str, Any] = {
 
 
 def to_json(plain: object) -> str:
-    """Write plain data as JSON, with lone surrogates escaped, because UTF-8 can't express them."""
+    """Return plain data as JSON, with lone surrogates escaped, because UTF-8 can't express them."""
     try:
         return pydantic_core.to_json(plain, inf_nan_mode="constants").decode()
-    except ValueError:  # It has lone surrogates, or is nested very deeply.
+    except ValueError:  # The data has lone surrogates, or is nested very deeply.
         return json.dumps(plain, separators=(",", ":"))
 
 
@@ -91,7 +91,7 @@ def _unusual(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, An
 
 
 def input_row(data: object) -> tuple[str | None, dict[str, bytes]]:
-    """Write an item's input row; return it and the data of its large parts, by hash."""
+    """Return an item's input row as JSON, and the data of its large parts by hash."""
     if data is None:
         return None, {}
     written = to_json(data)
@@ -105,7 +105,7 @@ def input_row(data: object) -> tuple[str | None, dict[str, bytes]]:
 def slice_row(
     item: int, attempt: int, slice_: Slice, text: KeptText, own: str | None = None
 ) -> Row:
-    """Make the row of a draw; the best draw's text is kept with the result."""
+    """Return the row of a draw. Unless ``text`` is ``"all"``, the row has no texts."""
     body = slice_to_dict(slice_)
     iteration, usage = body.pop("iteration"), body["usage"]
     if text != "all":
@@ -125,7 +125,7 @@ def slice_row(
 
 
 def slice_record(row: Row, own: str | None) -> dict[str, Any]:
-    """Read the row of a draw in the form of `slice_to_dict`. Rows of format 2 are complete."""
+    """Return the draw of a row, in the form of `slice_to_dict`. Rows of format 2 are complete."""
     _, _, iteration, *columns, written = row
     body: dict[str, Any] = {"iteration": iteration, **_USUAL_SLICE, **json.loads(written)}
     body.setdefault("usage", dict(zip(USAGE, columns, strict=True)))
@@ -169,7 +169,7 @@ def result_rows(
     *,
     own: str | None = None,
 ) -> tuple[list[Row], Row, dict[str, bytes]]:
-    """Make the rows of a finished item: those of draws not yet written, and that of its result.
+    """Return a finished item's rows: draws that aren't written yet, the result, and large data.
 
     The result's row has the call's record without its draws, and each conversation only once. The
     last part of the return value is the data of large parts, by hash.
@@ -191,7 +191,7 @@ def result_rows(
             for at, s in enumerate(result.slices)
             if s.iteration in kept
         ]
-        # Keep the first prompt of a chain, because repaired conversations continue it.
+        # Keep the first prompt of each chain, because repaired conversations continue it.
         first = {s.chain: s.iteration for s in reversed(result.slices) if s.messages}
         told = kept | {first[s.chain] for s in result.slices if s.iteration in kept and s.messages}
         said = with_earlier(
@@ -219,7 +219,7 @@ def item_record(
     slices: Sequence[Row],
     data_of: Callable[[str], str] | None,
 ) -> dict[str, Any]:
-    """Assemble the record of an item; ``data_of`` returns the data of large parts."""
+    """Return the record of an item, given its rows; ``data_of`` returns base64 data by hash."""
     position, digest, label, written = item
     data = None if written is None else _read(written, data_of)
     record: dict[str, Any] = {
@@ -251,7 +251,7 @@ def item_record(
             usual = {"success": status == "passed", "elapsed": elapsed}
             told = {**_USUAL_TRACE, **usual, **_read(trace, data_of)}
             record["trace"] = _trace(told, bodies, own)
-            if decision := record["trace"].get("decision"):  # Its cost is in no slice.
+            if decision := record["trace"].get("decision"):  # Its cost isn't in any slice.
                 compared = usage_from_dict(decision["usage"])
                 record["usage"] = usage_to_dict(usage_from_dict(record["usage"]) + compared)
     return record
@@ -264,7 +264,7 @@ def _read(written: str, data_of: Callable[[str], str] | None) -> Any:
 
 
 def standing(rows: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
-    """Drop rows that a later attempt has replaced."""
+    """Return the rows of draws, skipping rows that a later attempt has replaced."""
     kept: list[tuple[int, dict[str, Any]]] = []
     for attempt, body in rows:
         while kept and kept[-1][1]["iteration"] >= body["iteration"]:
@@ -274,12 +274,12 @@ def standing(rows: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict
 
 
 def own_text(data: object) -> str | None:
-    """Return the item if it is a text, else None."""
+    """Return an item's data if it is a text, else None."""
     return data if isinstance(data, str) else None
 
 
 def _usage(slices: Sequence[Row]) -> dict[str, int]:
-    """Add up the usage of an item's draws. Details, if any, are only in their bodies."""
+    """Return the total usage of an item's draws. Its details are only in the rows' bodies."""
     usage = {name: sum(row[3 + at] for row in slices) for at, name in enumerate(USAGE)}
     for *_, body in slices:
         if any(f'"{name}":' in body for name in USAGE_DETAILS):
@@ -294,7 +294,7 @@ def _trace(
     trace: dict[str, Any], bodies: Mapping[int, dict[str, Any]], own: str | None
 ) -> dict[str, Any]:
     places: list[list[int]] = trace.pop("places")
-    words: Any = trace.pop("words", [])  # Before `Collect` existed, it was a single one.
+    words: Any = trace.pop("words", [])  # Before `Collect` existed, it was a single dict.
     slices: list[dict[str, Any]] = [
         {**bodies[iteration], "context": context, "prompt": prompt}
         for iteration, context, prompt in places

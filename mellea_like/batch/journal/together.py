@@ -1,4 +1,4 @@
-"""Read several journals as one run, in which an item that was sampled again is still one item."""
+"""Read several journals as one run. An item that was sampled again still counts as one item."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN", "JournalsTogether"]
 
 AGAIN = "again"
-"""The part of an identity that marks a run over an earlier run's rows that did not pass."""
+"""The part of an identity that marks a run of the rows that didn't pass in an earlier run."""
 
 _Place = tuple[int, int]  # The index of a journal and the id of an item in it.
 
@@ -31,9 +31,9 @@ _STATUSES = (
 class JournalsTogether:
     """Journals that are read as one run.
 
-    ``mellea-like batch --again`` samples those rows of an earlier run that did not pass. If the
-    journals of both runs are here, such an item has the draws of both, and the result of the later
-    run.
+    ``mellea-like batch --again`` samples the rows that did not pass in an earlier run. If the
+    journals of both runs are given, such an item has the draws of both, and the result of the
+    later run.
     """
 
     def __init__(self, paths: Sequence[Path], facts: Sequence[Mapping[str, Any]]) -> None:
@@ -46,7 +46,7 @@ class JournalsTogether:
                 self._follow(order[:position], place, status)
         self._followers = frozenset(self._next.values())
         self.counted_twice: Counter[str] = Counter()
-        """The statuses in the journals that no item has if all of them are one run."""
+        """By status, how many to subtract from the journals' counts, to count each item once."""
         for before, after in self._next.items():
             if status[after] == "unfinished":
                 status[after] = status[before]
@@ -55,7 +55,7 @@ class JournalsTogether:
                 self.counted_twice[status[before]] += 1
 
     def _follow(self, earlier: Sequence[int], place: int, status: dict[_Place, str]) -> None:
-        """Find items that a run sampled again, by their own digests, because prompts may differ."""
+        """Match the items that a run sampled again, ignoring prompts, which may have changed."""
         waiting: defaultdict[str, deque[int]] = defaultdict(deque)
         for number, digest, ended in self._read(place):
             waiting[digest.partition("-")[0]].append(number)
@@ -73,7 +73,7 @@ class JournalsTogether:
             yield from connection.execute(_STATUSES)
 
     def items(self, *, parts: bool = True) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Read all items as `read_items` yields them, each with the first journal that has it."""
+        """Yield each item's first journal and its record, which is as `read_items` yields it."""
         for place, path in enumerate(self._paths):
             for item in read_items(path, parts=parts):
                 if (place, item["id"]) in self._followers:
@@ -92,7 +92,7 @@ class JournalsTogether:
 
 
 def _followed(first: dict[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge what two runs know about one item."""
+    """Merge the records that two runs have of one item."""
     usage = usage_from_dict(first["usage"]) + usage_from_dict(then["usage"])
     attempts = first["attempts"] + then["attempts"]
     both = {**first, "usage": usage_to_dict(usage), "attempts": attempts}
@@ -107,7 +107,7 @@ def _followed(first: dict[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
 def _joined(
     first: Mapping[str, Any] | None, then: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """Merge the draws of two calls, unless their prompts differ."""
+    """Merge the traces of two calls; if their prompts differ, return the later trace."""
     if first is None or then is None:
         return then or first
     earlier, later = TraceView(first), TraceView(then)

@@ -1,4 +1,4 @@
-"""The file of a journal while a run writes to it, and its lock. It blocks: use it in threads."""
+"""The file of a journal while a run writes to it, and its lock. All calls block: use a thread."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _REOPEN_FAILED = (
     " WHERE status = 'failed'"
     " AND json_extract(trace, '$.stop_reason') IN ('exhausted', 'error')"
 )
-"""Deletes the results of items that failed or ended in an error, so that they are resumed."""
+"""Deletes the results of failed items that more attempts could help, so that they are resumed."""
 
 _MARK = b"mellea_like journal, written by process "
 _SIGNED = re.compile(rb"%b(\d+)\n" % _MARK)
@@ -72,11 +72,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class JournalLock:
-    """The exclusive right to write a journal, until `release`.
+    """The exclusive right to write to a journal, from the constructor until `release`.
 
-    The kernel frees it whenever the process dies. The lock is on a separate file, which exists as
-    long as the lock is held. By POSIX's rules, a lock on the database itself would be lost as soon
-    as anything in this process closed that file, together with SQLite's own locks.
+    If the process dies, the kernel frees the lock. It is on a separate file, which exists as long
+    as the lock is held. By POSIX's rules, a lock on the database itself would be lost as soon as
+    anything in this process closed that file, together with SQLite's own locks.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -124,7 +124,7 @@ class JournalLock:
     @staticmethod
     def _holder(descriptor: int) -> str:
         found = _SIGNED.fullmatch(os.pread(descriptor, 200, 0))
-        if found is None:  # It is about to write its name.
+        if found is None:  # The holder has not written its id yet.
             return "another process"
         process = int(found[1])
         return (
@@ -138,7 +138,7 @@ class JournalLock:
             return False
 
     def release(self) -> None:
-        """Let others write the journal, and remove the lock file."""
+        """Remove the lock file, so that others can write to the journal."""
         if self._descriptor not in _held:
             return
         _held.remove(self._descriptor)
@@ -149,7 +149,7 @@ class JournalLock:
 
 
 class JournalFile:
-    """A journal that is open for writing, in threads: its lock and its connection."""
+    """A journal that is open for writing: its lock and its connection. Use it in threads."""
 
     def __init__(
         self, path: Path, identity: Mapping[str, Any], *, resume: bool, notes: Mapping[str, Any]
@@ -158,7 +158,7 @@ class JournalFile:
         self._using = threading.Lock()
         self._seen: dict[Path, os.stat_result] = {}
         with ExitStack() as stack, journal_errors(path):
-            is_there(path)  # Do this before creating a lock beside some other file.
+            is_there(path)  # Refuse a bad path before a lock file is created beside it.
             lock = JournalLock(path)
             stack.callback(lock.release)
             self._files = path, path.with_name(f"{path.name}-wal"), lock.path
@@ -189,7 +189,7 @@ class JournalFile:
             self._stack = stack.pop_all()
 
     def _compare(self, facts: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-        """Refuse another run; tell whether it is the same with more attempts for failed items."""
+        """Raise for another run; return whether this run allows failed items more attempts."""
         before, again = facts["identity"], json.loads(to_json(dict(now)))
         if has_more_turns(before, again) and facts.get("text") == "all":
             return True
@@ -203,7 +203,7 @@ class JournalFile:
         return False
 
     def commit(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        """Write rows by the statements that insert them, all or none. Then they are on the disk."""
+        """Write all rows or none, by the statements that insert them. Then they are on disk."""
         connection = self._connection
         with self._using, journal_errors(self._path):
             try:
@@ -218,7 +218,7 @@ class JournalFile:
         self._check_in_place()
 
     def _check_in_place(self) -> None:
-        """Make sure that the file is still at its path, and that others can't write it."""
+        """Make sure that the journal's files and its lock are still the ones at their paths."""
         for path in self._files:
             try:
                 found = path.lstat()
@@ -235,7 +235,7 @@ class JournalFile:
         self.commit({SET_RUN: [(name, to_json(value)) for name, value in facts.items()]})
 
     def read(self, first: int, count: int) -> list[StoredItem]:
-        """Read items that were begun earlier."""
+        """Read the items whose ids are from ``first`` to below ``first + count``."""
         end = first + count
         with self._using:
             block = read_block(self._connection, self._path, (first, end, count))
@@ -247,23 +247,23 @@ class JournalFile:
         ]
 
     def read_unfinished(self, first: int, count: int) -> list[StoredItem]:
-        """Read the first items without a result from an id on, as of now."""
+        """Read the first ``count`` items without a result, from the id ``first`` on."""
         with self._using:
             return read_unfinished(self._connection, self._path, first, sys.maxsize, count)
 
     def close(self, *, ended: bool) -> None:
-        """Close the journal, and note whether the run has ended."""
+        """Record whether the run has ended, and close the journal."""
         try:
             now = timestamp()
             notes = {"sittings": [*self._earlier, [self._opened, now]]}
             with suppress(JournalError):
                 self._note({**notes, "ended": now} if ended else notes)
         finally:
-            # A read may still be running whose caller was cancelled.
+            # A read whose caller was cancelled may still be running in a thread.
             with self._using, suppress(sqlite3.Error):
                 self._stack.close()
 
 
 def timestamp() -> str:
-    """Return the current time in UTC, in ISO 8601."""
+    """Return the current time in UTC as ISO 8601."""
     return datetime.now(UTC).isoformat()

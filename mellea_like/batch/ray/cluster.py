@@ -1,4 +1,4 @@
-"""Functions that need Ray itself: a cluster's capacity, local clusters, the limit's actor."""
+"""Functions that call Ray itself: a cluster's capacity, local clusters, the limit's actor."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ ONE_TASK = 1.0
 """The CPUs that a Ray Data task needs to read or split blocks."""
 
 SLACK = 1e-6
-"""CPUs that count as zero, because Ray counts in ten-thousandths."""
+"""A number of CPUs too small to count, because Ray counts in ten-thousandths."""
 
 
 class NoRoom(RuntimeError):
-    """The cluster has too few CPUs, and Ray Data would wait for them silently."""
+    """The cluster has too few CPUs, GPUs or resources. Ray Data would wait for them silently."""
 
 
 def ray_module() -> Any:
-    """Import Ray, with ``ray.data``; an ImportError names the extra."""
+    """Import and return Ray, including ``ray.data``; an ImportError names the missing extra."""
     try:  # Its types are partly unknown.
         ray = importlib.import_module("ray")
         importlib.import_module("ray.data")
@@ -50,8 +50,8 @@ def ray_module() -> Any:
 def check_room(
     actors: int, cpus: float, others: Mapping[str, float] | None = None, patience: float = 10.0
 ) -> None:
-    """Raise `NoRoom` if the running cluster lacks capacity, even after a moment."""
-    # Actors of a dataset that has just been read need a moment to leave.
+    """Raise `NoRoom` if the running cluster still lacks capacity after ``patience`` seconds."""
+    # The actors of a dataset that was just read need a moment to end.
     ray = ray_module()
     until = time.monotonic() + patience
     while True:
@@ -76,7 +76,7 @@ def check_room(
 
 
 def _shortage(total: float, free: float, actors: int, cpus: float) -> str | None:
-    """Explain why the CPUs are too few for the actors and one task; None if they are enough."""
+    """Return the reason why the actors and one task need more CPUs; None if there are enough."""
     needed = actors * cpus + ONE_TASK
     wanted = f"{actors} actors of {cpus:g} CPU and the one CPU that Ray Data's own tasks need"
     if total + SLACK < needed:
@@ -100,14 +100,14 @@ def local_cluster(
 ) -> Generator[None]:
     """Run a Ray cluster on this machine during a ``with`` block. It listens on 127.0.0.1 only.
 
-    ``ray.init()`` by itself uses the host's address, so other machines can reach what it starts.
+    ``ray.init()`` by itself uses the host's address, so other machines can reach the cluster.
 
     Args:
-        cpus: the number of CPUs that it claims. It can be more than the machine has if calls
-            mostly wait.
-        object_store_memory: the bytes of memory for blocks; by default, Ray chooses.
-        temp_dir: the folder for Ray's logs and sockets; by default, Ray chooses. It is an absolute
-            path, and a short one, because a socket's path has at most 107 bytes.
+        cpus: the number of CPUs that the cluster claims to have. It can be more than the machine
+            has if calls mostly wait.
+        object_store_memory: the bytes of memory for blocks of data; by default, Ray chooses.
+        temp_dir: the folder for Ray's logs and sockets; by default, Ray chooses. It must be an
+            absolute path, and a short one, because a socket's path has at most 107 bytes.
 
     Yields:
         Nothing; ``ray`` is connected to the cluster.
@@ -142,18 +142,18 @@ class KeeperGone(Exception):
 
 
 class RayKeeper:
-    """The limit's actor, used like the `LimitKeeper` inside it."""
+    """A handle of the limit's actor, with the methods of the `LimitKeeper` that runs in it."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     async def acquire(self, name: str, ask: Ask) -> Exception | None:
-        """Wait until a request may be sent; return None, or the error if it may not."""
+        """Wait until a request may be sent, and return None; return an error if it may not."""
         answer: Exception | None = await self._answer(self._actor.acquire.remote(name, ask))
         return answer
 
     async def alive(self, name: str) -> None:
-        """Report that the worker is alive."""
+        """Report that the worker called ``name`` is alive."""
         await self._answer(self._actor.alive.remote(name))
 
     def settle(self, name: str, number: int, end: RequestEnd) -> None:
@@ -168,7 +168,7 @@ class RayKeeper:
 
 
 def open_limit_actor(keeper: type[LimitKeeper], limit: ClusterLimit) -> Any:
-    """Find the limit's actor on the driver's node, or create it."""
+    """Return the limit's actor; create it on the driver's node if there is none yet."""
     ray = ray_module()
     strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
     here = ray.get_runtime_context().get_node_id()

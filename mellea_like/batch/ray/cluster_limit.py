@@ -1,8 +1,8 @@
-"""The limit that all actors of a dataset share. It is in an actor that answers their requests.
+"""The limit that all actors of a dataset share. It is held by another actor, which they ask.
 
-Each request takes one call of that actor before it is sent, and another one when it has ended. Two
-cores that were busy with other work managed 400 requests a second. Higher rates would need
-batches.
+For each request, that actor is called once before the request is sent, and once after it has
+ended. Two cores that were busy with other work managed 400 requests a second. Higher rates would
+need several requests per call.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 __all__ = ["Ask", "ClusterLimit", "LimitKeeper", "RemoteLimit"]
 
 HEARTBEAT = 5.0
-"""The seconds between two signs of life of a worker."""
+"""The seconds between two reports that a worker is alive."""
 
 SILENCE = 60.0
-"""The seconds of silence after which a worker is taken for dead."""
+"""The seconds without a report after which a worker counts as dead."""
 
 NOT_SENT = RequestEnd(Usage(), None, None)
 
@@ -66,35 +66,35 @@ class ClusterLimit:
     """A limit on what all actors of a dataset may spend together: rates, a budget, or both.
 
     A Ray actor on the driver's node holds one `Budget` and one `RateLimiter`, and every worker
-    asks it before each request. So their promises hold for the whole cluster: in any minute, at
-    most a minute's quota and one burst are sent, and at most the budget is spent, except for costs
-    beyond the estimates.
+    asks it before each request. So the limits hold for the whole cluster: in any minute, at most
+    a minute's quota plus one burst is sent; and no more than the budget is spent, unless requests
+    cost more than estimated.
 
-    - If a worker dies, the cost of its requests is unknown. After 60 seconds without a sign of
-      life, everything reserved for them counts as spent.
+    - If a worker dies, the cost of its requests is unknown. After 60 seconds without hearing from
+      the worker, the actor counts everything reserved for those requests as spent.
     - If the limit's actor dies, nothing more is sent. The remaining rows are ``unfinished``, and
-      their ``error`` has the reason.
+      their ``error`` gives the reason.
 
     Datasets that run in one Ray job at the same time share a limit if they get the same object.
 
     Args:
         requests_per_minute: the most requests per minute, or None.
         tokens_per_minute: the most tokens per minute, of prompts and replies together, or None.
-        burst_seconds: how many seconds' quota may be used at one moment.
+        burst_seconds: how many seconds' worth of quota may be used in a single moment.
         requests: the most requests in all, or None.
         input_tokens: the most tokens of prompts in all, or None.
         output_tokens: the most tokens of replies in all, or None.
         money: the most money in all, in the currency of ``prices``, or None.
         prices: the price of each model by its name.
-        assume_output_tokens: the length of a reply to reserve for, if the options have no
+        assume_output_tokens: the tokens to reserve for a reply if the options have no
             ``max_tokens``.
-        cancelled: how to charge a cancelled request, as in `Budget`. The workers' usages and
-            ledgers have the tokens that had arrived.
+        cancelled: how to charge a cancelled request, as in `Budget`. The workers' own usages and
+            ledgers count only the tokens that had arrived.
         name: the limit's name, unique in the cluster.
 
     Raises:
         TypeError: a limit isn't a number, or ``prices`` isn't a price table.
-        ValueError: a number is out of its range, no limit is given, or money without prices.
+        ValueError: a number is out of range, no limit is given, or money is given without prices.
     """
 
     requests_per_minute: float | None = None
@@ -122,7 +122,7 @@ class ClusterLimit:
 
 
 def limits_of(limit: ClusterLimit) -> list[Limit]:
-    """Make the limits, in the order in which requests ask them."""
+    """Return the budget and the rate limiter, if given, in the order in which they are asked."""
     made: list[Limit] = []
     most = (limit.requests, limit.input_tokens, limit.output_tokens, limit.money)
     if most != (None, None, None, None):
@@ -157,7 +157,7 @@ def limits_of(limit: ClusterLimit) -> list[Limit]:
 
 
 class Ask(NamedTuple):
-    """A request for permission. It has the size of the prompt in place of the prompt."""
+    """A worker's question whether a request may be sent. It has only the size of the prompt."""
 
     number: int  # Increases with each request of a worker.
     input_tokens: int
@@ -168,7 +168,7 @@ class Ask(NamedTuple):
     age: float
 
     def request(self) -> Request:
-        """Return a request of this size."""
+        """Return a request whose prompt has this size."""
         size = BYTES_PER_TOKEN * (self.input_tokens - TOKENS_PER_MESSAGE)
         started = anyio.current_time() - self.age
         return Request(
@@ -179,7 +179,7 @@ class Ask(NamedTuple):
 
 
 class _Asked:
-    """A request that waits or is under way."""
+    """A request that waits for permission or is under way."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -201,7 +201,7 @@ class _Worker:
 
 
 class LimitKeeper:
-    """Holds a cluster's limits, and reserves in them for each worker's requests."""
+    """Holds a cluster's limits, and makes the reservations for the workers' requests."""
 
     silence = SILENCE
 
@@ -211,7 +211,7 @@ class LimitKeeper:
         self._workers: defaultdict[str, _Worker] = defaultdict(_Worker)
 
     async def acquire(self, name: str, ask: Ask) -> Exception | None:
-        """Wait until a worker's request may be sent; return None, or the error if it may not."""
+        """Wait until a worker's request may be sent, and return None; return an error if not."""
         worker = self._heard(name)
         asked = worker.asked[ask.number] = _Asked(ask)
         request = ask.request()
@@ -235,13 +235,13 @@ class LimitKeeper:
         return None
 
     async def settle(self, name: str, number: int, end: RequestEnd) -> None:
-        """Note that a request has ended, whether it waited or was under way."""
+        """Note that a request has ended, whether it was still waiting or already under way."""
         asked = self._heard(name).asked.pop(number, None)
         if asked is not None:
             asked.end(end)
 
     async def alive(self, name: str) -> None:
-        """Note that a worker is alive."""
+        """Note that the worker called ``name`` is alive."""
         self._heard(name)
 
     def _heard(self, name: str) -> _Worker:
@@ -265,7 +265,7 @@ class LimitKeeper:
 
 
 class RemoteLimit:
-    """The cluster's limit as a worker's backends use it; a `Limit`."""
+    """The cluster's limit as a `Limit` that a worker's backends can use."""
 
     def __init__(self, keeper: RayKeeper) -> None:
         self._keeper = keeper
@@ -273,7 +273,7 @@ class RemoteLimit:
         self._latest = 0
 
     async def acquire(self, request: Request, backend: Backend) -> _Permit:
-        """Wait until a request may be sent."""
+        """Wait until a request may be sent, and return its permit; raise if it may not be sent."""
         self._latest = number = self._latest + 1
         meta, options = request.meta, request.options
         began = anyio.current_time()
@@ -307,7 +307,7 @@ class RemoteLimit:
 
     @asynccontextmanager
     async def in_use(self) -> AsyncGenerator[None]:
-        """Enter a block during which the limit's actor knows that this worker is alive."""
+        """Enter a block during which this worker keeps reporting to the limit's actor."""
         async with task_scope() as tasks:
             tasks.start_soon(self._show_life)
             yield
@@ -328,7 +328,7 @@ class _Permit(NamedTuple):
 
 
 def _sendable(end: RequestEnd) -> RequestEnd:
-    """Return what the limits need to know, without anything that may not pickle."""
+    """Return the part of a request's end that limits need, without anything unpicklable."""
     error: BackendError | None = None
     if isinstance(end.error, RateLimited):
         error = RateLimited("refused", retry_after=end.error.retry_after)

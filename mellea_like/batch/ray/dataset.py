@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["sample_dataset"]
 
 SHARDS_AT_A_TIME = 3
-"""The number of shards that an actor works on, so that the next fills up the end of the last."""
+"""The number of shards that an actor works on, so that it has calls to make as one shard ends."""
 
 
 def sample_dataset(
@@ -53,14 +53,14 @@ def sample_dataset(
     """Sample each row of a Ray dataset, on several actors with many calls at a time each.
 
     Like all Ray datasets, the result is lazy. It is sampled each time it is read, unless a journal
-    has it or you call ``materialize()``. A row that fails never ends the dataset; its ``status``
-    shows it.
+    has the rows or you call ``materialize()``. A row that fails never stops the dataset; its
+    ``status`` shows the failure.
 
     The rows are divided into shards. If an actor dies, Ray restarts it with the same shards. With
-    ``journal_dir``, it skips finished rows, and repeats at most the calls that were running.
-    Without it, the whole shard is sampled again.
+    ``journal_dir``, the actor skips finished rows, and repeats at most the calls that were running.
+    Without ``journal_dir``, it samples the whole shard again.
 
-    The output has the columns of the input and those of `RowOutcome`: ``output``, ``value``,
+    The output has the columns of the input and the columns of `RowOutcome`: ``output``, ``value``,
     ``success``, ``status``, ``reasons``, ``error``, ``iterations``, ``elapsed``, ``requests``,
     ``input_tokens``, ``output_tokens``, ``unknown`` and ``replayed``.
 
@@ -72,12 +72,12 @@ def sample_dataset(
         prompt: a Jinja template of a row's prompt, as on the command line. ``{{ question }}`` is
             the value of a column.
         action: a function that makes the prompt of a row, instead of ``prompt``. If it raises, the
-            row has failed with that error.
+            row is ``errored`` with that error.
         requirements: the requirements of each reply, in addition to the strategy's.
         format: the type to parse replies to. The column ``value`` has the values as JSON.
         options: options for generating; the default is the strategy's options.
         actors: the number of actors, each in its own process. With ``(min, max)``, Ray Data adapts
-            it to the work.
+            the number to the work.
         calls_per_actor: the number of calls that each actor makes at a time, on one event loop.
         cpus_per_actor: the CPUs that Ray counts for an actor. Calls mostly wait, so a fraction of
             a CPU is often enough.
@@ -85,8 +85,8 @@ def sample_dataset(
             fraction is allowed.
         resources: the custom resources that Ray counts for an actor, by name.
         runtime_env: Ray's runtime environment for the actors: packages, variables, files.
-        rows_per_shard: the number of rows that an actor gets at once and that share a journal. The
-            default is twice ``calls_per_actor``.
+        rows_per_shard: the number of rows in a shard. An actor gets them together, and they share
+            a journal. The default is twice ``calls_per_actor``.
         key: a column that identifies each row. By default, rows are identified by their contents
             and positions.
         journal_dir: a directory for the shards' journals, one file each. With several machines,
@@ -94,19 +94,18 @@ def sample_dataset(
             restarted on another machine starts its shards from the beginning. A different dataset
             or prompt needs a different directory.
         limits: the budget that all actors share.
-        check_cluster: whether to make sure first that the cluster has enough capacity now. Pass
-            False if it grows by itself, or if other jobs will end.
+        check_cluster: whether to check first that the cluster has enough free capacity. Pass False
+            if the cluster grows by itself, or if other jobs will end and make room.
 
     Returns:
         The dataset of results.
 
     Raises:
-        NoRoom: the cluster lacks GPUs or custom resources for the actors (for ``max`` of them), or
-            a free CPU beyond theirs. Ray Data would wait forever without a message.
+        NoRoom: the cluster lacks GPUs, custom resources or CPUs for the actors (for ``max`` of
+            them), or one more free CPU. Ray Data would wait forever without a message.
         TypeError: an argument is of the wrong type or can't be sent to an actor, or not exactly
             one of ``prompt`` and ``action`` is given.
-        ValueError: a number is out of its range, the prompt isn't a template, or a column is
-            missing.
+        ValueError: a number is out of range, the prompt isn't a template, or a column is missing.
         RuntimeError: Ray isn't running in this process.
     """
     ray = ray_module()
@@ -157,7 +156,7 @@ def sample_dataset(
         min_size=fewest,
         max_size=most,
         max_concurrent_calls_per_actor=SHARDS_AT_A_TIME,
-        # Ray Data adds an actor if the existing ones have more shards in flight than they work on.
+        # Ray Data adds an actor if the existing ones have more shards waiting than they work on.
         max_tasks_in_flight_per_actor=SHARDS_AT_A_TIME * (1 if fewest == most else 2),
     )
     sampled: Dataset = shards.map_batches(

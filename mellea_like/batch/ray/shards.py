@@ -41,15 +41,15 @@ __all__ = [
 ]
 
 POSITION = "__mellea_like_position"
-"""The column that distinguishes equal rows. It isn't in the output."""
+"""A column that numbers the rows, to distinguish equal ones. It isn't in the output."""
 
 JOURNAL_POLL = 0.25
-"""The seconds between two checks whether a journal is free."""
+"""The seconds between two attempts to open a journal that is in use."""
 
 
 @dataclass(repr=False)
 class ShardWork:
-    """The work on each row, as it is sent to the actors."""
+    """The description of the work on each row, as it is sent to the actors."""
 
     make_strategy: Callable[..., BaseSamplingStrategy]
     action: Callable[[Mapping[str, Any]], Any]
@@ -61,7 +61,7 @@ class ShardWork:
     journal_dir: str | None = None
     settings: Mapping[str, Any] | None = None  # Further parts of the run's identity.
     limit_actor: Any = None  # This handle keeps the actor alive.
-    # The seconds that a shard waits for its journal if another process still has it. That process
+    # The seconds that a shard waits for its journal if another process has it open. That process
     # is dead or about to die, because Ray gave the shard to this one. A file server may take 90
     # seconds to notice that a machine is gone (NFS 4).
     journal_wait: float = 120.0
@@ -75,14 +75,14 @@ class ShardSampler:
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work
-        # All shards of the actor share its calls, and the oldest shard comes first. So the next
-        # shard fills up the room that the last rows of one leave.
+        # All shards of the actor share its calls, and the oldest shard comes first. So when a shard
+        # has only a few rows left, the next shard uses the calls that become free.
         self._free = anyio.Semaphore(work.calls)
         self._turn = anyio.Semaphore(1)
         self._limit: RemoteLimit | None = None
         self._failure: Exception | None = None
         self._strategy: BaseSamplingStrategy | None = None
-        # Ray would take an exception here for its own bug and tell the user to report it.
+        # If this raised here, Ray would mistake it for a bug in Ray, and ask the user to report it.
         try:
             self._strategy = self._make_strategy()
         except Exception as exc:  # noqa: BLE001 (raised with the first shard)
@@ -101,7 +101,7 @@ class ShardSampler:
         return made
 
     async def __call__(self, table: Any) -> Any:
-        """Return the rows of a block, a `pyarrow.Table`, with the columns of `RowOutcome`."""
+        """Sample a `pyarrow.Table` of rows; return it with the columns of `RowOutcome` added."""
         if self._strategy is None:
             msg = f"make_strategy failed in a Ray actor: {describe(self._failure)}"
             raise MelleaError(msg) from self._failure
@@ -158,7 +158,7 @@ class ShardSampler:
         rows: list[dict[str, Any]],
         keys: list[Any],
     ) -> Any:
-        """Begin or resume the run of a shard."""
+        """Begin or resume the run of a shard, and return its results."""
         work = self._work
         journal = None
         if work.journal_dir is not None:
@@ -199,7 +199,7 @@ class ShardSampler:
 
 
 def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
-    """Add the columns of results to the rows of a `pyarrow.Table`, keeping its columns' names."""
+    """Return a `pyarrow.Table` with the columns of results added, and its own columns unchanged."""
     pa: Any = importlib.import_module("pyarrow")
     types = {"success": pa.bool_(), "replayed": pa.bool_(), "elapsed": pa.float64()}
     types |= dict.fromkeys(("output", "value", "status", "error"), pa.string())
@@ -215,7 +215,7 @@ def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
 
 
 def prompt_maker(template: str) -> Callable[[Mapping[str, Any]], str]:
-    """Make a picklable function that fills a template in."""
+    """Return a picklable function that makes a row's prompt by filling in a template."""
     from mellea_like.batch.rows.template import RowTemplate  # noqa: PLC0415 (an extra)
 
     try:
@@ -236,7 +236,7 @@ def _filled(template: RowTemplate, row: Mapping[str, Any]) -> str:
 
 
 def shard_name(rows: Iterable[Mapping[str, Any]], keys: Iterable[object]) -> str:
-    """Name a shard's file. The same rows in the same order have the same name everywhere."""
+    """Return a name for a shard's file: the same rows in the same order have the same name."""
     digest = hashlib.sha256()
     for row, key in zip(rows, keys, strict=True):
         digest.update(as_json([key, row_of(row)]).encode("utf-8", "surrogatepass"))

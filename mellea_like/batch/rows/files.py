@@ -1,6 +1,6 @@
 """Read rows from files and write results to files: JSONL, CSV and TSV here, Parquet elsewhere.
 
-Rows are read one at a time. Bad rows come with their positions.
+Rows are read one at a time. The error for a bad row has the row's position.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["LONGEST_LINE", "begins_results", "read_rows", "row_writer"]
 
 LONGEST_LINE = 16 * 2**20
-"""The most bytes of a line. No model takes as much, and some files never end."""
+"""The most bytes of a line. No model takes that much input, and some files have no line ends."""
 
 LONGEST_NAME = 100
-"""The most characters of a name that an error quotes."""
+"""The most characters of a name to quote in an error."""
 
 PIECE = 2**20
-"""The bytes to read at a time of a line that is too long."""
+"""The bytes to skip at a time in a line that is too long."""
 
 _RESULT_AS_JSON = re.compile(rb'\{"id": \d+, "line": ')
 _PARQUET = b"PAR1"
@@ -52,8 +52,8 @@ def read_rows(
 ) -> Generator[Row]:
     """Read rows one at a time, skipping blank lines."""
     # `on_bad` is called with each row that can't be read, and may raise; without it, such a row is
-    # an error. `on_names` is called with the names in the first line of CSV or TSV, before any
-    # row.
+    # raised as an error. `on_names` is called with the names in the first line of CSV or TSV,
+    # before any row.
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import read_parquet  # noqa: PLC0415 (an extra)
 
@@ -72,7 +72,7 @@ def read_rows(
 
 
 class _Lines:
-    """The lines of a file as bytes. A line that is too long becomes a `BadRow`."""
+    """Iterates over the lines of a file as bytes. A line that is too long raises `BadRow`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -151,7 +151,7 @@ def _without_duplicates(line: int, pairs: list[tuple[str, Any]]) -> dict[str, An
 
 
 def _named_twice(names: Sequence[str]) -> str | None:
-    """Return a repeated name, in linear time, because a line can have a million names."""
+    """Return a repeated name, or None. It takes linear time: a line can have a million names."""
     counts = Counter(names)
     return next((name for name in names if counts[name] > 1), None)
 
@@ -201,7 +201,7 @@ def _csv(
 
 
 def _wrong(fields: list[str], names: list[str] | None) -> str:
-    """Describe the fault of a row, or of the names in the first line; empty for blank lines."""
+    """Describe the fault of a row, or of the first line if ``names`` is None; ``''`` if none."""
     try:
         "".join(fields).encode("utf-8")
     except UnicodeEncodeError:
@@ -218,7 +218,7 @@ def _wrong(fields: list[str], names: list[str] | None) -> str:
 def row_writer(
     file: BinaryIO, format: RowFormat, columns: Mapping[str, str] | None = None
 ) -> RowWriter:
-    """Make a writer of results after the input's typed ``columns``, or else its rows as JSON."""
+    """Return a writer of results. Each result follows its input, in ``columns`` or else as JSON."""
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)
 
@@ -229,7 +229,7 @@ def row_writer(
 
 
 def begins_results(start: bytes, format: RowFormat) -> bool:
-    """Tell from its first line whether a file may contain results, or is empty."""
+    """Return whether a file, given its first line, may contain results or is empty."""
     if not start:
         return True
     if format is RowFormat.PARQUET:

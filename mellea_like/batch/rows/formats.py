@@ -45,7 +45,7 @@ RESULT_FIELDS = (
     "output_tokens",
     "unknown",
 )
-"""The columns of a result in a file with columns, after those of its input."""
+"""The columns of a result in a file with columns. They follow the columns of the input."""
 
 _NOT_ESCAPED_BY_JSON = re.compile(
     r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -75,12 +75,11 @@ _SUFFIXES = {
 
 
 class Row(dict[str, Any]):
-    """One row: its values by name, all fit for JSON.
+    """One row: its values by name, all of which JSON can express.
 
-    ``number`` is the line on which it begins, from 1, or in Parquet, which has no lines, the
-    number of the row. ``id`` is its position in the run that it belongs to, if it comes from a
-    file of results. ``place`` is its position in the file, from 0, if several processes share the
-    rows.
+    ``number`` is the line on which it begins, from 1. In Parquet, which has no lines, it is the
+    number of the row. ``id`` is its position in its run, if the row comes from a file of results.
+    ``place`` is its position in the file, from 0, if several processes share the rows.
     """
 
     __slots__ = ("id", "number", "place")
@@ -93,7 +92,7 @@ class Row(dict[str, Any]):
 
 
 class BadRow(ValueError):
-    """A row that can't be read. The message begins with its position, ``number``."""
+    """A row can't be read. The message begins with the row's position, which is ``number``."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -101,7 +100,7 @@ class BadRow(ValueError):
 
 
 class RowWriter(ABC):
-    """Writes results as plain records to a file."""
+    """Writes results, given as plain records, to a file."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None = None) -> None:
         self._file = file
@@ -112,11 +111,11 @@ class RowWriter(ABC):
         """Write one result."""
 
     def close(self) -> None:  # noqa: B027 (most files have no end to write)
-        """Write the end of the file, but leave the file open."""
+        """Write the end of the file, if its format has one; the file stays open."""
 
 
 def format_of(path: str | Path) -> RowFormat:
-    """Return the format of a file's rows, given the file's name."""
+    """Return the format of a file's rows, given its name; raise ValueError for other suffixes."""
     suffix = Path(path).suffix.lower()
     try:
         return _SUFFIXES[suffix]
@@ -126,17 +125,17 @@ def format_of(path: str | Path) -> RowFormat:
 
 
 def as_json(value: Any) -> str:
-    """Write a value as JSON on one line, safe for any reader of lines and for terminals."""
+    """Return a value as JSON on one line, safe for terminals and for anything that reads lines."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 HALVES = "rows with halves of characters, replaced by U+FFFD"
-"""The words for rows that `whole` has changed, in a notice that counts them."""
+"""What a notice calls the rows that `whole` has changed, after their number."""
 
 
 def whole(value: Any) -> Any:
-    """Replace lone surrogates, which UTF-8 lacks, and join pairs that belong together."""
+    """Return a value without surrogates, which UTF-8 lacks: pairs are joined, others replaced."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -151,13 +150,13 @@ def whole(value: Any) -> Any:
 
 
 def of_results(names: Sequence[str]) -> bool:
-    """Tell from its columns whether a file contains results."""
+    """Return whether a file with these columns contains results."""
     last = [name.removeprefix("result_") for name in names[-len(RESULT_FIELDS) :]]
     return last == list(RESULT_FIELDS)
 
 
 def input_of(row: Row, place: str) -> Row | None:
-    """Return the input row of a result; None if the result passed."""
+    """Return the input row of a result; None if the result passed. Raise if it is no result."""
     told: Mapping[str, Any] = row
     names = list(row)
     given: Any = row.get("input")
@@ -176,13 +175,13 @@ def input_of(row: Row, place: str) -> Row | None:
 
 
 def flat_names(columns: Sequence[str] | None) -> list[str]:
-    """Name the columns of a file of results. If names collide, the result's are changed."""
+    """Return the columns of a file of results. If names collide, the result's are changed."""
     names = ["input"] if columns is None else list(columns)
     return [*names, *free_names(names, RESULT_FIELDS)]
 
 
 def free_names(taken: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Name further columns so that no two columns have the same name."""
+    """Return names like the ``wanted`` ones that differ from each other and from ``taken``."""
     found: list[str] = []
     for field in wanted:
         name = field
@@ -193,7 +192,7 @@ def free_names(taken: Sequence[str], wanted: Sequence[str]) -> list[str]:
 
 
 def flat(record: Mapping[str, Any], columns: Sequence[str] | None) -> list[Any]:
-    """Return a result as values of columns, in the order of `flat_names`."""
+    """Return a result as a list of values, one for each column in `flat_names`."""
     given = record["input"]
     before = [as_json(given)] if columns is None else [given.get(name) for name in columns]
     output, error = record["output"], record["error"]

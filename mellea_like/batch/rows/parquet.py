@@ -1,4 +1,4 @@
-"""Rows in Parquet files, a row group at a time; needs the extra ``arrow``."""
+"""Rows in Parquet files; needs the extra ``arrow``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ except ImportError as exc:
 __all__ = ["GroupWriter", "ParquetWriter", "pa", "parquet_columns", "read_parquet"]
 
 ROWS_READ = 256
-"""The number of rows to take out of a row group at a time."""
+"""The number of rows to read at a time."""
 
 ROWS_WRITTEN = 1000
-"""The number of rows in a row group."""
+"""The number of rows in a row group of a file that is written."""
 
 _TYPES = {
     "id": "int64",
@@ -49,11 +49,11 @@ _TYPES = {
     "output_tokens": "int64",
     "unknown": "int64",
 }
-"""The types of those columns of a result that aren't text."""
+"""The types of a result's columns, except for the columns of texts."""
 
 
 def read_parquet(file: BinaryIO) -> Generator[Row | BadRow]:
-    """Read the rows of a file. Values that JSON lacks (dates, decimals, bytes) become texts."""
+    """Yield the rows of a file. Values that JSON lacks (dates, decimals, bytes) become texts."""
     number = 0
     try:
         for batch in _opened(file).iter_batches(batch_size=ROWS_READ):
@@ -71,14 +71,14 @@ def read_parquet(file: BinaryIO) -> Generator[Row | BadRow]:
 
 
 def parquet_columns(file: BinaryIO) -> dict[str, str]:
-    """Return a file's columns with the types of their values in a `Row`, and rewind the file."""
+    """Return the type that each column's values have in a `Row`, by name; rewind the file."""
     schema = _opened(file).schema_arrow
     file.seek(0)
     return {field.name: _type_of(field.type) for field in schema}
 
 
 class GroupWriter:
-    """Writes rows in groups. The file can be read only after it is closed."""
+    """Writes rows to a file in groups. The file can be read only after `close`."""
 
     def __init__(self, file: BinaryIO, schema: Any) -> None:
         self.schema = schema
@@ -86,7 +86,7 @@ class GroupWriter:
         self._rows: list[dict[str, Any]] = []
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write a row whose values fit their columns."""
+        """Add a row, and write its group if that is full. Values must fit their columns."""
         self._rows.append(row)
         if len(self._rows) == ROWS_WRITTEN:
             self._write_group()
@@ -103,7 +103,7 @@ class GroupWriter:
 
 
 class ParquetWriter(RowWriter):
-    """Writes results as Parquet."""
+    """Writes results to a Parquet file."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None) -> None:
         super().__init__(file, columns)
@@ -152,7 +152,7 @@ def _type_of(type_: Any) -> str:
 
 
 def _without_nanoseconds(batch: Any) -> Any:
-    """Round times to microseconds, which is all that Python's have; pyarrow refuses to round."""
+    """Round times to microseconds, the finest that Python has; pyarrow would refuse to do it."""
     for place, field in enumerate(batch.schema):
         coarse = None
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":

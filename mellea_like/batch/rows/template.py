@@ -1,4 +1,4 @@
-"""Make prompts from rows with Jinja templates, in which values other than texts become JSON."""
+"""Make prompts from rows with Jinja templates. Values other than texts are written as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["RowTemplate"]
 
 ROW = "row"
-"""The name of the whole row, for fields whose names aren't identifiers."""
+"""The template's name for the whole row, for fields whose names aren't identifiers."""
 
 
 class RowTemplate:
@@ -61,5 +61,5 @@ def _written(value: Any) -> Any:
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:
-    """Write a value as JSON; Jinja's own filter would escape characters for HTML."""
+    """Return a value as JSON. Jinja's own filter would also escape characters for HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
