@@ -120,12 +120,12 @@ def _bounds(
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Tell whether a call of the function returns a coroutine."""
+    """Return whether a call of the function returns a coroutine."""
     return any(map(inspect.iscoroutinefunction, _bodies(function)))
 
 
 def yields(function: Callable[..., object]) -> bool:
-    """Tell whether a call of the function only makes a generator, and runs nothing."""
+    """Return whether a call of the function only makes a generator, and runs nothing."""
     bodies = _bodies(function)
     return any(inspect.isgeneratorfunction(b) or inspect.isasyncgenfunction(b) for b in bodies)
 
@@ -145,7 +145,7 @@ def _bodies(function: object) -> tuple[Any, Any]:
 
 
 def takes(function: Callable[..., object], number: int) -> bool:
-    """Tell whether a function can be called with a number of arguments."""
+    """Return whether a function can be called with a number of arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -74,7 +74,7 @@ class Options:
 
     Raises:
         TypeError: an option is of the wrong type.
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     model: str | None = None
@@ -391,17 +391,17 @@ def texts_only(request: Request, backend: str, *, tools: bool = False) -> None:
 
 
 def can_judge(backend: Backend) -> bool:
-    """Tell whether a backend can decide requirements."""
+    """Return whether a backend can decide requirements."""
     return bool(getattr(backend, "can_judge", True))
 
 
 def can_coalesce(backend: Backend) -> bool:
-    """Tell whether a backend's requests may be put together."""
+    """Return whether a backend's requests may be put together."""
     return bool(getattr(backend, "can_coalesce", True))
 
 
 def is_backend(candidate: object) -> TypeIs[Backend]:
-    """Tell whether something is a backend, which is an instance with ``generate``."""
+    """Return whether something is a backend, which is an instance with ``generate``."""
     return not isinstance(candidate, type) and callable(getattr(candidate, "generate", None))
 
 

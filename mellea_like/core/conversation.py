@@ -438,7 +438,7 @@ def said_below(messages: Iterable[Message], text: str) -> tuple[Message, ...]:
 
 
 def is_action(candidate: object) -> TypeIs[Action[Any]]:
-    """Tell whether something is an action, which is an instance with ``render`` and ``parse``."""
+    """Return whether something is an action, which is an instance with ``render`` and ``parse``."""
     return (
         not isinstance(candidate, type)
         and callable(getattr(candidate, "render", None))

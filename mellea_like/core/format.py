@@ -273,7 +273,7 @@ def _scalar(read: Any, text: str, choices: frozenset[str]) -> Any:
 
 
 def _may_be_bare(read: Any, text: str) -> bool:
-    """Tell whether a text can be a value as it is, rather than broken JSON."""
+    """Return whether a text can be a value as it is, rather than broken JSON."""
     if not text or (text[0] == '"' and (text[-1] == '"' or text.count('"') == 1)):
         return False
     if text.lower() in {"none", "null"}:
@@ -376,7 +376,7 @@ def refuse_repeated_keys(text: str) -> None:
 
 
 def _as_many_colons(text: str) -> bool:
-    """Tell whether JSON has as many colons after parsing, so that certainly no key was lost."""
+    """Return whether JSON has as many colons after parsing, so that certainly no key was lost."""
     from pydantic_core import from_json, to_json  # noqa: PLC0415
 
     try:

@@ -296,7 +296,7 @@ class _Node:
             return None
 
     def _needs_more(self, part: Any, seen: set[str]) -> bool:
-        """Tell whether any validator in a schema sees more than its own value."""
+        """Return whether any validator in a schema sees more than its own value."""
         if isinstance(part, list | tuple):
             return any(self._needs_more(each, seen) for each in cast("list[Any]", part))
         if not isinstance(part, dict):

@@ -128,7 +128,7 @@ def with_currency(amount: str, currency: str) -> str:
 
 
 def is_version(model: str, of: str) -> bool:
-    """Tell whether a name is that of a model, or of a version of it."""
+    """Return whether a name is that of a model, or of a version of it."""
     snapshot = SNAPSHOT.fullmatch(model)
     return model == of or (snapshot is not None and snapshot["model"] == of)
 

@@ -299,7 +299,7 @@ def requirement(
 
     Raises:
         TypeError: the description isn't a str: the decorator needs one, in parentheses.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
     if not isinstance(description, str):
         msg = "requirement takes a description first: @requirement('exactly three lines')"

@@ -54,7 +54,7 @@ class ValidationResult:
 
     Raises:
         TypeError: ``passed`` isn't a bool, ``reason`` not a str, or the score not a number.
-        ValueError: the score is out of its range, or not a number (NaN).
+        ValueError: the score is out of range, or not a number (NaN).
     """
 
     status: ValidationStatus

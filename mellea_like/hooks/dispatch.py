@@ -57,7 +57,7 @@ class HookRun:
         """The hooks that have handlers; empty without plugins."""
 
     def decides(self, hook: HookType) -> bool:
-        """Tell whether any handler of a hook may change something, and doesn't only observe."""
+        """Return whether any handler of a hook may change something, and doesn't only observe."""
         return hook in self._by_hook and bool(self._by_hook[hook].sequential)
 
     def open(self, tasks: TaskGroup) -> None:

@@ -292,7 +292,7 @@ def _bound(
 
 
 def _may_wait(function: object) -> bool:
-    """Tell whether an async function may be suspended. If so, its bytecode has a yield."""
+    """Return whether an async function may be suspended. If so, its bytecode has a yield."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType) or not code.co_flags & inspect.CO_COROUTINE:
         return True

@@ -179,7 +179,7 @@ class Call:
         return self.race.fatal if hasattr(self, "race") else self._fatal
 
     def _is_late(self, fatal: BaseException | None) -> bool:
-        """Tell whether an error came after the race, so that there may still be an answer."""
+        """Return whether an error came after the race, so that there may still be an answer."""
         return (
             isinstance(fatal, Exception)
             and self.race.ended

@@ -122,7 +122,7 @@ def _without_an_answer(
 
 
 def _behind(error: BaseException, other: BaseException) -> bool:
-    """Tell whether one exception led to another; causes may form a circle."""
+    """Return whether one exception led to another; causes may form a circle."""
     seen: set[int] = set()
     ahead: list[BaseException | None] = [error]
     while ahead:

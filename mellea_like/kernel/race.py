@@ -253,7 +253,7 @@ class Race:
             ended()
 
     def _told_natively(self) -> bool:
-        """Tell whether a native cancellation has come since the race began."""
+        """Return whether a native cancellation has come since the race began."""
         return native_cancel_requests() > self._native
 
     async def _run_alone(self) -> BaseException | None:
@@ -389,7 +389,7 @@ class Race:
             self._end_lane(lane)
 
     def _absorbs(self, scope: anyio.CancelScope, exc: BaseException) -> bool:
-        """Tell whether an exception is a backend's reaction to the scope's cancellation."""
+        """Return whether an exception is a backend's reaction to the scope's cancellation."""
         cancellation, rest = split_cancellation(exc)
         ours = scope.cancel_called and not self.asked_to_stop()
         return cancellation is not None and rest is None and ours
@@ -449,7 +449,7 @@ class Race:
         return False
 
     def asked_to_stop(self) -> bool:
-        """Tell whether someone has asked the running task to stop since the race began."""
+        """Return whether someone has asked the running task to stop since the race began."""
         return scope_cancelled() or native_cancel_requests() > (self._native if self._alone else 0)
 
     # Lanes that have to wait. One of them, the watcher, asks the plan again at each piece of news;

@@ -263,7 +263,7 @@ async def _take_steps(selection: SelectionState) -> None:
 
 
 def _permanent(error: Exception) -> bool:
-    """Tell whether every further comparison would fail as well."""
+    """Return whether every further comparison would fail as well."""
     if not isinstance(error, BackendError) or error.retryable:
         return False
     return not isinstance(error, InvalidRequest) or error.status == NOT_FOUND

@@ -58,7 +58,7 @@ class _Taken(BackendWrapper):
 
 
 def is_watched(sent: Sent, *, every: bool) -> bool:
-    """Tell whether anything checks replies while they arrive."""
+    """Return whether anything checks replies while they arrive."""
     return hasattr(sent.backend, "stream") and any(watches(sent.spec, every=every).values())
 
 

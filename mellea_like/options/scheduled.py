@@ -43,7 +43,7 @@ class TurnPool:
         self.left = lanes * loop_budget
 
     def has(self, chain: int) -> bool:
-        """Tell whether there is a turn for a chain; a number past the lanes is a fresh chain's."""
+        """Return whether a chain has a turn; a number past the lanes is that of a new chain."""
         if self.pooled:
             return self.left > 0
         return chain < len(self._next) and self._next[chain] < self._loop_budget
@@ -158,7 +158,7 @@ class Scheduled:
         self._look_again = look_again
 
     def _may_start(self) -> bool:
-        """Tell whether there is a turn for a waiting chain, or for a new one."""
+        """Return whether there is a turn for a waiting chain, or for a new one."""
         return bool(self._waiting) or self._pool.has(self._opened)
 
     def _go_on(self, now: float) -> Ask | None:

@@ -110,7 +110,7 @@ class _ShownReplies(BackendWrapper):
 
 
 def _certain(watch: EarlyWatch, text: str, piece: str) -> bool:
-    """Tell whether a reply will pass, whatever follows."""
+    """Return whether a reply will pass, whatever follows."""
     try:
         watch.feed(text, piece)
     except Exception:  # noqa: BLE001 (the check of the whole reply asks once more, and raises it)

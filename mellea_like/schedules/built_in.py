@@ -148,7 +148,7 @@ class Hedged(BaseSchedule):
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     quantile: float = 0.8
@@ -225,7 +225,7 @@ class Restart(BaseSchedule):
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     quantile: float = 0.95

@@ -39,7 +39,7 @@ class PerRequirement:
 
     Raises:
         TypeError: an argument isn't a number.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     threshold: float = 0.3

@@ -61,7 +61,7 @@ class LatencyQuantiles:
 
     Raises:
         TypeError: an argument isn't an int.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     def __init__(self, window: int = 1000, *, least: int = 10) -> None:
@@ -123,7 +123,7 @@ class LatencyQuantiles:
 
         Raises:
             TypeError: ``q`` isn't a number.
-            ValueError: ``q`` is out of its range.
+            ValueError: ``q`` is out of range.
         """
         real_number("LatencyQuantiles: q", q, over=0, under=1)
         durations = self._known.get(key)
@@ -229,7 +229,7 @@ class PassRates:
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     def __init__(
