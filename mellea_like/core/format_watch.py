@@ -43,7 +43,7 @@ _DATA = ("metadata", "serialization", "config")
 
 
 class FormatWatch:
-    """The part of a typed reply that has arrived so far. A schema may stand in for the type."""
+    """Checks the part of a typed reply that has arrived so far; ``shape`` may replace the type."""
 
     __slots__ = ("_over", "_reading", "_text", "_type")
 
@@ -54,7 +54,7 @@ class FormatWatch:
         self._reading = self._read()
 
     def feed(self, text: str) -> str | None:
-        """Take the text so far; return why it can't become a valid reply, or None if it can."""
+        """Take the text so far; return why it can't become a valid reply, or None if it may."""
         if self._over:
             return None
         self._text = text

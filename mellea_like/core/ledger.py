@@ -81,7 +81,7 @@ class LedgerTotal(NamedTuple):
         requests: requests sent.
         input_tokens: tokens of prompts.
         output_tokens: tokens of replies.
-        wasted_tokens: tokens of iterations that neither won nor had a say; see `LedgerRow`.
+        wasted_tokens: tokens of draws that neither won nor helped to decide; see `LedgerRow`.
         unknown: requests whose cost the server did not report.
         saved_tokens: the estimated savings of early rejection; None if a row has none.
         cost: the cost of the tokens; None if that of a row is unknown.
@@ -110,13 +110,13 @@ class Ledger:
 
     Args:
         rows: one row for each draw, in the order in which they ended.
-        winners: the indices in ``rows`` of the winners, best first. There are k with
-            ``Collect(k)``.
+        winners: the indices of the winners in ``rows``, best first. With ``Collect(k)``, there are
+            up to k.
         currency: the code of the currency of the costs.
         comparisons: the cost of a `Tournament`'s comparisons, which isn't part of any row and is
             not wasted. None if nothing was compared.
-        shares: the rows divided by stage and model, because the judge may be a different model
-            from the one that drew. If it is empty, each row counts as a whole.
+        shares: the cost of each row, split by stage and model, because the judge may be a
+            different model from the one that drew. If it is empty, rows aren't split.
         compared_by: the model that made the comparisons.
     """
 

@@ -28,7 +28,7 @@ __all__ = [
 
 
 class ValidationStatus(StrEnum):
-    """How a requirement was decided."""
+    """The status of the verdict on a requirement."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -137,7 +137,7 @@ class ValidationResult:
 
 @record(frozen=True, slots=True)
 class Candidate:
-    """A reply for a validator to decide on.
+    """A reply for a validator to judge.
 
     Args:
         text: the generated text.

@@ -78,13 +78,13 @@ def hook(
 ) -> Callable[[F], F]:
     """Mark an async function, or a method of a `Plugin`, as a handler of a hook.
 
-    The handler takes the payload. In sequential mode it may return a changed copy of it, or raise
-    `Blocked`.
+    The handler takes the payload as its only argument. In sequential mode, it may return a changed
+    copy of the payload, or raise `Blocked`.
 
     Args:
         hook_type: when it runs.
         mode: how it runs.
-        priority: lower runs earlier; handlers of one priority run in the order registered.
+        priority: lower runs earlier; handlers of equal priority run in the order registered.
         timeout: the longest it may take, in seconds.
 
     Returns:
@@ -129,7 +129,7 @@ class Plugin:
 
 
 class PluginSet:
-    """Plugins under one name; sets nest.
+    """Several plugins under one name; a set may contain further sets.
 
     As a context manager, it activates its plugins for every call that starts inside the block, in
     this task and in tasks started from it, and nowhere else.

@@ -59,7 +59,7 @@ _NO_USAGE = Usage()
 
 
 def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
-    """Derive a request's seed from the call's, so that close draws get unrelated ones."""
+    """Derive a request's seed from the call's, so that each draw gets an unrelated seed."""
     from hashlib import blake2b  # noqa: PLC0415 (it loads OpenSSL)
 
     digest = blake2b(f"{seed}/{iteration}/{purpose}".encode(), digest_size=4).digest()
@@ -136,7 +136,7 @@ class Draw:
         return error
 
     async def run(self) -> None:
-        """Ask, read and check; raise a cancellation that was asked for, or what ends the call."""
+        """Ask, read and check; raise only a requested cancellation, or an error for the call."""
         ITERATION.set(self.meta)
         try:
             ask = self.ask
@@ -167,10 +167,10 @@ class Draw:
             self._take(exc)
 
     def read(self, reply: object) -> Candidate:
-        """Make a candidate of a reply.
+        """Make a candidate from a reply.
 
         Raises:
-            NotAnAnswer: it isn't a whole answer, or doesn't parse.
+            NotAnAnswer: the reply is incomplete, or doesn't parse.
         """
         ask = self.ask
         spec = ask.spec
@@ -265,7 +265,7 @@ class Draw:
     # The record
 
     def record(self, ended_at: float) -> Slice:
-        """Return the record of what is known now, when it has ended."""
+        """Return the record of everything that is known about the draw now."""
         self.tried = None  # Its traceback refers to this draw.
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
@@ -329,7 +329,7 @@ class SurroundedDraw(Draw):
     """A draw with options around it."""
 
     async def run(self) -> None:
-        """Run it, surrounded by the options."""
+        """Run the draw, surrounded by the options."""
         ITERATION.set(self.meta)
         try:
             await self.call.around_draw(self)

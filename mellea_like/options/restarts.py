@@ -24,7 +24,7 @@ __all__ = ["Restarts"]
 
 
 class Restarts(Option):
-    """Lets the schedule say how long a request may take, and the plan know of each replacement."""
+    """Asks the schedule how long a request may take, and tells the plan of each replacement."""
 
     def __init__(self, schedule: SchedulePlan, plan: Scheduled) -> None:
         self.schedule = schedule

@@ -1,4 +1,4 @@
-"""``retry=``: a request waits at its backend's gate, and is sent again after a transient error."""
+"""``retry=``: a request waits while its backend has trouble, and is retried after its errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Retries"]
 
 
 class Retries(Option):
-    """Each request is sent as a policy says; with None, once, at its backend's gate."""
+    """Sends each request by a retry policy, or once if that is None, through its `BackoffGate`."""
 
     def __init__(self, policy: Retry | None) -> None:
         self._policy = policy

@@ -1,4 +1,4 @@
-"""A stream: a draw's text is shown as soon as it is certain to pass; then no other can win."""
+"""Show a draw's text as soon as it is certain to pass; from then on, no other draw can win."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shown(Option):
         self.show = show
 
     def begin(self, iteration: int | None) -> bool:
-        """Decide for a draw, unless the call is decided; from now on no other can win."""
+        """Let only this draw win from now on; return False if the call is already decided."""
         race = self.call.race
         if race.stopped or race.fatal is not None:
             return False

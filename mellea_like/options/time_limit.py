@@ -1,4 +1,4 @@
-"""``iteration_timeout=``: a draw that takes too long has errored, and its lane continues."""
+"""``iteration_timeout=``: a draw that takes too long counts as errored; its lane continues."""
 
 from __future__ import annotations
 

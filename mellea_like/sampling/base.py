@@ -374,8 +374,8 @@ class BaseSamplingStrategy:
             requirements: see `sample`.
             earlier: the slices that the call has already recorded, in order. It works only for
                 calls of one lane, without a schedule or budgets of stages.
-            marks: for a selection that keeps scores: its scores of the earlier slices that passed,
-                by iteration. The call adds those of new slices.
+            marks: for a selection that keeps scores: the marks, such as scores, that it gave the
+                earlier slices that passed, by iteration. The call adds those of new slices.
             wrap: replaces each backend that the call uses. It is called with two backends, the one
                 with the call's retries, hooks and budgets around it and the same one without them,
                 and returns the backend to use instead.

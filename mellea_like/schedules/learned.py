@@ -101,8 +101,8 @@ class LatencyQuantiles:
         Args:
             slice_: its record.
             key: the kind of work that took this long.
-            before: the part of its seconds that requests before a restart took, which have been
-                recorded already.
+            before: the seconds that the draw spent on requests before a restart. They have already
+                been recorded.
         """
         if slice_.generation is not None and slice_.generation.usage.cache_hits:
             return
@@ -114,7 +114,7 @@ class LatencyQuantiles:
 
         Args:
             q: the share, between 0 and 1.
-            key: of what.
+            key: the kind of work.
 
         Returns:
             The seconds; None while fewer than ``least`` complete durations are known, or fewer
@@ -175,8 +175,8 @@ class Beta(NamedTuple):
     """A Beta distribution, which describes a belief about a probability.
 
     Attributes:
-        a: the number of passes that the belief amounts to, over 0.
-        b: the number of failures that the belief amounts to, over 0.
+        a: the number of passes that the belief is worth, over 0.
+        b: the number of failures that the belief is worth, over 0.
     """
 
     a: float
@@ -188,7 +188,7 @@ class Beta(NamedTuple):
         return self.a / (self.a + self.b)
 
     def at_most(self, draws: float) -> Beta:
-        """Return a belief with the same mean that amounts to at most a number of draws.
+        """Return a belief with the same mean that is worth at most ``draws`` draws.
 
         Args:
             draws: the number of draws, over 0.
@@ -249,7 +249,7 @@ class PassRates:
         self._known: OrderedDict[Hashable, _Counts] = OrderedDict()
 
     def observe(self, key: Hashable, passed: bool) -> None:  # noqa: FBT001 (it is what is observed)
-        """Take note of a draw.
+        """Record whether a draw passed.
 
         Args:
             key: the kind of draw.
@@ -273,7 +273,7 @@ class PassRates:
         """Return the belief about a pass rate.
 
         Args:
-            key: of what.
+            key: the kind of draw.
 
         Returns:
             The posterior, or the prior if nothing is known.
@@ -287,10 +287,10 @@ class PassRates:
         """Return the posterior mean of a pass rate.
 
         Args:
-            key: of what.
+            key: the kind of draw.
 
         Returns:
-            It, between 0 and 1.
+            The mean, between 0 and 1.
         """
         return self.parameters(key).mean
 
@@ -311,7 +311,7 @@ class MeanTokens:
         self._known: OrderedDict[Hashable, list[int]] = OrderedDict()
 
     def observe(self, key: Hashable, usage: Usage) -> None:
-        """Take note of a draw.
+        """Record the tokens of a draw.
 
         Args:
             key: the kind of draw.
@@ -325,7 +325,7 @@ class MeanTokens:
         """Return the mean tokens of a draw.
 
         Args:
-            key: of what.
+            key: the kind of draw.
 
         Returns:
             The tokens of the prompt and of the reply; None if nothing is known.
