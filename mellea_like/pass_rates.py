@@ -375,7 +375,7 @@ class _Mixture:
             mean = sum(slopes[place] * weight for place, weight in weights.items())
             if max(slopes) - mean < lack:  # No distribution is better by more.
                 break
-            # Where many rates are equally good, as for a coverage of nearly 1, the first is enough.
+            # If many rates are equally good, as for a coverage of nearly 1, the first is enough.
             around = zip([-math.inf, *slopes], slopes, [*slopes[1:], -math.inf], strict=False)
             peaks = (
                 place

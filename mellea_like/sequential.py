@@ -188,7 +188,7 @@ class PairedTest:
     """Decide which of two variants passes more often, on the same examples.
 
     Only the examples on which the variants differ count. If neither is better, each such example
-    is equally likely to favour either one, and the test bets against that.
+    is equally likely to favor either one, and the test bets against that.
 
     Args:
         confidence: 1 minus the chance of calling one variant better if neither is, between 0 and 1.

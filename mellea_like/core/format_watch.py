@@ -213,7 +213,7 @@ class Node(Protocol):
 
 
 class Shape(Protocol):
-    """The name of a reply's value, its possible first characters, and its node."""
+    """The name of a reply's value, its possible first characters, and the rules for it."""
 
     @property
     def title(self) -> str: ...  # noqa: D102

@@ -29,7 +29,7 @@ class LedgerRow(NamedTuple):
         subsample: its lane, 0-based.
         depth: its place in that lane, 0-based.
         outcome: how it ended.
-        requests: requests sent.
+        requests: the number of requests sent.
         input_tokens: tokens of prompts, as far as they are known.
         output_tokens: tokens of replies, as far as they are known.
         wasted_tokens: all its tokens, unless it won or helped to decide who won; otherwise 0. A
@@ -78,7 +78,7 @@ class LedgerTotal(NamedTuple):
     """The sum of a ledger's rows and comparisons, or of its comparisons alone.
 
     Attributes:
-        requests: requests sent.
+        requests: the number of requests sent.
         input_tokens: tokens of prompts.
         output_tokens: tokens of replies.
         wasted_tokens: tokens of draws that neither won nor helped to decide; see `LedgerRow`.

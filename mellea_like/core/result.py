@@ -332,7 +332,7 @@ class SamplingResult(Generic[T]):
             `mellea_like.core.serialization.RecordedError`.
 
         Raises:
-            ValueError: it isn't such a record, or its values don't match the format.
+            ValueError: ``data`` isn't such a record, or its values don't match the format.
         """
         from mellea_like.core.serialization import from_dict  # noqa: PLC0415 (few programs need it)
 

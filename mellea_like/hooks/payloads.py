@@ -111,7 +111,7 @@ class GenerationPreCallPayload(Payload):
 
     Attributes:
         purpose: ``"generate"`` or ``"judge"``.
-        retry: how often this request was tried before.
+        retry: how many times this request was tried before.
         messages: the conversation to be sent.
         options: the options for generating; handlers may change them.
         model: the model's name, if it is known.
@@ -132,7 +132,7 @@ class GenerationPostCallPayload(Payload):
 
     Attributes:
         purpose: ``"generate"`` or ``"judge"``.
-        retry: how often this request was tried before.
+        retry: how many times this request was tried before.
         generation: the reply.
         usage: the cost of the request.
         duration: how long it took, in seconds.
@@ -152,7 +152,7 @@ class GenerationErrorPayload(Payload):
 
     Attributes:
         purpose: ``"generate"`` or ``"judge"``.
-        retry: how often this request was tried before.
+        retry: how many times this request was tried before.
         error: the error.
         usage: the cost of the request, as far as it is known.
         duration: how long it took, in seconds.

@@ -184,8 +184,8 @@ def register(plugin: Pluggable) -> None:
             registered.
 
     Raises:
-        TypeError: it is none of these, or a handler does not take exactly one argument.
-        ValueError: it has no handler, or is already registered.
+        TypeError: ``plugin`` is none of these, or a handler does not take exactly one argument.
+        ValueError: the plugin has no handler, or is already registered.
     """
     handlers = handlers_of(plugin)
     if any(known is plugin for known, _ in _process_wide):
@@ -198,10 +198,10 @@ def unregister(plugin: Pluggable) -> None:
     """Deactivate a plugin that `register` activated. Calls that are running keep it.
 
     Args:
-        plugin: the same object.
+        plugin: the same object that was registered.
 
     Raises:
-        ValueError: it is not registered.
+        ValueError: the plugin is not registered.
     """
     for position, (known, _) in enumerate(_process_wide):
         if known is plugin:

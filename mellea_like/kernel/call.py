@@ -287,7 +287,7 @@ class Call:
         self.race.resume(started, deadline)
 
     def facts(self, turns: int, due: Stop | None, *, cancelled: bool) -> Facts:
-        """Return how the race has ended; ``due`` is a reason other than a timeout."""
+        """Return how the race has ended; ``due`` is the reason if a budget's time was up."""
         slices, race = self.slices, getattr(self, "race", None)
         if race is None:
             return Facts(slices, False, None, False, False, cancelled)

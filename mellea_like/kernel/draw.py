@@ -150,13 +150,13 @@ class Draw:
             SPENDS_ON.set(meter)
             request = Request(messages, options, spec.format, self.meta, meter)
             candidate = self.read(await self.parts.backend.generate(request))
-            # What checks ask from now on is no cost of the reply.
+            # The cost of requests that checks send from now on isn't part of the reply's cost.
             self.checking = meter.answered = True
             call, validation = self.call, self.parts.validation
             if call.checks:
                 self.conclude(*await call.around_check(self, candidate))
                 return
-            # Called without an await, for most checks are inline: a coroutine takes as long.
+            # Not awaited: most checks are inline, and a coroutine would take as long as they do.
             verdicts, done = validation.begin(candidate, call.rules.check_all)
             if not done:
                 verdicts = await validation.finish(

@@ -109,7 +109,7 @@ class Race:
         self.slices.append(slice_)
         try:
             self.plan.hear(slice_)
-            if undecided:  # What ends after the decision has no say in it; the plan counts it.
+            if undecided:  # Slices that end after the decision can't change it.
                 for listener in self._hear:
                     if (hears := listener.hears) is None or hears is slice_.outcome:
                         ruling = listener.hear(slice_)

@@ -25,7 +25,7 @@ class LoggedErrors(Option):
     """How many slices were looked at."""
 
     def ended(self) -> None:
-        """Log the errors of the draws since the last time."""
+        """Log the errors of the draws that were not looked at before."""
         slices = self.call.slices
         # Earlier rounds have logged their own draws.
         known = max(self.logged, self.call.race.replayed)

@@ -33,7 +33,7 @@ class Ordered(Option):
         return Ruling(drop=later)
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the lowest rank; not final if the call was cut short, as a lower one may pass."""
+        """Choose the lowest rank; not final if the call was cut short before lower ranks ended."""
         if self.best is None:
             return None
         cut = facts.cancelled or facts.timed_out or facts.stopped is not None

@@ -23,7 +23,7 @@ __all__ = ["Retries"]
 
 
 class Retries(Option):
-    """Sends each request by a retry policy, or once if that is None, through its `BackoffGate`."""
+    """Sends requests through their backend's `BackoffGate`, and retries them by a policy, if any."""
 
     def __init__(self, policy: Retry | None) -> None:
         self._policy = policy

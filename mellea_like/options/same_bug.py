@@ -61,13 +61,13 @@ class SameBugWaits(SameBug):
         self._until[slice_.chain] = slice_.ended_at + max(slice_.duration, PATIENCE)
 
     def _held_back(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
-        """Surround the plan: a lane whose last draw had a bug waits."""
+        """Make a lane whose last draw had a bug wait; ask the plan for all other lanes."""
         left = self._until.get(lane, 0.0) - now
         return Wait(left, mine=True) if left > SLACK else go(lane, now)
 
 
 class SameBugInOrder(Option):
-    """In an ordered call each lane looks only at its own draws, because others depend on timing."""
+    """In an ordered call, each lane looks only at its own draws; those of others depend on time."""
 
     hears = Outcome.ERRORED
 

@@ -30,7 +30,10 @@ def best_failure(slices: Sequence[Slice]) -> int:
 
 
 def deepest_failure(slices: Sequence[Slice]) -> int:
-    """Return the position of the deepest slice among those nearest to passing, or the lowest id."""
+    """Return the position of the deepest slice among those nearest to passing.
+
+    Ties go to the lowest id.
+    """
     return max(
         range(len(slices)),
         key=lambda i: (*slices[i].merit, slices[i].depth, -slices[i].iteration),

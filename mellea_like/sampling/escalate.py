@@ -126,7 +126,7 @@ class ExpectedCost:
     number is lower, no further attempt of this stage starts in the call. So each stage has at
     least one attempt, and at most its ``turns``.
 
-    - a and b are learnt by `PassRates`, for each stage and its model, from the first attempt that
+    - a and b are learned by `PassRates`, for each stage and its model, from the first attempt that
       each lane makes there. Later attempts are made only in hard calls, so they would make the
       rate too low. (If a stage carries failures on, all attempts count, because later ones ask
       something else.) Because calls differ, all this experience counts as at most ``strength``
@@ -139,8 +139,8 @@ class ExpectedCost:
     It learns across calls, so share one object among the calls of a strategy.
 
     Args:
-        prices: the price of each stage's model by its name, as `price_for` finds it.
-        rates: the pass rates known so far. By default each rule learns its own.
+        prices: the price of each stage's model, by the model's name; see `price_for`.
+        rates: the pass rates known so far. By default, each rule learns its own.
         key: the key under which the pass rates are kept, in addition to the stage and its model:
             anything hashable, or a function that takes `CallFacts` and returns such a key. By
             default, it is the names of the first stage's requirements.
@@ -169,7 +169,7 @@ class ExpectedCost:
             raise TypeError(msg)
 
     def begin(self, facts: CallFacts, models: Sequence[str | None]) -> StageCosts:
-        """Begin a call.
+        """Return the state for a new call.
 
         Args:
             facts: the known facts of the call.
@@ -287,10 +287,10 @@ class _Arguments(TypedDict, total=False):
 class Escalate(BaseSamplingStrategy):
     """Draws from a small model first, and from bigger ones if its draws fail.
 
-    Each lane goes through the stages one after the other. It moves to the next when its attempts
-    in this one are spent, when the backend has a permanent error (for outages, use a
-    `FallbackBackend`), or when the stage is over for the whole call because its budget is spent or
-    ``after`` says so. The record of each draw names its ``stage`` and ``model``.
+    Each lane goes through the stages one after another. It moves to the next stage when its
+    attempts in the current one are spent, when the backend has a permanent error (for outages, use
+    a `FallbackBackend`), or when the stage is over for the whole call, because its budget is spent
+    or by the rule ``after``. The record of each draw names its ``stage`` and ``model``.
 
     Args:
         stages: the stages in order, at least one; each has its own backend.

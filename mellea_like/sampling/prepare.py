@@ -166,7 +166,7 @@ def check_selection(selection: Selection) -> CheckedSelection:
 def check_schedule(
     schedule: BaseSchedule | None, give_up: PerRequirement | None
 ) -> BaseSchedule | None:
-    """Check a schedule and a rule to give up by, and return the schedule if it decides anything."""
+    """Check both arguments, and return the schedule, or None if it has nothing to decide."""
     if schedule is None and give_up is None:
         return None
     # Imported lazily: most programs don't need it.

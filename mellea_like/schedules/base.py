@@ -182,7 +182,7 @@ class BaseSchedule(ABC):
 
     @abstractmethod
     def begin(self, facts: CallFacts) -> SchedulePlan | None:
-        """Begin a call.
+        """Return the state for a new call.
 
         Args:
             facts: the known facts about the call.

@@ -53,7 +53,7 @@ class Eager(BaseSchedule):
         return self.pool
 
     def begin(self, facts: CallFacts) -> SchedulePlan | None:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _Wide(facts.concurrency_budget) if self.pool else None
 
 
@@ -102,7 +102,7 @@ class Staggered(BaseSchedule):
         return False
 
     def begin(self, facts: CallFacts) -> SchedulePlan:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _Paced(self.delay, facts.concurrency_budget)
 
 
@@ -162,7 +162,7 @@ class Hedged(BaseSchedule):
         _check("Hedged: latency", self.latency, LatencyQuantiles)
 
     def begin(self, facts: CallFacts) -> SchedulePlan:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _Hedging(self, facts.concurrency_budget, facts.model)
 
 
@@ -251,11 +251,11 @@ class Restart(BaseSchedule):
 
     @property
     def seconds(self) -> float | None:
-        """When the call's time is up, by the wrapped schedule."""
+        """When the call's time is up, according to the wrapped schedule."""
         return self.schedule.seconds
 
     def begin(self, facts: CallFacts) -> SchedulePlan:
-        """Begin a call."""
+        """Return the state for a new call."""
         plan = self.schedule.begin(facts) or _Wide(facts.concurrency_budget)
         return _Restarting(self, plan, facts.model)
 

@@ -50,7 +50,7 @@ class PerRequirement:
         real_number("PerRequirement: confidence", self.confidence, over=0, under=1)
 
     def begin(self) -> Tally:
-        """Begin a call."""
+        """Return the state for a new call."""
         return Tally(self.threshold, self.confidence)
 
 

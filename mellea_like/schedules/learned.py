@@ -95,7 +95,7 @@ class LatencyQuantiles:
         """Record how long a draw took, from its record.
 
         The duration of an errored or cancelled draw is censored, because a good reply would have
-        taken longer. (So a server that refuses at once does not look fast.) A draw whose reply
+        taken longer. (So a server that refuses quickly does not look fast.) A draw whose reply
         came from a `CachedBackend`'s file is ignored.
 
         Args:
@@ -305,7 +305,7 @@ class _Counts:
 
 
 class MeanTokens:
-    """The mean tokens of a draw, kept per key as pass rates are."""
+    """The mean number of tokens of a draw, kept per key like pass rates."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, list[int]] = OrderedDict()

@@ -109,7 +109,9 @@ class SelectionState(ABC):
         self.model: str | None = None
 
     def start(self, iteration: int) -> None:  # noqa: B027 (most need not know)
-        """Note that a draw starts, because the draws that end first are not a random sample.
+        """Note that a draw starts.
+
+        A selection may need this order, because the draws that end first are not a random sample.
 
         Args:
             iteration: the draw's id, as in its later record.
@@ -175,7 +177,7 @@ class SelectionState(ABC):
 
     @property
     def quick(self) -> bool:
-        """Whether all steps together take under a millisecond, so that they may block the loop."""
+        """Whether all steps together take under a millisecond, so they may block the event loop."""
         return False
 
     @abstractmethod
@@ -215,7 +217,7 @@ class BaseSelection(ABC):
 
     @abstractmethod
     def begin(self, facts: SelectionFacts) -> SelectionState:
-        """Begin a call.
+        """Return the state for a new call.
 
         Args:
             facts: the known facts about the call.

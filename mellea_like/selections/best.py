@@ -71,7 +71,7 @@ class BestOf(BaseSelection):
         return scoring(self.score, inline=self.inline)
 
     def begin(self, facts: SelectionFacts) -> _BestOfState:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _BestOfState(self, facts)
 
 
@@ -151,7 +151,7 @@ class Consensus(BaseSelection):
         return lambda candidate: candidate
 
     def begin(self, facts: SelectionFacts) -> _ConsensusState:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _ConsensusState(self, facts)
 
 
@@ -204,7 +204,7 @@ class _ConsensusState(SelectionState):
 
 @dataclass(frozen=True, slots=True)
 class Tournament(BaseSelection):
-    """The candidate that a judge model prefers in comparisons of two at a time wins.
+    """A judge model compares candidates two at a time, and the one that it prefers wins.
 
     When n draws have passed, the judge compares pairs. It sees each pair in both orders, because
     judges tend to prefer the reply that they read first, or last. If its two verdicts disagree,
@@ -246,7 +246,7 @@ class Tournament(BaseSelection):
         return lambda candidate: candidate
 
     def begin(self, facts: SelectionFacts) -> _TournamentState:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _TournamentState(self, facts)
 
 

@@ -43,7 +43,7 @@ class Vote(BaseSelection):
     Args:
         key: a function of a `Candidate` that returns its answer. By default, the answer is the
             tools that the reply calls (see `tool_key`), or its parsed value, or its text without
-            surrounding blanks. A draw whose key is None abstains. The winner is the first draw
+            surrounding spaces. A draw whose key is None abstains. The winner is the first draw
             with the winning key.
         n: the most votes to count. A call that can't make that many draws counts those that it
             makes.
@@ -115,7 +115,7 @@ class Vote(BaseSelection):
         return mark
 
     def begin(self, facts: SelectionFacts) -> _VoteState:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _VoteState(self, facts)
 
 
@@ -345,7 +345,7 @@ class Collect(BaseSelection):
         return None if self.distinct is None else keying(self.distinct)
 
     def begin(self, facts: SelectionFacts) -> _CollectState:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _CollectState(self, facts)
 
 
