@@ -78,8 +78,9 @@ class Requirement:
         inline: run a plain function on the event loop itself. Use it for checks that take under 1
             ms.
         timeout: the most seconds that the validator or judge may take; after that, the requirement
-            counts as errored. A thread can't be stopped, so it is abandoned and counted. An inline
-            validator can't be stopped either; its late verdict is ignored.
+            counts as errored. A function in a thread can't be stopped, so it is abandoned, and
+            counted as such. An inline validator can't be stopped either; its late verdict is
+            ignored.
         weight: how much the requirement counts when the best failure is chosen; over 0.
         check_only: whether to leave it out of the prompt. It is checked all the same.
         on_error: the effect of an exception in the validator. With ``"error"``, the draw counts as

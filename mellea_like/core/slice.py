@@ -33,7 +33,7 @@ class Outcome(StrEnum):
     ERRORED = "errored"
     """An exception: the backend's, a validator's, or a hook's."""
     CANCELLED = "cancelled"
-    """Another draw won, the time was up, or the caller left."""
+    """Another draw won, the time was up, or the caller was cancelled."""
 
 
 # On Python 3.11, looking up a member takes ten times as long as a name.

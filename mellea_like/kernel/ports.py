@@ -115,7 +115,7 @@ class Ruling(NamedTuple):
     over: bool = False
     """Running draws are cancelled; without a reason (``why``), the call is won."""
     stop: bool = False
-    """No further draw starts; those already paid for may end."""
+    """No further draw starts; those that are running may end."""
     drop: Callable[[Ask], bool] | None = None
     """These draws can't win any more: running ones are cancelled, others don't start."""
     fatal: BaseException | None = None

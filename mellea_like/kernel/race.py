@@ -163,7 +163,7 @@ class Race:
         self._decided = len(self.slices)
         self._cancel_lanes()
         if self._ended is not None:
-            self._ended.set()  # The call's task sees to it that the lanes end.
+            self._ended.set()  # The call's task makes sure that the lanes end.
 
     def _cancel_lanes(self) -> None:
         for scope in self._scopes:
@@ -238,7 +238,8 @@ class Race:
                 raise left
             finally:
                 del left  # Break the cycle between frame and exception.
-        await checkpoint_if_cancelled()  # A backend may have swallowed that of a scope around us.
+        # A backend may have swallowed the cancellation of a scope around us.
+        await checkpoint_if_cancelled()
 
     def _conclude(self) -> None:
         """Tell everyone that the lanes have ended."""
@@ -285,8 +286,8 @@ class Race:
                     if not self.over:
                         self._decided = len(self.slices)
         except anyio.get_cancelled_exc_class():
-            # A backend may answer its cancellation with another, which no scope takes for its own.
-            # That of a scope around us is raised again by a checkpoint, in `run`.
+            # A backend may raise a cancellation other than its own, which no scope absorbs. The
+            # cancellation of a scope around us is raised again by a checkpoint, in `run`.
             native = left is not None or self._told_natively()
             if native or not (scope_cancelled() or due.cancel_called):
                 raise
@@ -320,8 +321,8 @@ class Race:
                     self._stop()
                     if not self.over:
                         self._decided = len(self.slices)
-                    # One that has not begun is the task group's to wait for: when an event loop
-                    # shuts down, it may never begin.
+                    # A lane that has not begun is left to the task group: when an event loop shuts
+                    # down, it may never begin.
                     if self._under_way:
                         self._cancel_lanes()
                         # The task group waits for the lanes anyhow; this logs those that don't end.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["CallHooks"]
 
 DRAIN_SECONDS = 2.0
-"""The most seconds that deliveries and background hooks may take in all after the last draw."""
+"""The most seconds that deliveries and background hooks may take in total after the last draw."""
 
 
 class CallHooks(Option):

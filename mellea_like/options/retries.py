@@ -23,7 +23,7 @@ __all__ = ["Retries"]
 
 
 class Retries(Option):
-    """Sends requests through their backend's `BackoffGate`, and retries them by a policy, if any."""
+    """Sends requests through the backend's `BackoffGate`, and retries them by a policy, if any."""
 
     def __init__(self, policy: Retry | None) -> None:
         self._policy = policy
@@ -58,7 +58,7 @@ class _Retried(BackendWrapper):
             reply = await send(request)
             if gate.clear:
                 gate.answered_at = self._clock()
-            else:  # Other requests have met with trouble meanwhile.
+            else:  # Other requests have failed in the meantime.
                 gate.answered(self._clock())
             return reply  # noqa: TRY300 (the hot path)
         except LimitExceeded as exc:

@@ -86,13 +86,13 @@ def as_drawn(slice_: Slice, ask: Ask) -> Slice:
     in the record is used.
     """
     if not isinstance(slice_.action, RecordedAction):
-        return slice_  # It was never out of memory.
+        return slice_  # It never left memory.
     spec, action, reply, asked = ask.spec, ask.action, slice_.generation, slice_.action.text
     if reply is not None and reply.tool_calls and spec.tools is not None:
         with suppress(ValueError):  # A wrong call, for which the draw has failed.
             reply = spec.tools.checked(reply, 1)
     elif reply is not None and reply.parsed and spec.format is None:
-        with suppress(Exception):  # It could read the original reply, so this text is another one.
+        with suppress(Exception):  # It read the original reply, so on an error this text differs.
             reply = replace(reply, value=action.parse(reply.text))
     if (
         action is not spec.action and asked

@@ -115,4 +115,4 @@ def _certain(watch: EarlyWatch, text: str, piece: str) -> bool:
         watch.feed(text, piece)
     except Exception:  # noqa: BLE001 (the check of the whole reply asks once more, and raises it)
         return False
-    return watch.certain and not (not text or text.isspace())  # So far, it may end empty.
+    return watch.certain and not (not text or text.isspace())  # The reply may still end empty.

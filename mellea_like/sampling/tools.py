@@ -124,7 +124,7 @@ class Toolbox:
         for winner in result.winners:
             reply = winner.generation
             if reply is not None and reply.tool_calls:
-                with suppress(ValueError):  # Its reader reads it differently now.
+                with suppress(ValueError):  # The tool's parameters may have changed since.
                     again = replace(reply, tool_calls=tuple(map(self._read, reply.tool_calls)))
                     slices[winner.iteration] = replace(winner, generation=again)
         return replace(result, slices=tuple(slices.values()), toolbox=self)

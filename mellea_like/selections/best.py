@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["BestOf", "Consensus", "Tournament", "word_overlap"]
 
 QUICK = 2000
-"""If the number of texts times their total length is at most this, comparing takes under 0.7 ms."""
+"""Comparing takes at most 0.7 ms if the number of texts times their total length is up to this."""
 
 
 @dataclass(frozen=True, slots=True)
