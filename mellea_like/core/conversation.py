@@ -125,7 +125,7 @@ class Message:
     def text(self) -> str:
         """The message as a text, for judges, prompts and logs.
 
-        Everything that isn't text has a placeholder on its own line: ``[image/png, 12 KB]`` or
+        Anything but text has a placeholder on its own line, such as ``[image/png, 12 KB]`` or
         ``[calls get_weather({"city": "Paris"})]``.
         """
         content = self.content

@@ -108,7 +108,7 @@ class BaseSamplingStrategy:
             None uses all attempts.
         accept_incomplete: whether to accept a reply that was cut off at its length limit, refused,
             withheld by a content filter, or empty (only white space, no tool call and no value),
-            or that calls a tool although the call has none. By default, such a draw has failed,
+            or that calls a tool although none were offered. By default, such a draw has failed,
             and its reason says why. With True, which text completion needs, the reply is parsed
             and checked like any other.
         telemetry: the destination of spans and metrics; by default the process's OpenTelemetry
