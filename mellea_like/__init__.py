@@ -1,7 +1,7 @@
-"""Concurrent rejection sampling: results from language models that meet stated requirements.
+"""Concurrent rejection sampling: language model replies that meet stated requirements.
 
-This package has the names that most programs use. The others are in its subpackages. Each name is
-imported when it is first used.
+This package exports the names that most programs use. The others are in its subpackages. A name
+is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """The entry point of the command ``mellea-like``, and of ``python -m mellea_like``.
 
-The command line takes a good part of a second to import, and Ctrl-C works from the start. So this
-module handles the signals before it imports anything else.
+Importing the command line takes a good part of a second, and Ctrl-C must work from the start. So
+this module installs its signal handlers before it imports the rest.
 """
 
 import atexit

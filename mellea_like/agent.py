@@ -49,12 +49,12 @@ class AgentArguments(Arguments, total=False):
 
 @dataclass(frozen=True, slots=True)
 class AgentResult(Generic[T]):
-    """All rounds of an agent, and its answer. It is true if it is a `success`.
+    """All rounds of an agent, and its answer; ``bool(result)`` is `success`.
 
     Args:
         results: the result of each call of ``sample``, in order. The tools that one winner calls
             ran before the next call of ``sample``.
-        tools_usage: the cost of model calls that those tools made.
+        tools_usage: the cost of the model calls made inside those tools.
     """
 
     results: tuple[SamplingResult[T], ...]
@@ -62,12 +62,12 @@ class AgentResult(Generic[T]):
 
     @property
     def final(self) -> SamplingResult[T]:
-        """The last round's result: the answer, or a round in which no draw passed."""
+        """The last round's result: the answer, or the round in which no draw passed."""
         return self.results[-1]
 
     @property
     def success(self) -> bool:
-        """Whether there is an answer."""
+        """Whether there is an answer: the last round's winner calls no tool."""
         return self.final.success and not self.final.tool_calls
 
     def __bool__(self) -> bool:
@@ -80,7 +80,9 @@ class AgentResult(Generic[T]):
 
     @property
     def context(self) -> Context:
-        """The conversation to continue, with all rounds of tools; see `SamplingResult.context`.
+        """The whole conversation, with all rounds of tools, to continue from.
+
+        See `SamplingResult.context`.
 
         Raises:
             SamplingFailed: no draw of the last round passed.
@@ -146,36 +148,36 @@ async def run_agent(
     on_error: Literal["tell", "raise"] = "tell",
     **arguments: Any,
 ) -> AgentResult[Any]:
-    """Sample, run what the winner calls, and sample again, until a winner calls no tool.
+    """Sample, run the tools that the winner calls, and repeat until a winner calls none.
 
     Each round is a call of ``sample`` with the same requirements, format and options. A tool with
     a side effect runs only if a winner calls it, so the reply that calls it has met every
     requirement. The next round continues the winner's conversation (`SamplingResult.context`),
-    without repairs. Tools that are ``read_only`` run inside draws, as in ``sample``.
+    which contains no repairs. Tools that are ``read_only`` run inside draws, as in ``sample``.
 
-    Requirements also apply to replies that call tools. A requirement about the calls reads
-    ``candidate.tool_calls``, which is empty for an answer. Wrap a requirement about the text or
-    the value in `checks.unless_it_calls`.
+    Requirements also apply to replies that call tools. To check the calls, a requirement reads
+    ``candidate.tool_calls``, which is empty for an answer. If a requirement is about the text or
+    the value, wrap it in `checks.unless_it_calls`.
 
     Args:
         strategy: how to sample.
         action: the task; see `BaseSamplingStrategy.sample`.
         requirements: conditions for each draw of each round, in addition to those of the strategy
             and the action.
-        tools: the tools that the model may call; each has a function.
-        max_rounds: the most rounds in which the winner's tools run, at least 1.
+        tools: the tools that the model may call; each must have a function.
+        max_rounds: the maximum number of rounds in which the winner's tools run, at least 1.
         on_error: how an exception in a tool is handled; see `SamplingResult.run_tools`.
         **arguments: see `BaseSamplingStrategy.sample`. A ``budget`` is for all rounds together,
             but the strategy's ``timeout`` is for each round. ``tool_choice`` is for the first
             round only: once tools have run, the model may always answer.
 
     Returns:
-        The results of all rounds. A round in which no draw passed is the last one, and ``success``
-        is then False.
+        The results of all rounds. If no draw passes in a round, that round is the last one, and
+        ``success`` is False.
 
     Raises:
-        UnansweredToolCalls: tools have run in ``max_rounds`` rounds, and the model calls them
-            again. The error has the last result, and all rounds as ``agent``.
+        UnansweredToolCalls: tools have run in ``max_rounds`` rounds, and the model calls a tool
+            again. The error has the last round's ``result``, and all rounds as ``agent``.
         ToolError: a tool raised, and ``on_error`` is ``"raise"``.
         TypeError: an argument is of the wrong type.
         ValueError: an argument is wrong, a tool has no function, or the strategy's selection is
@@ -259,7 +261,7 @@ def run_agent_sync(
     requirements: Sequence[Requirement | str] = (),
     **arguments: Any,
 ) -> AgentResult[Any]:
-    """Do what `run_agent` does, without ``await``, for scripts and notebooks.
+    """Run an agent without ``await``, in scripts and notebooks; see `run_agent`.
 
     Args:
         strategy: how to sample.
@@ -283,7 +285,7 @@ def run_agent_sync(
 
 @dataclass(frozen=True, slots=True)
 class _Answers(Generic[T]):
-    """The answers of tools, as an action that parses its reply as the first action does."""
+    """An action that sends tools' answers, and parses the reply as the first action does."""
 
     messages: tuple[Message, ...]
     action: Action[T]

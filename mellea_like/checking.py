@@ -7,7 +7,8 @@ result = check_sync("No, thanks.", [checks.word_count(at_most=5), checks.starts_
 print(result.problems)  # ('starts with "Yes": it starts with "No, thanks.", not with "Yes"',)
 ```
 
-No model is asked except judges. To check many replies, use `mellea_like.batch.check_many`.
+Judges are the only models that are called. To check many replies, use
+`mellea_like.batch.check_many`.
 """
 
 from __future__ import annotations
@@ -64,15 +65,15 @@ T = TypeVar("T")
 F = TypeVar("F")
 
 Requirements: TypeAlias = "Requirement | str | Sequence[Requirement | str]"
-"""One requirement or several; a text is decided by a judge."""
+"""One requirement or several; the judge model judges those that are texts."""
 
 CALLS_ALLOWED = Options(extra={"tools": True})
-"""Options with which a given reply may call any tool. Nothing is sent with them."""
+"""Options that let a given reply call any tool. They are never sent to a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult(Generic[T]):
-    """The result of a check; true if every requirement is met. Generic in the parsed value.
+    """The result of a check, generic in the parsed value; ``bool(result)`` is `passed`.
 
     Args:
         slice: the full record of the check, in the form of a draw's record.
@@ -86,7 +87,7 @@ class CheckResult(Generic[T]):
 
     @property
     def status(self) -> Literal["passed", "failed", "errored"]:
-        """``"passed"``, ``"failed"``, or, if a requirement could not be decided, ``"errored"``."""
+        """``"passed"``, ``"failed"``, or ``"errored"`` if a requirement could not be judged."""
         outcome: Any = self.slice.outcome.value
         status: Literal["passed", "failed", "errored"] = outcome
         return status
@@ -115,7 +116,7 @@ class CheckResult(Generic[T]):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The reasons why it failed, one for each problem."""
+        """The reasons why the reply didn't pass, one for each problem."""
         if self.error is not None:
             return (str(self.error),)
         return self.slice.problems
@@ -126,7 +127,7 @@ class CheckResult(Generic[T]):
 
         A requirement without a score counts as 1 if it is met, else as 0. The result is 0 for a
         reply that could not be checked. It is None if a requirement was skipped or could not be
-        decided.
+        judged.
         """
         if self.status == "errored":
             return None
@@ -143,12 +144,12 @@ class CheckResult(Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """The parsed value if it passed, or the text if nothing was parsed; else None."""
+        """The parsed value, or the text if nothing was parsed; None if the reply didn't pass."""
         return cast("T", self.slice.value) if self.passed else None
 
     @property
     def error(self) -> BaseException | None:
-        """The error that kept a requirement from being decided; None if all were decided."""
+        """The error that kept a requirement from being judged; None if all were judged."""
         return self.slice.error
 
     @property
@@ -158,7 +159,7 @@ class CheckResult(Generic[T]):
 
 
 class NoJudge:
-    """Takes the place of a missing judge. A requirement that needs one is refused in advance."""
+    """A stand-in for a missing judge. A requirement that needs a judge is refused in advance."""
 
     can_judge = False
     unfit = "there is none"
@@ -177,10 +178,10 @@ def strategy_for_checks(
     validate_all: bool = False,
     judge_options: Options | Mapping[str, Any] | None = None,
 ) -> RejectionSamplingStrategy:
-    """Make the strategy that `check` uses; sampling a `GivenReply` with it is a check.
+    """Make the strategy that `check` uses; sampling a `GivenReply` with it checks that reply.
 
     Args:
-        judge: decides requirements without a validator; None if there is no judge.
+        judge: the model that judges requirements without a validator; None if there is none.
         validate_all: check every requirement even after one has failed.
         judge_options: options for the judge's requests, as for a strategy.
 
@@ -237,17 +238,17 @@ async def check(
     Args:
         reply: the reply: its text, a `Message` or `Generation`, or an OpenAI-style message or
             completion.
-        requirements: one requirement or several. The judge decides those that are texts.
+        requirements: one requirement or several. The judge model judges those that are texts.
         action: the task that the reply answers, as for ``sample``. Judges see it.
         context: the conversation before the task.
         format: the type to parse the reply to, as for ``sample``.
-        judge: decides requirements without a validator.
+        judge: the model that judges requirements without a validator.
         budget: the limit on what the judges may cost.
         validate_all: check every requirement even after one has failed.
 
     Returns:
-        The result. A requirement that can't be decided (the judge is down, a validator has a bug)
-        makes it ``"errored"``; it doesn't raise.
+        The result. If a requirement can't be judged (the judge is down, a validator has a bug),
+        its status is ``"errored"``, and nothing is raised.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -313,7 +314,7 @@ def check_sync(
 
 
 async def record_of(call: CallInRounds[Any]) -> Slice:
-    """Run a call that checks a reply; return its record even if a requirement is undecided."""
+    """Run a call that checks a reply; return its record even if a requirement can't be judged."""
     heard: list[Slice] = []
     try:
         await call.run(heard=heard.append)

@@ -6,22 +6,22 @@ MelleaError
 │   ├── RateLimited             too many requests; try again after ``retry_after`` seconds
 │   ├── BackendTimeout          no answer in time
 │   ├── BackendUnavailable      5xx, a broken connection, a backend that gave up by itself
-│   │   └── CircuitOpen         ... so often in a row that this request was not sent
+│   │   └── CircuitOpen         too many failures in a row, so this request was not sent
 │   ├── AuthenticationFailed    401 or 403: the key is missing, wrong or not allowed to do this
 │   ├── InvalidRequest          another 4xx: the request itself is at fault
 │   ├── MalformedResponse       an answer that can't be read
 │   └── CacheError              a `CachedBackend`'s file can't be used
 ├── SamplingFailed(result)      no draw passed
-│   ├── UnansweredToolCalls     ... as an answer: the winner calls tools
+│   ├── UnansweredToolCalls     the winner calls tools instead of answering
 │   ├── SamplingTimeout         time ran out before any draw was judged
-│   └── ReplyBroken(text)       a reply failed after some of it had been handed on
+│   └── ReplyBroken(text)       a streamed reply failed after some of it had been passed on
 ├── LimitExceeded(result)       a budget of requests, tokens, cost or time is spent
 ├── HookError(result)           a plugin failed
 │   └── Blocked                 a plugin stopped the call
-├── RequirementError            a validator failed to do its job
-│   └── BadVerdict              ... by returning something that isn't a verdict (a TypeError too)
+├── RequirementError            a validator or a judge raised, took too long, or could not run
+│   └── BadVerdict              a validator returned no verdict (this is also a TypeError)
 ├── ToolError(answers)          a tool raised
-├── ThreadsExhausted            every worker thread runs a function that was left behind
+├── ThreadsExhausted            every worker thread is busy with an abandoned function
 ├── CoalescingError
 │   ├── ShutdownError           the component is closing or closed
 │   ├── Refused                 the component would not take the work
@@ -92,16 +92,17 @@ class BackendError(MelleaError):
     """A backend could not answer a request.
 
     Args:
-        message: the failure, its place, and the remedy. It never contains a key.
+        message: the failure, its place, and the remedy. It never contains an API key.
         status: the HTTP status, if there was one.
         retryable: whether the same request may succeed later; the default depends on the class.
         retry_after: the seconds to wait first, if the server asked for that.
 
     Attributes:
-        retried: whether an inner call has already retried, so that outer ones shouldn't.
-        code: the error's code, if the server of OpenAI's protocol gave one.
-        param: the field with the error, if the server named it.
-        kind: the error's ``type``, or None.
+        retried: whether an inner call has already retried the request, so that outer ones
+            shouldn't.
+        code: the error's ``code`` in OpenAI's protocol, if the server gave one.
+        param: the field of the request that is wrong, if the server named it.
+        kind: the error's ``type`` in OpenAI's protocol, if the server gave one.
     """
 
     default_retryable: ClassVar[bool] = False
@@ -125,7 +126,7 @@ class BackendError(MelleaError):
 
     @property
     def said(self) -> str:
-        """The server's words, without those that this library put before them."""
+        """The server's own message, without the prefix that this library adds."""
         return str(self).partition(f" answered {self.status}: ")[2] or str(self)
 
 
@@ -168,7 +169,7 @@ class MalformedResponse(BackendError):
 
 
 class CacheError(BackendError):
-    """The file of a `CachedBackend` is damaged, locked, or another program's."""
+    """The file of a `CachedBackend` is damaged, is locked, or belongs to another program."""
 
 
 class SamplingFailed(MelleaError):
@@ -224,13 +225,13 @@ class ReplyBroken(SamplingFailed):
 
 
 class Shortage(NamedTuple):
-    """The lack of a budget that a request met.
+    """The limit of a budget that was too low for a request.
 
     Attributes:
         what: the limit: ``requests``, ``input_tokens``, ``output_tokens`` or ``money``.
-        allowed: its total.
-        spent: the share of finished requests.
-        wanted: the most that the request may use.
+        allowed: the limit's total.
+        spent: the amount that finished requests have used.
+        wanted: the most that the request could use.
     """
 
     what: str
@@ -248,7 +249,7 @@ class LimitExceeded(MelleaError):
 
     Attributes:
         stage: the stage of an escalation that the budget belongs to, 0-based; else None.
-        shortage: the lack that the refused request met; None if no request was refused.
+        shortage: the limit that was too low for the request; None if no request was refused.
     """
 
     stage: int | None = None
@@ -260,7 +261,7 @@ class LimitExceeded(MelleaError):
 
 
 class HookError(MelleaError):
-    """A plugin's hook failed, and the call with it.
+    """A plugin's hook failed, which ended the call.
 
     Args:
         message: the plugin, the hook, and what happened.
@@ -310,7 +311,7 @@ class BadVerdict(RequirementError, TypeError):
 
 
 class ThreadsExhausted(MelleaError):
-    """All worker threads are busy with abandoned functions that never ended."""
+    """Every worker thread is busy with an abandoned function that has not ended."""
 
 
 class ToolError(MelleaError):
@@ -321,8 +322,8 @@ class ToolError(MelleaError):
         tool: the tool's name.
 
     Attributes:
-        answers: the messages of the calls that `SamplingResult.run_tools` made; the last is that of
-            the failed one.
+        answers: the messages that answer the calls made by `SamplingResult.run_tools`; the last
+            one answers the failed call.
     """
 
     answers: tuple[Message, ...] = ()
@@ -369,8 +370,8 @@ class JournalError(MelleaError):
 
     Args:
         message: the problem and the remedy.
-        differences: if the journal belongs to another run, the name, the old value and the new
-            value of each part that differs, in short; None is a missing value.
+        differences: if the journal belongs to another run, a triple for each setting that differs:
+            its name, its old value and its new value, shortened. None is a missing value.
     """
 
     def __init__(

@@ -1,16 +1,16 @@
 """Pass rates, coverage, and the effect of more draws: statistics over plain numbers.
 
 An item is a prompt with its requirements. Its record is a pair ``(draws, passes)``. A call that
-stops at its first pass has the pair (draws until then, 1). Its ratio passes / draws is biased
+stops at its first pass has the pair (draws until then, 1). Then the ratio passes / draws is biased
 upwards, because a pass at the first draw looks like a rate of 1. So the coverage is estimated from
 likelihoods instead, which are the same whether a fixed number or the first pass ended the draws
 (Berger and Wolpert, The Likelihood Principle, 1988).
 
-If draws raced and some were cancelled, their number is the third of ``(draws, passes, cut)``. The
-draws that ended first are not a random sample, but all draws that *started* are, because nothing
-was known about them at that time. So a cancelled draw counts as a failure for the lower end of an
-interval of the coverage, and as a pass for the upper end. This holds however long passes and
-failures take.
+If draws raced and some were cancelled, the record is ``(draws, passes, cut)``, and ``cut`` is the
+number of cancelled draws. The draws that ended first are not a random sample, but all draws that
+*started* are, because nothing was known about them at that time. So a cancelled draw counts as a
+failure for the lower end of an interval of the coverage, and as a pass for the upper end. This
+holds however long passes and failures take.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def pass_at_k(draws: int, passes: int, k: int) -> float:
-    """Estimate how likely at least one of k draws passes.
+    """Estimate how likely it is that at least one of k draws passes.
 
     This is the unbiased estimate 1 - C(n - c, k) / C(n, k) of Chen et al. 2021 (arXiv 2107.03374),
     for a number of draws n that was fixed in advance.
@@ -58,7 +58,7 @@ def pass_at_k(draws: int, passes: int, k: int) -> float:
 
 
 def pass_hat_k(draws: int, passes: int, k: int) -> float:
-    """Estimate how likely all of k draws pass.
+    """Estimate how likely it is that all of k draws pass.
 
     The estimate is pass^k, C(c, k) / C(n, k) (arXiv 2406.12045).
 
@@ -78,7 +78,7 @@ def pass_hat_k(draws: int, passes: int, k: int) -> float:
 
 
 def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's interval (1927) of the pass rate of one item.
+    """Return Wilson's confidence interval (1927) for the pass rate of one item.
 
     Args:
         draws: the number of draws, fixed in advance.
@@ -159,7 +159,7 @@ _Weights: TypeAlias = "dict[int, float]"
 
 
 class Coverage(NamedTuple):
-    """The share of items that pass, which means that at least one of their draws passes.
+    """The share of items that pass; an item passes if at least one of its draws does.
 
     Attributes:
         draws: the number of draws of each item.
@@ -188,7 +188,7 @@ class CoverageCurve:
 
     Args:
         shown: the number of items for each triple of draws, passes and cancelled draws.
-        reach: the most draws of an item, including cancelled ones.
+        reach: the largest number of draws that an item has, including cancelled ones.
     """
 
     shown: Mapping[tuple[int, int, int], int]
@@ -235,11 +235,12 @@ class CoverageCurve:
 
         Args:
             target: the share of items, between 0 and 1.
-            surely: whether the lower end of the interval must reach it.
+            surely: whether the lower end of the 95 % interval must reach the target; otherwise the
+                estimated share must.
 
         Returns:
-            The number; None if four times the measured draws are too few, because forecasts don't
-            extend further.
+            The number of draws; None if four times the measured draws are too few, because
+            forecasts don't extend further.
         """
 
         def reached(draws: int) -> bool:
@@ -256,7 +257,7 @@ class CoverageCurve:
         return enough
 
     def next_passes(self, failures: int) -> float:
-        """Return the chance that an item's next draw passes after a number of failures."""
+        """Return the chance that an item's next draw passes after ``failures`` failed draws."""
         mixture = self._mixture(upper=False)
         missed = 1 - mixture.mean(_coverage(failures))
         return 1 - (1 - mixture.mean(_coverage(failures + 1))) / missed if missed > 0 else 1.0
@@ -287,7 +288,7 @@ class CoverageCurve:
 
 
 def coverage_curve(seen: Iterable[tuple[int, int] | tuple[int, int, int]]) -> CoverageCurve:
-    """Estimate the coverage by number of draws from the draws of items.
+    """Estimate, from the draws of many items, how coverage grows with the number of draws.
 
     Args:
         seen: for each item, the number of draws that were judged, the number that passed and, if
@@ -314,9 +315,9 @@ def _coverage(draws: int) -> list[float]:
 
 
 class _Mixture:
-    """A distribution of pass rates over items, fitted by the likelihood of the shares of `RATES`.
+    """The most likely distribution of pass rates over items: the share of each of the `RATES`.
 
-    The maximum is the nonparametric one (Laird, JASA 73, 1978). It is found with Wang's method
+    It is the nonparametric maximum (Laird, JASA 73, 1978), and is found with Wang's method
     (JRSS B 69, 2007), which takes Newton steps among the rates in use and those at the gradient's
     peaks.
     """
@@ -374,7 +375,7 @@ class _Mixture:
             mean = sum(slopes[place] * weight for place, weight in weights.items())
             if max(slopes) - mean < lack:  # No distribution is better by more.
                 break
-            # Where many rates are equally good, as for a coverage of nearly 1, the first is enough.
+            # If many rates are equally good, as for a coverage of nearly 1, the first is enough.
             around = zip([-math.inf, *slopes], slopes, [*slopes[1:], -math.inf], strict=False)
             peaks = (
                 place

@@ -8,9 +8,9 @@ short = reward([checks.word_count(at_most=20)])
 print(short.sync(["Noon.", ""]))  # [1.0, 0.0]
 ```
 
-A reward is from 0 to 1, or None if a requirement could not be decided. The function can be passed
-to TRL's ``GRPOTrainer`` (``reward_funcs=[short]``). `Reward.one` scores a single reply, as tasks
-of ``verifiers`` need it.
+A reward is from 0 to 1, or None if a requirement could not be judged. The function can be passed
+to TRL's ``GRPOTrainer`` (``reward_funcs=[short]``). `Reward.one` scores a single reply, as the
+package ``verifiers`` needs it.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ def reward(
     budget: Budget | None = None,
     concurrency: int = 16,
 ) -> Reward:
-    """Make a reward function of requirements.
+    """Make a reward function from requirements.
 
-    The reward of a completion is the mean of its requirements' scores by their ``weight``, from 0
-    to 1; a requirement without a score counts as 1 if it is met, else as 0. A completion that is
-    empty, or doesn't parse as the ``format``, gets 0. **If a requirement can't be decided, because
-    its validator raised or its judge is down, the reward is None, not 0**: training must not teach
-    a model to avoid texts that merely break a checker. TRL ignores completions with the reward
-    None.
+    The reward of a completion is the mean of its requirements' scores, weighted by ``weight``,
+    from 0 to 1. A requirement without a score counts as 1 if it is met, else as 0. A completion
+    that is empty, or doesn't parse as the ``format``, gets 0. **If a requirement can't be judged,
+    because its validator raised or its judge is down, the reward is None, not 0**: training must
+    not teach a model to avoid texts that merely break a checker. TRL ignores completions with the
+    reward None.
 
     A model in training finds every hole in a checker. So a check of code is refused if a program
-    can forge its pass: instead of ``passes_tests``, use ``returns``, ``agrees_with`` or ``prints``
+    can fake a pass: instead of ``passes_tests``, use ``returns``, ``agrees_with`` or ``prints``
     of `mellea_like.requirements.code`.
 
     Args:
-        requirements: the requirements, or a plain function that returns the requirements of a row.
-            It takes a dictionary with the ``prompt`` and the data set's other columns.
+        requirements: the requirements, or a plain function that returns those of a row of the data
+            set. It takes a dictionary with the ``prompt`` and the other columns.
         name: the name of the reward in TRL's metrics.
         partial: whether to give partial rewards. If not, a completion gets 1 if it meets all
             requirements, else 0, and checking stops at the first failure.
         format: the type that completions are parsed to, as for ``sample``.
-        judge: decides requirements without a validator. It sees the prompt.
+        judge: the model that judges requirements without a validator. It sees the prompt.
         budget: the limit on what the judges may cost; when it is spent, `LimitExceeded` is raised.
         concurrency: how many completions are checked at a time.
 
@@ -80,14 +80,14 @@ def reward(
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is wrong, or a program could forge the pass of a requirement.
+        ValueError: an argument is wrong, or a program could fake a pass of a requirement.
     """
     return Reward(requirements, name, partial, format, judge, budget, concurrency)
 
 
 @dataclass(frozen=True)
 class Reward:
-    """A reward function of completions, as `reward` makes it."""
+    """A reward function for completions; `reward` makes it."""
 
     requirements: Requirements | Callable[[Mapping[str, Any]], Requirements]
     name: str
@@ -122,12 +122,12 @@ class Reward:
 
         Args:
             completions: the completions, each a text or a conversation that ends with the reply.
-            prompts: the prompt of each, if there is one.
-            **columns: the data set's other columns, one value a completion. Arguments that aren't
-                lists of this length are ignored, such as TRL's ``trainer_state``.
+            prompts: the prompt of each completion; None if there are no prompts.
+            **columns: the data set's other columns, each with one value per completion. Arguments
+                that aren't lists of this length are ignored, such as TRL's ``trainer_state``.
 
         Returns:
-            A reward from 0 to 1 for each completion, or None if it could not be decided.
+            A reward from 0 to 1 for each completion, or None if it could not be judged.
 
         Raises:
             TypeError: an argument is of the wrong type.
@@ -153,7 +153,7 @@ class Reward:
 
     @property
     def sync(self) -> Callable[..., list[float | None]]:
-        """The same reward function without ``await``, for trainers that take no async ones."""
+        """The same reward function without ``await``, for trainers that take no async functions."""
         return _SyncReward(self)
 
     async def one(self, completion: Any, prompt: Prompt | None = None, **row: Any) -> float:
@@ -168,8 +168,8 @@ class Reward:
             The reward, from 0 to 1.
 
         Raises:
-            Exception: the error because of which a requirement could not be decided, or one that
-                calling the reward raises.
+            Exception: the error that kept a requirement from being judged, or an error of calling
+                the reward.
         """
         result = await self._check(completion, prompt, {"prompt": prompt, **row})
         found = self._reward_of(result)
@@ -186,9 +186,9 @@ class Reward:
         """Return the result of each completion's check, with verdicts, reasons and costs.
 
         Args:
-            completions: as for calling the reward.
-            prompts: as for calling the reward.
-            **columns: as for calling the reward.
+            completions: as when calling the reward.
+            prompts: as when calling the reward.
+            **columns: as when calling the reward.
 
         Returns:
             The results, in order.
@@ -269,10 +269,10 @@ class _SyncReward:
 
 
 def _refuse_forgeable(requirements: Requirements) -> None:
-    """Refuse requirements that a program in training can learn to forge.
+    """Refuse requirements whose pass a program can fake, because a model would learn to do so.
 
     Raises:
-        ValueError: a program can forge a pass of a requirement.
+        ValueError: a program can fake a pass of a requirement.
     """
     for part in several(requirements):
         if isinstance(part, Requirement):
@@ -307,7 +307,7 @@ def _is_conversation(thing: object) -> bool:
 
 
 def _messages(conversation: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
-    """Read a conversation. TRL's tool calls have no ids, and their arguments aren't encoded."""
+    """Read a conversation, even TRL's, whose tool calls lack ids and have unencoded arguments."""
     messages: list[Message] = []
     waiting: list[str] = []
     for message in conversation:

@@ -58,9 +58,9 @@ def judge_score(
 
     The judge is asked for the log-probabilities of its tokens. If it gives them, the score is the
     mean of the numbers that it might have written, weighted by their probabilities (G-Eval, arXiv
-    2303.16634). This gives 7.3 instead of 7, so fewer candidates are tied. A digit that may begin
-    a longer number, such as 1 on a scale to 10, counts only if the judge wrote it. A judge that
-    refuses to give log-probabilities isn't asked for them again.
+    2303.16634). This can give 7.3 instead of 7, so fewer candidates are tied. An alternative digit
+    that may begin a longer number, such as 1 on a scale to 10, is left out. A judge that refuses
+    to give log-probabilities isn't asked for them again.
 
     Args:
         rubric: the criterion in words, such as "How polite is the reply? 10: a butler's".
@@ -72,7 +72,7 @@ def judge_score(
 
     Raises:
         TypeError: ``judge`` isn't a backend.
-        ValueError: the scale is empty.
+        ValueError: the lowest score isn't below the highest.
     """
     return _JudgeScore(rubric, judge, scale)
 
@@ -147,7 +147,7 @@ class _JudgeScore:
 
 
 def expected_score(reply: Generation, said: float, low: float, high: float) -> float:
-    """Return the mean of the scores that the judge might have written, or else the one it wrote."""
+    """Return the weighted mean of the scores the judge might have written, or else ``said``."""
     tokens = reply.logprobs
     found = list(_SCORE.finditer("".join(token.text for token in tokens)))
     if not found:
@@ -180,7 +180,7 @@ def expected_score(reply: Generation, said: float, low: float, high: float) -> f
 
 
 def _score_of(written: str, rest: str, low: float, high: float) -> float | None:
-    """Return the score that another token would have made of the text, or None."""
+    """Return the score if ``rest`` came after the digits ``written``; None if it isn't certain."""
     digits = _digits(rest)
     number = written + digits
     score = _as_float(number)

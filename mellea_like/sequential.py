@@ -1,7 +1,7 @@
-"""Tests of pass rates that draw until the answer is certain, and then stop.
+"""Sequential tests of pass rates: draw until the answer is clear enough, then stop.
 
-They are e-processes: bets against a hypothesis, whose capital is expected to stay below 1 while
-the hypothesis is true, and grows if it is false. By Ville's inequality (1939), the chance that the
+They are e-processes: bets against a hypothesis. Their expected capital is at most 1 while the
+hypothesis is true, and it grows if it is false. By Ville's inequality (1939), the chance that the
 capital of a true hypothesis ever reaches 1 / (1 - confidence) is at most 1 - confidence, however
 often one looks. The bets mix over the alternatives, as in Robbins' mixtures (Annals of
 Mathematical Statistics 41, 1970) and in Waudby-Smith and Ramdas (JRSS B 86, 2024).
@@ -27,7 +27,7 @@ __all__ = ["Comparison", "PairedTest", "PassRateTest", "compare"]
 T = TypeVar("T")
 
 RATES = 48
-"""How many alternatives on each side a bet is spread over."""
+"""The number of alternative rates on each side of the tested rate that a bet is spread over."""
 PLACES = [(k + 0.5) / RATES for k in range(RATES)]
 MOST_FORESEEN = 10_000_000
 """A number of draws that nobody will make."""
@@ -47,15 +47,15 @@ class PassRateTest:
             isn't.
 
     Attributes:
-        started: how many draws have started.
-        draws: how many draws count so far.
-        passes: how many of them have passed.
+        started: the number of draws that have started.
+        draws: the number of draws that count so far.
+        passes: how many of those draws passed.
         verdict: None until the test is decided, then ``"passed"`` or ``"failed"``, which never
             changes.
 
     Raises:
         TypeError: an argument isn't a number.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     def __init__(self, at_least: float, confidence: float = 0.95) -> None:
@@ -70,16 +70,16 @@ class PassRateTest:
         self._ended: dict[int, bool] = {}
 
     def start(self) -> int:
-        """Return the number of a draw that now starts, from 0."""
+        """Record that a draw starts, and return its number, from 0."""
         self.started += 1
         return self.started - 1
 
     def end(self, number: int, passed: bool) -> None:  # noqa: FBT001 (the one thing to say)
-        """Take note of a draw that has ended.
+        """Record that a draw has ended.
 
         Args:
-            number: its number, from `start`.
-            passed: whether it passed.
+            number: the draw's number, as `start` returned it.
+            passed: whether the draw passed.
 
         Raises:
             ValueError: no such draw has started, or it has already ended.
@@ -92,7 +92,7 @@ class PassRateTest:
             self._count(self._ended.pop(self.draws))
 
     def add(self, passed: bool) -> None:  # noqa: FBT001 (the one thing to say)
-        """Count a draw, for draws that are made one after another."""
+        """Record a whole draw, if draws are made one after another; it needs no `start`."""
         self.end(self.start(), passed)
 
     def _count(self, passed: bool) -> None:  # noqa: FBT001
@@ -104,9 +104,9 @@ class PassRateTest:
             self.verdict = "failed"
 
     def _rules_out(self, rate: float, *, above: bool, draws: float | None = None) -> bool:
-        """Tell whether the draws are enough against a rate, in favour of those above or below it.
+        """Return whether the draws rule out ``rate``, in favor of the rates above or below it.
 
-        With ``draws``, whether so many would be, if they passed as often as those so far.
+        With ``draws``, return whether that many would, if they passed as often as those so far.
         """
         scale = 1.0 if draws is None else draws / self.draws
         passes, failures = scale * self.passes, scale * (self.draws - self.passes)
@@ -114,10 +114,11 @@ class PassRateTest:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The pass rates that are plausible, whenever one stops: two confidence sequences.
+        """The lowest and the highest plausible pass rate, valid whenever one stops.
 
-        Each end is wrong with a chance of at most 1 - ``confidence``, as the verdicts are: a test
-        has passed if the lower end has reached the threshold, and failed if the upper end is below.
+        The ends are confidence sequences. Each is wrong with a chance of at most 1 -
+        ``confidence``, as the verdicts are: a test has passed if the lower end has reached the
+        threshold, and failed if the upper end is below it.
         """
         if not self.draws:
             return 0.0, 1.0
@@ -139,9 +140,10 @@ class PassRateTest:
 
     @property
     def more(self) -> int | None:
-        """How many more draws it would take, if they passed as often as those so far.
+        """The number of draws until a verdict, if they pass as often as those so far.
 
-        None if that can't be told: there are no draws yet, or it would take over ten million.
+        None if that can't be predicted: there are no draws yet, their pass rate is exactly the
+        threshold, or it would take over ten million draws.
         """
         if self.verdict is not None:
             return 0
@@ -167,7 +169,7 @@ class Comparison(NamedTuple):
     """Which of two variants is better, so far.
 
     Attributes:
-        better: ``"first"``, ``"second"``, or None while that is undecided.
+        better: ``"first"``, ``"second"``, or None as long as that is undecided.
         first: the number of passes of the first variant.
         second: the number of passes of the second variant.
         examples: how many examples both were tried on.
@@ -186,14 +188,14 @@ class PairedTest:
     """Decide which of two variants passes more often, on the same examples.
 
     Only the examples on which the variants differ count. If neither is better, each such example
-    is equally likely to favour either one, and the test bets against that.
+    is equally likely to favor either one, and the test bets against that.
 
     Args:
-        confidence: 1 minus the chance to call one better if neither is, between 0 and 1.
+        confidence: 1 minus the chance of calling one variant better if neither is, between 0 and 1.
 
     Raises:
         TypeError: the confidence isn't a number.
-        ValueError: it is out of its range.
+        ValueError: the confidence is out of range.
     """
 
     def __init__(self, confidence: float = 0.95) -> None:
@@ -205,11 +207,11 @@ class PairedTest:
         self._better: Literal["first", "second"] | None = None
 
     def add(self, first: bool, second: bool) -> Comparison:  # noqa: FBT001 (two outcomes)
-        """Count an example.
+        """Record the outcomes of both variants on one example.
 
         Args:
-            first: whether the first variant passed on it.
-            second: whether the second one did.
+            first: whether the first variant passed.
+            second: whether the second variant passed.
 
         Returns:
             The comparison so far.
@@ -253,7 +255,7 @@ async def compare(
         second: the second variant.
         examples: the examples, independent of each other and in random order. If they end before
             the answer is clear, ``better`` is None.
-        confidence: 1 minus the chance to call one better if neither is, between 0 and 1.
+        confidence: 1 minus the chance of calling one variant better if neither is, between 0 and 1.
         concurrency: how many examples are tried at a time.
 
     Returns:
@@ -261,8 +263,8 @@ async def compare(
 
     Raises:
         TypeError: an argument is of the wrong type, or a variant returned None.
-        ValueError: an argument is out of its range.
-        Exception: what a variant raised, or ``examples``.
+        ValueError: an argument is out of range.
+        Exception: the error of a variant, or of iterating over ``examples``.
     """
     whole_number("concurrency", concurrency)
     test = PairedTest(confidence)
@@ -301,7 +303,7 @@ def _log_beta(passes: int, failures: int) -> float:
 
 
 def _evidence(passes: float, failures: float, rate: float, *, above: bool) -> float:
-    """Return the logarithm of the capital of bets against a rate, on those above or below it."""
+    """Return the logarithm of the capital of a bet against ``rate``, on rates above or below it."""
     here = _log_likelihood(passes, failures, rate)
     start, width = (rate, 1 - rate) if above else (0.0, rate)
     gains = [_log_likelihood(passes, failures, start + width * place) - here for place in PLACES]

@@ -19,10 +19,10 @@ T = TypeVar("T")
 async def while_here(
     receive: Callable[[], Awaitable[Mapping[str, Any]]], work: Callable[[], Awaitable[T]]
 ) -> T:
-    """Run something until it is done or the client of a request leaves.
+    """Run ``work`` to its end, or cancel it when the client of a web request leaves.
 
     When the client closes its connection, the work is cancelled, along with its requests to
-    models. Without this, a web application would notice only when it sends its response.
+    models. Otherwise, a web application would notice only when it sends its response.
 
     Args:
         receive: the request's ``receive``, as ASGI defines it; in Starlette and FastAPI

@@ -1,4 +1,4 @@
-"""The nouns of the library: pure and immutable, without I/O and without an event loop."""
+"""The library's data types: pure and immutable, without I/O or an event loop."""
 
 from typing import TYPE_CHECKING
 

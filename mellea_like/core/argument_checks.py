@@ -36,7 +36,7 @@ def suggests_arguments(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function name the new argument if it is called with the old one."""
+    """Make a function's error name the new argument if it is called with an old one."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -55,7 +55,7 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 def unknown_argument(where: str, name: str, names: Sequence[str]) -> str:
-    """Word the message to a model that a tool has no such argument; suggest a similar one."""
+    """Return the message that a tool has no such argument, with a similar name if there is one."""
     close = _close_to(name, names)
     meant = f" (did you mean {close[0]}?)" if close else ""
     return f"there is no argument {where}{meant}: it takes {', '.join(names) or 'none'}"
@@ -106,7 +106,7 @@ def real_number(
 def _bounds(
     over: float, least: float | None, under: float, most: float | None, unit: str
 ) -> list[str]:
-    """Describe bounds in words; a ``unit`` begins with a blank."""
+    """Describe bounds in words; a ``unit`` begins with a space."""
     bounds: list[str] = []
     if least is not None:
         bounds.append(f"at least {least:g}{unit}")
@@ -120,12 +120,12 @@ def _bounds(
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Tell whether a call of the function returns a coroutine."""
+    """Return whether a call of the function returns a coroutine."""
     return any(map(inspect.iscoroutinefunction, _bodies(function)))
 
 
 def yields(function: Callable[..., object]) -> bool:
-    """Tell whether a call of the function only makes a generator, and runs nothing."""
+    """Return whether a call of the function only makes a generator, and runs nothing."""
     bodies = _bodies(function)
     return any(inspect.isgeneratorfunction(b) or inspect.isasyncgenfunction(b) for b in bodies)
 
@@ -145,7 +145,7 @@ def _bodies(function: object) -> tuple[Any, Any]:
 
 
 def takes(function: Callable[..., object], number: int) -> bool:
-    """Tell whether a function can be called with a number of arguments."""
+    """Return whether a function can be called with ``number`` positional arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

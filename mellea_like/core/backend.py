@@ -1,4 +1,4 @@
-"""Requests, backends, and backends around backends."""
+"""Requests, backends, and wrappers around backends."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ MAX_SEED = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options for generating a reply. The backend decides on those that are None.
+    """Options for generating a reply. The backend chooses those that are None.
 
     Args:
         model: the model's name, if it isn't the backend's own.
         temperature: 0 for the most likely text, higher for more variety.
-        top_p: nucleus sampling: the share of probability to draw from, over 0 and at most 1.
+        top_p: nucleus sampling: the share of probability to draw from, from 0 to 1.
         max_tokens: the longest reply, in tokens, at least 1.
         stop: texts that end the reply and are not part of it; a lone string counts as one.
         seed: makes replies repeatable, if the backend supports it. Each draw of a call gets its own
@@ -74,7 +74,7 @@ class Options:
 
     Raises:
         TypeError: an option is of the wrong type.
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     model: str | None = None
@@ -106,7 +106,7 @@ class Options:
         return type(self), (*given[:-1], dict(self.extra))
 
     def over(self, defaults: Options) -> Options:
-        """Fill in what these options leave open from defaults.
+        """Fill in the fields that these options leave open from defaults.
 
         Args:
             defaults: the options to fill in.
@@ -152,7 +152,7 @@ class Options:
             The options.
 
         Raises:
-            TypeError: it is none of these.
+            TypeError: ``options`` is none of these.
             ValueError: the mapping has an unknown name. Options of one provider go into ``extra``.
         """
         if options is None:
@@ -208,8 +208,8 @@ class RequestMeta:
 
     Args:
         sampling_id: the id of the call of ``sample``; empty for a request made outside one.
-        iteration: the iteration's id, 1-based; None outside one.
-        subsample: the index of the lane, 0-based; None outside one.
+        iteration: the draw's id, 1-based; None outside a draw.
+        subsample: the index of the draw's lane, 0-based; None outside a draw.
         call_started: when the call began, in seconds on the event loop's clock.
         deadline: the end of the call's time, on the same clock; None for no limit.
         purpose: ``"generate"``, or ``"judge"`` if the reply is a verdict.
@@ -235,7 +235,7 @@ class Request:
 
     Args:
         messages: the conversation to reply to, oldest message first.
-        options: how to generate; a mapping becomes `Options`.
+        options: options for generating the reply; a mapping becomes `Options`.
         format: the type that the reply's text should parse to, as JSON: a pydantic model, or any
             other type that pydantic can validate. None for free text.
         meta: the origin of the request.
@@ -243,9 +243,9 @@ class Request:
         tools: the tools that the reply may call.
         tool_choice: ``"auto"`` lets the model decide whether to call one, ``"required"`` asks for
             at least one call, ``"none"`` for none, and a tool's name for a call of that tool. None
-            leaves it to the server. A backend without tools refuses a request that has some.
-        shows_calls: whether a stream should contain a `CallPiece` for each piece of a tool's call.
-            A backend may ignore it.
+            leaves it to the server. A backend that can't offer tools refuses a request with tools.
+        shows_calls: whether a stream should contain a `CallPiece` for each piece of a tool call. A
+            backend may ignore it.
 
     Raises:
         TypeError: the options are neither an `Options` nor a mapping, an option is of the wrong
@@ -287,7 +287,7 @@ class Request:
 
 
 class CallPiece(str):
-    """A piece of a tool's call in a streamed reply; it has no text.
+    """A piece of a tool call in a streamed reply; as a string, it is empty.
 
     Args:
         number: the index of the call in the reply, from 0.
@@ -314,18 +314,18 @@ class Backend(Protocol):
 
     A backend may also have:
 
-    - ``can_judge`` (bool, default True): False refuses requirements that need a judge.
+    - ``can_judge`` (bool, default True): if False, requirements can't use it as their judge.
     - ``can_coalesce`` (bool, default True): False makes a `SamplingCoordinator` send each request
       separately, for example because each one needs approval or has its own price.
-    - ``defaults`` (`Options`): fill in what a request's options leave open.
+    - ``defaults`` (`Options`): the options for the fields that a request leaves open.
     - ``model`` (str or None) and ``provider`` (str): names for telemetry.
     - ``stream(request)``: see `StreamingBackend`.
     - ``async aclose()``: closes idle connections. The backend may be used again afterwards.
 
     A backend keeps four promises, which `mellea_like.testing.check_backend` checks. It closes a
-    cancelled request before it passes the cancellation on. It raises only `BackendError`, bugs
-    aside. It counts each request that it sends on ``request.meter``. And it refuses requests that
-    it can't send in full, such as those with images; `texts_only` does that.
+    cancelled request before it passes the cancellation on. It raises only `BackendError`, except
+    for bugs. It counts each request that it sends on ``request.meter``. And it refuses requests
+    that it can't send in full, such as those with images; for this, it may call `texts_only`.
     """
 
     async def generate(self, request: Request) -> Generation:
@@ -356,9 +356,9 @@ class StreamingBackend(Backend, Protocol):
             request: the request.
 
         Returns:
-            An async context manager. It gives an iterator over the pieces of the text, whose last
-            item is the whole `Generation`; its text is the joined pieces. Leaving the block early
-            closes the request.
+            An async context manager. Entering it gives an iterator over the pieces of the text.
+            The last item is the whole `Generation`, whose text is the joined pieces. Leaving the
+            block early closes the request.
         """
         ...
 
@@ -372,7 +372,8 @@ def texts_only(request: Request, backend: str, *, tools: bool = False) -> None:
         tools: whether the backend takes tools, and messages that call them or answer calls.
 
     Raises:
-        InvalidRequest: the request has more than text. The message names the part and its message.
+        InvalidRequest: the request has more than text. The error names the part, and the message
+            that contains it.
     """
     for number, message in enumerate(request.messages, 1):
         where = f"message {number} ({message.role})"
@@ -391,17 +392,17 @@ def texts_only(request: Request, backend: str, *, tools: bool = False) -> None:
 
 
 def can_judge(backend: Backend) -> bool:
-    """Tell whether a backend can decide requirements."""
+    """Return whether a backend can judge requirements."""
     return bool(getattr(backend, "can_judge", True))
 
 
 def can_coalesce(backend: Backend) -> bool:
-    """Tell whether a backend's requests may be put together."""
+    """Return whether several requests to a backend may be combined into one."""
     return bool(getattr(backend, "can_coalesce", True))
 
 
 def is_backend(candidate: object) -> TypeIs[Backend]:
-    """Tell whether something is a backend, which is an instance with ``generate``."""
+    """Return whether something is a backend: an instance with a method ``generate``."""
     return not isinstance(candidate, type) and callable(getattr(candidate, "generate", None))
 
 
@@ -417,9 +418,10 @@ def checked_reply(backend: Backend, reply: object) -> Generation:
 
 
 class BackendWrapper:
-    """A backend around another one. It passes on the inner one's requests and properties.
+    """A backend around another one, to which it passes all requests.
 
-    Subclasses override ``generate`` and ``_stream``. A wrapper streams if its inner backend does.
+    It has the inner backend's properties. Subclasses override ``generate`` and ``_stream``. A
+    wrapper streams if its inner backend does.
 
     Args:
         inner: the backend inside.
@@ -448,12 +450,12 @@ class BackendWrapper:
 
     @property
     def can_coalesce(self) -> bool:
-        """Whether the inner backend's requests may be put together."""
+        """Whether several requests to the inner backend may be combined into one."""
         return can_coalesce(self.inner)
 
     @property
     def defaults(self) -> Options:
-        """The options with which the inner backend fills in those that a request leaves open."""
+        """The inner backend's options for the fields that a request leaves open."""
         defaults: Options = getattr(self.inner, "defaults", _OPEN)
         return defaults
 
@@ -514,7 +516,7 @@ def innermost(backend: Backend) -> Backend:
 # --- the iteration under way ------------------------------------------------------------------
 
 ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", default=None)
-"""The id of the draw under way, while its reply is generated and validated."""
+"""The ids of the draw under way, while its reply is generated and validated."""
 
 SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
 """The meter of the request or draw under way, to which calls made inside it add their cost."""
@@ -527,10 +529,10 @@ retries may take.
 """
 
 BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())
-"""The call's budgets, for a selection's scorer while it looks at a candidate."""
+"""The call's budgets, for a selection's scorer while it scores a candidate."""
 
 JUDGE_OPTIONS: ContextVar[Options | None] = ContextVar("mellea_like_judge_options", default=None)
-"""The strategy's judge options, for a selection's scorer while it looks at a candidate."""
+"""The strategy's judge options, for a selection's scorer while it scores a candidate."""
 
 
 def current_iteration() -> int | None:

@@ -24,7 +24,7 @@ _NAMES = frozenset(
 
 
 def connection_failed(error: BaseException | None) -> bool:
-    """Tell whether an exception is a connection error or a timeout, so that a retry may help.
+    """Return whether an exception is a connection error or a timeout, so that a retry may help.
 
     These are Python's ``ConnectionError`` and ``TimeoutError``, trio's timeout, and the connection
     errors of httpx, httpx2 and aiohttp. An error in a request or in a reply is not one of them.
@@ -38,5 +38,5 @@ def connection_failed(error: BaseException | None) -> bool:
 
 
 def is_of_backend(error: BaseException) -> TypeIs[Exception]:
-    """Tell whether an exception comes from a backend or a connection, and isn't a bug."""
+    """Return whether an exception comes from a backend or a connection, and isn't a bug."""
     return isinstance(error, BackendError) or connection_failed(error)

@@ -66,7 +66,7 @@ class Message:
             call.
         content: the text, or a sequence of parts and texts, such as ``["What is this?",
             Image(data=photo)]``.
-        name: tells participants with the same role apart; OpenAI's protocol has it.
+        name: a name that tells participants with the same role apart, as in OpenAI's protocol.
         tool_calls: the tools that an assistant's message calls.
         tool_call_id: the id of the call that a tool's message answers.
         reasoning: the model's reasoning before this message, if the server reports it.
@@ -125,7 +125,7 @@ class Message:
     def text(self) -> str:
         """The message as a text, for judges, prompts and logs.
 
-        Everything else has a placeholder on its own line, such as ``[image/png, 12 KB]`` or
+        Anything but text has a placeholder on its own line, such as ``[image/png, 12 KB]`` or
         ``[calls get_weather({"city": "Paris"})]``.
         """
         content = self.content
@@ -172,7 +172,7 @@ class Message:
             The message.
 
         Raises:
-            ValueError: it isn't such a message.
+            ValueError: the dictionary isn't such a message.
         """
         if not isinstance(message, Mapping):
             msg = f"a message is a dict with a role and a content, not {type(message).__name__}"
@@ -244,10 +244,10 @@ def _check_calls(role: str, calls: tuple[Any, ...], call_id: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The messages exchanged so far, oldest first; immutable. Contexts compare by their messages.
+    """The messages exchanged so far, oldest first; immutable. Equal messages make equal contexts.
 
     Args:
-        messages: the conversation so far. A dict is read as `Message.from_dict` reads it.
+        messages: the conversation so far. Dictionaries are read by `Message.from_dict`.
 
     Raises:
         TypeError: an item is neither a `Message` nor a dict.
@@ -323,7 +323,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @runtime_checkable
 class Action(Protocol[T_co]):
-    """A task for a model, which knows how to read the reply.
+    """A task for a model, which renders its prompt and parses the reply.
 
     An action may also have a sequence of ``requirements``, which are checked on each of its
     replies.
@@ -347,11 +347,11 @@ class Action(Protocol[T_co]):
             text: the reply.
 
         Returns:
-            The value that the result will have.
+            The parsed value, which becomes the result's ``value``.
 
         Raises:
-            ValueError: the reply does not parse. The draw has failed, with the message as its
-                reason.
+            ValueError: the reply does not parse. The draw then fails, with the error's message as
+                the reason.
         """
         ...
 
@@ -366,8 +366,8 @@ class Instruction:
     Args:
         description: the task in words.
         system: a system message to put first, or None.
-        requirements: the requirements of each reply. A judge decides those that are texts.
-        repair: the problems of the last attempt, one a line.
+        requirements: the requirements of each reply. A judge model judges those that are texts.
+        repair: the problems of the last attempt, which the prompt lists one per line.
 
     Raises:
         TypeError: the description isn't a text, or the requirements aren't a sequence.
@@ -422,13 +422,13 @@ def reply_message(reply: Generation) -> Message:
 
 
 def repair_text(problems: Iterable[str]) -> str:
-    """Tell a model what was wrong with its last attempt."""
+    """Return the text that tells a model what was wrong with its last attempt."""
     wrong = "\n".join(f"- {text}" for text in problems)
     return f"An earlier attempt was rejected. Put this right:\n{wrong}"
 
 
 def said_below(messages: Iterable[Message], text: str) -> tuple[Message, ...]:
-    """Append text to the last message of a conversation, or as a new one after a tool's message."""
+    """Append text to a conversation's last message, or add a message if that is a tool's answer."""
     *earlier, last = messages
     if last.role == "tool":
         return (*earlier, last, Message("user", text))
@@ -438,7 +438,7 @@ def said_below(messages: Iterable[Message], text: str) -> tuple[Message, ...]:
 
 
 def is_action(candidate: object) -> TypeIs[Action[Any]]:
-    """Tell whether something is an action, which is an instance with ``render`` and ``parse``."""
+    """Return whether something is an action: an instance with ``render`` and ``parse``."""
     return (
         not isinstance(candidate, type)
         and callable(getattr(candidate, "render", None))

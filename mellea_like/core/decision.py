@@ -39,10 +39,10 @@ class Comparison:
     """A judge's verdict on two candidates, which were shown in both orders.
 
     Args:
-        first: the iteration of one.
-        second: the iteration of the other.
-        points: the points of the first one: 1.0, 0.0, or 0.5 if they tied or the two orders
-            disagreed.
+        first: the iteration of the first candidate.
+        second: the iteration of the second candidate.
+        points: the points of the first candidate: 1.0, 0.0, or 0.5 if they tied or the verdicts in
+            the two orders disagreed.
     """
 
     first: int
@@ -59,7 +59,8 @@ class Decision:
             ``"tournament"``, or the name of your own.
         winners: the chosen iterations, best first. Only ``"collect"`` has more than one. Empty if
             nothing passed, or if no answer of a vote reached the share that it needs.
-        reason: why there were no further draws and, if it isn't complete, what was missing.
+        reason: why there were no further draws and, if the decision isn't complete, what was
+            missing.
         complete: whether there are as many winners as were asked for.
         scores: the score of each passing iteration, if the selection has scores.
         notes: the scorer's explanations of scores, by iteration.

@@ -1,4 +1,4 @@
-"""Short texts that show objects to people. Making them never fails."""
+"""Short texts that show objects to people. Making them never raises an exception."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MOST_CHARACTERS = 2000
 MOST_REASONS = 20
 """The most reasons in one prompt or message."""
 
-# Control characters other than tab and newline, DEL and C1, line separators that terminals take for
-# anything, marks that turn the direction of writing, and halves of characters.
+# Control characters other than tab and newline, DEL and C1, line separators that terminals treat
+# in various ways, marks that change the direction of writing, and halves of surrogate pairs.
 UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -37,7 +37,7 @@ def shown(value: object) -> str:
 
 
 def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Shorten a text to its beginning, for prompts, logs and messages."""
+    """Shorten a text to its first ``most`` characters, for prompts, logs and messages."""
     more = len(text) - most
     return text if more <= 0 else f"{text[:most]}… ({more:,} more characters)"
 

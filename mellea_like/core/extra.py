@@ -37,7 +37,7 @@ NO_EXTRA: Mapping[str, Any] = Extra()
 
 
 def as_extra(fields: object, what: str) -> Mapping[str, Any]:
-    """Return extra fields in the form that objects keep; ``what`` names the object in errors."""
+    """Return extra fields as an `Extra`; ``what`` names the object they belong to in errors."""
     if type(fields) is Extra:
         return fields
     if not isinstance(fields, Mapping):

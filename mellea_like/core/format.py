@@ -205,7 +205,7 @@ def _opening_brackets(known: type | FormatKey) -> str:
 
 @lru_cache(maxsize=256)
 def _choices(known: type | FormatKey) -> frozenset[str] | None:
-    """Return the texts among a scalar type's listed values; None for any other type."""
+    """Return the texts that a scalar type lists as its values; None if it isn't a scalar type."""
     listed = list[Any]()
     for part in _parts_of(_schema_of(known)):
         values = part["enum"] if "enum" in part else [part["const"]] if "const" in part else []
@@ -273,7 +273,7 @@ def _scalar(read: Any, text: str, choices: frozenset[str]) -> Any:
 
 
 def _may_be_bare(read: Any, text: str) -> bool:
-    """Tell whether a text can be a value as it is, rather than broken JSON."""
+    """Return whether a text can be a value as it is, rather than broken JSON."""
     if not text or (text[0] == '"' and (text[-1] == '"' or text.count('"') == 1)):
         return False
     if text.lower() in {"none", "null"}:
@@ -376,7 +376,7 @@ def refuse_repeated_keys(text: str) -> None:
 
 
 def _as_many_colons(text: str) -> bool:
-    """Tell whether JSON has as many colons after parsing, so that certainly no key was lost."""
+    """Return whether JSON has the same number of colons after parsing, so that no key was lost."""
     from pydantic_core import from_json, to_json  # noqa: PLC0415
 
     try:
@@ -450,7 +450,7 @@ def why_unread(error: ValueError) -> str:
 
 
 def why_broken(title: str, said: str) -> str:
-    """Word the message that a reply is JSON, but not of the type with this title."""
+    """Return the message that a reply is JSON, but not of the type called ``title``."""
     return f"the reply isn't a valid {bounded(title, 100)}: {said}"
 
 

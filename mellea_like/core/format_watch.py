@@ -43,7 +43,7 @@ _DATA = ("metadata", "serialization", "config")
 
 
 class FormatWatch:
-    """The part of a typed reply that has arrived so far. A schema may stand in for the type."""
+    """Checks the part of a typed reply that has arrived so far; ``shape`` may replace the type."""
 
     __slots__ = ("_over", "_reading", "_text", "_type")
 
@@ -54,7 +54,7 @@ class FormatWatch:
         self._reading = self._read()
 
     def feed(self, text: str) -> str | None:
-        """Take the text so far; return why it can't become a valid reply, or None if it can."""
+        """Take the text so far; return why it can't become a valid reply, or None if it may."""
         if self._over:
             return None
         self._text = text
@@ -213,7 +213,7 @@ class Node(Protocol):
 
 
 class Shape(Protocol):
-    """The name of a reply's value, its possible first characters, and its node."""
+    """The name of a reply's value, its possible first characters, and the rules for it."""
 
     @property
     def title(self) -> str: ...  # noqa: D102
@@ -296,7 +296,7 @@ class _Node:
             return None
 
     def _needs_more(self, part: Any, seen: set[str]) -> bool:
-        """Tell whether any validator in a schema sees more than its own value."""
+        """Return whether any validator in a schema sees more than its own value."""
         if isinstance(part, list | tuple):
             return any(self._needs_more(each, seen) for each in cast("list[Any]", part))
         if not isinstance(part, dict):

@@ -52,16 +52,17 @@ class Usage:
     """The cost of requests, in tokens. Usages can be added with ``+``.
 
     Args:
-        requests: requests sent.
+        requests: the number of requests sent.
         input_tokens: the known tokens of the prompts.
         output_tokens: the known tokens of the replies.
         unknown: the number of requests whose cost isn't known, because they were cancelled or
-            broke, because the server doesn't count tokens, or because several draws share one.
-            They count with the tokens that had arrived or, within a `Budget`, with those that it
-            charged.
+            broke, because the server doesn't count tokens, or because several draws share one
+            request. Their tokens are those that had arrived or, within a `Budget`, those that the
+            budget charged.
         cached_input_tokens: the input tokens that the server took from its prompt cache.
         reasoning_tokens: the output tokens that the model spent on reasoning.
-        cache_hits: replies from a `CachedBackend`'s file. They aren't requests and cost nothing.
+        cache_hits: the number of replies from a `CachedBackend`'s file. They aren't requests, and
+            cost nothing.
     """
 
     requests: int = 0
@@ -324,7 +325,7 @@ class Meter:
         self.answered = False
         """Whether there is a reply that is being checked, or whose tools run."""
         self.aside: Meter | None = None
-        """The cost of the calls that these have made; None for none."""
+        """The cost of the calls made by those checks or tools; None if there were none."""
 
     def start(self) -> RequestMeter:
         """Count one more request as sent. Its cost is unknown until it is settled.
@@ -385,7 +386,7 @@ class Meter:
         """Add a cost that is counted elsewhere, such as the share of a joint request.
 
         Args:
-            cost: its ``usage`` is read each time this meter's is.
+            cost: the cost; its ``usage`` is read each time this meter's ``usage`` is read.
         """
         if self.answered:
             self.aside = self.aside or Meter()
@@ -395,11 +396,11 @@ class Meter:
             self.started = True
 
     def assume(self, more: Usage, model: str | None) -> None:
-        """Add a cost that has no count of its own, such as tokens that a budget charged.
+        """Add a cost that isn't counted elsewhere, such as tokens that a budget charged.
 
         Args:
             more: the cost.
-            model: the model that was asked for them, if tries may ask different ones.
+            model: the model that was asked, if tries may ask different ones.
         """
         self.add(_Known(more, model))
 
@@ -417,7 +418,7 @@ class Meter:
 
     @property
     def usage_by_model(self) -> tuple[tuple[str | None, Usage], ...]:
-        """The cost of each model; None is the key for tries that named no model."""
+        """The cost of each model, as pairs; the model is None for tries that named no model."""
         spent: dict[str | None, Usage] = {}
         for part in self._requests:
             shares = getattr(part, "usage_by_model", None) or ((None, part.usage),)

@@ -1,4 +1,4 @@
-"""A reply that already exists, as an action. Sampling it asks no model; the draw only checks it."""
+"""A reply that already exists, as an action. Sampling it calls no model; it only checks it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ An object with ``model_dump()``, such as an SDK's completion, is also accepted.
 
 
 class GivenReply(Generic[T]):
-    """An action whose reply exists already.
+    """An action whose reply already exists.
 
     Args:
         reply: the reply.
         action: the task that it answers, as for ``sample``; None if that is unknown. Judges see it,
-            it may have requirements, and it reads the reply.
+            it may have requirements, and it parses the reply.
         requirements: further requirements of this reply.
 
     Raises:

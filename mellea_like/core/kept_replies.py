@@ -21,7 +21,7 @@ _OPTIONS = tuple(Options.__dataclass_fields__)
 
 
 def described_backend(backend: Backend) -> str:
-    """Return what identifies a backend, or all backends that could answer."""
+    """Return a text that identifies a backend, or all backends that could answer in its place."""
     inside: Any = innermost(backend)
     if several := getattr(inside, "backends", None):  # They replace each other in outages.
         return " or ".join(map(described_backend, several))
@@ -32,7 +32,7 @@ def described_backend(backend: Backend) -> str:
 
 
 def described_request(request: Request, defaults: Options) -> dict[str, Any]:
-    """Return everything that shapes the reply to a request, but for the backend and the draw."""
+    """Return everything that shapes the reply to a request, except the backend and the draw."""
     options = request.options.over(defaults)
     asked: dict[str, Any] = {
         "messages": [message.as_dict() for message in request.messages],
@@ -72,7 +72,7 @@ def written_reply(reply: Generation) -> str | None:
 
 
 def read_reply(written: str, usage: Usage) -> Generation:
-    """Read a reply that was written, with a cost that isn't part of it."""
+    """Read a reply that `written_reply` wrote, and give it the cost ``usage``."""
     plain = json.loads(written)
     text, model, ended = plain["text"], plain["model"], plain["finish_reason"]
     if not isinstance(text, str):

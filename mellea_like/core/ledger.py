@@ -29,7 +29,7 @@ class LedgerRow(NamedTuple):
         subsample: its lane, 0-based.
         depth: its place in that lane, 0-based.
         outcome: how it ended.
-        requests: requests sent.
+        requests: the number of requests sent.
         input_tokens: tokens of prompts, as far as they are known.
         output_tokens: tokens of replies, as far as they are known.
         wasted_tokens: all its tokens, unless it won or helped to decide who won; otherwise 0. A
@@ -78,10 +78,10 @@ class LedgerTotal(NamedTuple):
     """The sum of a ledger's rows and comparisons, or of its comparisons alone.
 
     Attributes:
-        requests: requests sent.
+        requests: the number of requests sent.
         input_tokens: tokens of prompts.
         output_tokens: tokens of replies.
-        wasted_tokens: tokens of iterations that neither won nor had a say; see `LedgerRow`.
+        wasted_tokens: tokens of draws that neither won nor helped to decide; see `LedgerRow`.
         unknown: requests whose cost the server did not report.
         saved_tokens: the estimated savings of early rejection; None if a row has none.
         cost: the cost of the tokens; None if that of a row is unknown.
@@ -110,13 +110,13 @@ class Ledger:
 
     Args:
         rows: one row for each draw, in the order in which they ended.
-        winners: the indices in ``rows`` of the winners, best first. There are k with
-            ``Collect(k)``.
+        winners: the indices of the winners in ``rows``, best first. With ``Collect(k)``, there are
+            up to k.
         currency: the code of the currency of the costs.
         comparisons: the cost of a `Tournament`'s comparisons, which isn't part of any row and is
             not wasted. None if nothing was compared.
-        shares: the rows divided by stage and model, because the judge may be a different model
-            from the one that drew. If it is empty, each row counts as a whole.
+        shares: the cost of each row, split by stage and model, because the judge may be a
+            different model from the one that drew. If it is empty, rows aren't split.
         compared_by: the model that made the comparisons.
     """
 

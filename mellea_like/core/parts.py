@@ -60,7 +60,7 @@ class Text:
         extra: more fields for servers of OpenAI's chat protocol, which are sent unchanged.
 
     Raises:
-        TypeError: it isn't a ``str``, or ``extra`` isn't a mapping.
+        TypeError: the text isn't a ``str``, or ``extra`` isn't a mapping.
     """
 
     text: str
@@ -373,7 +373,7 @@ def _from_data_url(url: str) -> tuple[bytes, str | None]:
 
 
 def shown_size(count: int) -> str:
-    """Write a number of bytes for people."""
+    """Return a number of bytes in a form for people, such as ``12 KB``."""
     if count < KB:
         return f"{count} bytes"
     return f"{count / KB:.0f} KB" if count < MB else f"{count / MB:,.1f} MB"

@@ -34,7 +34,7 @@ SNAPSHOT = re.compile(r"(?P<model>.+)[-@](?:\d{4}-\d{2}-\d{2}|\d{8})")
 
 
 IN_A_JOB = ":batch"
-"""The end of a model's name in records of what it did in a job of a provider's batch API."""
+"""The suffix of a model's name in records of requests in a job of a provider's batch API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Price:
     Args:
         input: the price of a million tokens of prompts.
         output: the price of a million tokens of replies.
-        currency: the code of the currency (ISO 4217), three capitals. Nothing is converted, so all
-            prices of a table must be in the same currency.
+        currency: the code of the currency (ISO 4217), three capital letters. Nothing is converted,
+            so all prices of a table must be in the same currency.
         cached_input: the price of a million tokens of prompts that the server took from its prompt
             cache; None if they cost as much as others.
 
@@ -128,7 +128,7 @@ def with_currency(amount: str, currency: str) -> str:
 
 
 def is_version(model: str, of: str) -> bool:
-    """Tell whether a name is that of a model, or of a version of it."""
+    """Return whether ``model`` is the name ``of``, or that name with the date of a version."""
     snapshot = SNAPSHOT.fullmatch(model)
     return model == of or (snapshot is not None and snapshot["model"] == of)
 
@@ -137,7 +137,7 @@ def price_for(model: str | None, prices: Mapping[str, Price]) -> Price | None:
     """Find a model's price.
 
     A model in a batch job, such as ``"gpt-5-mini:batch"``, costs half as much as the model, unless
-    the table has a price of its own for it: OpenAI, Azure, Anthropic and Mistral all sell it so.
+    the table also has a price for that name. OpenAI, Azure, Anthropic and Mistral all charge half.
     """
     if model is None:
         return None

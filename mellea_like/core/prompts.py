@@ -80,7 +80,7 @@ def prompt_at(prompts: Sequence[Any], place: int) -> list[Mapping[str, Any]]:
 def prompt_since(
     prompts: Sequence[Any], place: int, known: Container[int]
 ) -> tuple[int | None, list[Mapping[str, Any]]]:
-    """Return the nearest known conversation before this one, and the messages since then."""
+    """Return the nearest earlier conversation that is in ``known``, and the messages after it."""
     parts: list[list[dict[str, Any]]] = []
     before: int | None = place
     while before is not None and (not parts or before not in known):
@@ -112,7 +112,7 @@ def _before(entry: Any, place: int) -> int:
 
 
 def with_earlier(prompts: Sequence[Any], places: Iterable[int]) -> set[int]:
-    """Return indices of conversations, and those of all conversations that they continue."""
+    """Return ``places``, and the indices of all conversations that those continue."""
     found = set[int]()
     for place in places:
         at: int | None = place

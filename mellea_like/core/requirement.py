@@ -64,7 +64,7 @@ class CheckStage(IntEnum):
 
 
 class Requirement:
-    """A description with an optional validator; without one, a judge model decides.
+    """A condition in words with an optional validator; without one, a judge model judges it.
 
     A plain function runs in a thread, so it may block; an async one runs on the event loop.
     Requirements combine with ``&``, ``|`` and ``~``. They are immutable and compare by identity.
@@ -72,30 +72,31 @@ class Requirement:
     Args:
         description: the condition, in words that a model understands.
         validator: takes one `Candidate` and returns a bool, ``(bool, reason)`` or a
-            `ValidationResult`, or an awaitable of one. None leaves the decision to a judge.
+            `ValidationResult`, or an awaitable of one. None leaves it to a judge model.
         name: a short name for records and metrics. The default is the validator's name or the
             description.
         inline: run a plain function on the event loop itself. Use it for checks that take under 1
             ms.
         timeout: the most seconds that the validator or judge may take; after that, the requirement
-            counts as errored. A thread can't be stopped, so it is abandoned and counted. An inline
-            validator can't be stopped either; its late verdict is ignored.
+            counts as errored. A function in a thread can't be stopped, so it is abandoned, and
+            counted as such. An inline validator can't be stopped either; its late verdict is
+            ignored.
         weight: how much the requirement counts when the best failure is chosen; over 0.
-        check_only: check it, but leave it out of the prompt.
+        check_only: whether to leave it out of the prompt. It is checked all the same.
         on_error: the effect of an exception in the validator. With ``"error"``, the draw counts as
             errored and its lane continues; with ``"fail"``, the requirement has failed; with
             ``"raise"``, the whole call raises it.
-        judge: the backend that decides this requirement, in place of the strategy's judge.
+        judge: the backend that judges this requirement, in place of the strategy's judge.
         stream: a quick check that runs on each piece of a reply as it streams in. The validator or
-            judge still decides every complete reply. It is a plain function of the text so far
-            (newest piece included) and the newest piece, and returns a `Verdict` or ``(Verdict,
-            reason)``. At the first ``FAIL``, the request is closed and the requirement has failed.
-            It may also be an object with ``__call__`` that keeps state: each draw uses a deep
-            copy. ``on_error`` also applies to its exceptions. In combinations, ``a & b`` fails
-            early when either part does, ``a | b`` when both parts do, and ``~a`` when ``a``
+            judge still checks every complete reply. The stream check is a plain function of the
+            text so far (newest piece included) and the newest piece, and returns a `Verdict` or
+            ``(Verdict, reason)``. At the first ``FAIL``, the request is closed and the requirement
+            has failed. It may also be an object with ``__call__`` that keeps state: each draw uses
+            a deep copy. ``on_error`` also applies to its exceptions. In combinations, ``a & b``
+            fails early when either part does, ``a | b`` when both parts do, and ``~a`` when ``a``
             returns ``PASS``.
         version: identifies the validator when a run is resumed, in place of its source code.
-            Change it if the requirement decides differently than before.
+            Change it when the requirement's verdicts change.
 
     Raises:
         TypeError: the description isn't a str, the timeout isn't a number, the validator can't be
@@ -229,7 +230,7 @@ class Requirement:
 
     @property
     def judged(self) -> bool:
-        """Whether a judge decides it, or any part of it."""
+        """Whether a judge model judges it, or any part of it."""
         if self.parts:
             return any(part.judged for part in self.parts)
         return self.validator is None
@@ -264,7 +265,7 @@ _SAME_AS_THE_OTHER = ("description", "name", "weight", "check_only")
 
 
 class _Undecided(Requirement):
-    """A requirement for a judge, which becomes a checked one when called with a validator."""
+    """A requirement for a judge; calling it with a validator makes one with that validator."""
 
     def __call__(self, validator: Validator) -> Requirement:
         settings: Any = {name: getattr(self, name) for name in RequirementSettings.__annotations__}
@@ -286,12 +287,12 @@ def requirement(
 ) -> Requirement:
     """Make a requirement, by decorating its validator or by a plain call.
 
-    ``@requirement("exactly three lines")`` above a function makes that function the validator. A
-    judge decides ``requirement("mentions a colour")``, which has none.
+    ``@requirement("exactly three lines")`` above a function makes that function the validator.
+    ``requirement("mentions a colour")`` has no validator, so a judge model judges it.
 
     Args:
         description: the condition, in words that a model understands.
-        validator: the function that decides it; see `Requirement`.
+        validator: the function that checks it; see `Requirement`.
         **settings: the keyword arguments of `Requirement`.
 
     Returns:
@@ -299,7 +300,7 @@ def requirement(
 
     Raises:
         TypeError: the description isn't a str: the decorator needs one, in parentheses.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
     if not isinstance(description, str):
         msg = "requirement takes a description first: @requirement('exactly three lines')"
@@ -309,7 +310,7 @@ def requirement(
 
 
 def at_least(number: int, *parts: Requirement | str) -> Requirement:
-    """Require that a number of several requirements are met, such as two of three judges.
+    """Require that at least ``number`` of several requirements are met, such as two of three.
 
     Requirements that cost the same are checked in parallel. More expensive ones are checked only
     if they can still change the verdict. As with ``&`` and ``|``, an error in one part is an error
@@ -317,7 +318,7 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
 
     Args:
         number: how many must be met, from 1 to the number of parts.
-        *parts: the requirements. A judge decides those that are plain texts.
+        *parts: the requirements. A judge model judges those that are plain texts.
 
     Returns:
         The requirement. Its reason names the parts that were met or failed, and how many were met
@@ -342,7 +343,7 @@ def at_least(number: int, *parts: Requirement | str) -> Requirement:
 
 
 def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
-    """Make a requirement pickle as a call of its factory, because its validator is a closure."""
+    """Pickle a factory's requirements as calls of the factory, because validators are closures."""
 
     @wraps(make)
     def made(*args: P.args, **settings: P.kwargs) -> Requirement:
@@ -354,7 +355,7 @@ def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
 
 
 def _place_of(requirement: Requirement) -> tuple[str, str] | None:
-    """Return the module and name of a requirement that a decorator made there; None for others."""
+    """Return the module and the name of a requirement made by a decorator; None for others."""
     # Such a validator can't be pickled by name, because its name now means the requirement.
     module = getattr(requirement.validator, "__module__", None)
     name = getattr(requirement.validator, "__qualname__", "<locals>")

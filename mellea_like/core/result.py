@@ -40,7 +40,7 @@ class StopReason(StrEnum):
     """
 
     PASSED = "passed"
-    """A draw met every requirement, or as many did as the selection needs."""
+    """A draw met every requirement, or as many draws did as the selection needs."""
     EXHAUSTED = "exhausted"
     """All attempts are spent, and no error ended a lane."""
     TIMEOUT = "timeout"
@@ -58,14 +58,14 @@ class StopReason(StrEnum):
     HOOK = "hook"
     """A plugin failed, or stopped the call."""
     CANCELLED = "cancelled"
-    """The caller left before there was an answer."""
+    """The caller was cancelled before there was an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingResult(Generic[T]):
     """The record of one call with its best draw. Generic in the type of the parsed value.
 
-    It is true if it is a `success`. It can be pickled if its parsed values can. Actions,
+    ``bool(result)`` is `success`. It can be pickled if its parsed values can. Actions,
     requirements and errors that can't be pickled are only described in the copy, as after
     `from_dict`.
 
@@ -77,7 +77,8 @@ class SamplingResult(Generic[T]):
         sampling_id: the call's id in logs, spans and hook payloads.
         started: when the call began (UTC).
         elapsed: how long it took, in seconds on the event loop's clock.
-        undelivered: the number of draws that hooks and ``on_slice`` did not get in time.
+        undelivered: the number of draws whose records did not reach hooks and ``on_slice`` in
+            time.
         stop_detail: details of the stop reason, such as the budget that is spent or the
             requirement that is hopeless.
         decision: the decision of the selection; None with ``"first"`` and ``"ordered"``.
@@ -213,7 +214,7 @@ class SamplingResult(Generic[T]):
         runs the tools again, with copies of the arguments.
 
         Args:
-            tools: the tools by which to look up names; by default those of the call.
+            tools: the tools in which to look up the called names; by default those of the call.
             on_error: the effect of an exception in a tool. With ``"tell"``, it is logged, the
                 model gets a message that begins with ``error:``, and the other tools run. With
                 ``"raise"``, no more tools run, and a `ToolError` is raised whose ``answers`` are
@@ -331,7 +332,7 @@ class SamplingResult(Generic[T]):
             `mellea_like.core.serialization.RecordedError`.
 
         Raises:
-            ValueError: it isn't such a record, or its values don't match the format.
+            ValueError: ``data`` isn't such a record, or its values don't match the format.
         """
         from mellea_like.core.serialization import from_dict  # noqa: PLC0415 (few programs need it)
 

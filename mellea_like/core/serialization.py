@@ -189,7 +189,7 @@ def check_readable(reply: Generation, format: Any) -> None:
 
 
 def decision_to_dict(decision: Decision, *, words: bool = True) -> dict[str, Any]:
-    """Write a selection's decision as plain data, with or without the losing answers' words."""
+    """Write a selection's decision as plain data, with or without the texts of losing answers."""
     return {
         "kind": decision.kind,
         "winners": list(decision.winners),
@@ -358,7 +358,7 @@ def slice_from_dict(
     messages: tuple[Message, ...],
     requirement: Callable[[str, str, float], Requirement],
 ) -> Slice:
-    """Read the record of an iteration, without its conversation."""
+    """Read the record of an iteration, and give it its conversation."""
     of = ("name", "description", "weight")
     return Slice(
         iteration=s["iteration"],

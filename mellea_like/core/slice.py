@@ -33,7 +33,7 @@ class Outcome(StrEnum):
     ERRORED = "errored"
     """An exception: the backend's, a validator's, or a hook's."""
     CANCELLED = "cancelled"
-    """Another draw won, the time was up, or the caller left."""
+    """Another draw won, the time was up, or the caller was cancelled."""
 
 
 # On Python 3.11, looking up a member takes ten times as long as a name.
@@ -60,8 +60,8 @@ class Slice:
             checked.
         verdicts: the verdict on each requirement, in the same order.
         outcome: how it ended.
-        error: the exception behind an errored outcome, or what failed while a cancelled draw
-            cleaned up; else None.
+        error: the exception behind an errored outcome, or the one that a cancelled draw raised
+            while it cleaned up; else None.
         reason: why there was no reply to check: it was cut off, refused or empty, it did not parse
             or broke a rule of its format, or a budget stopped the request. Otherwise empty.
         started_at: when it started, in seconds since the call began.
@@ -142,10 +142,10 @@ class Slice:
     def may_continue(self) -> bool:
         """Whether its lane may draw again, because it has no permanent error.
 
-        Permanent errors are a backend's that isn't retryable, and any exception that comes from no
-        backend, connection, requirement or tool. The error of a verdict is the requirement's, and
-        so not permanent, unless it is a permanent error of its judge. An answer that is missing
-        from a joint reply costs only this attempt.
+        A permanent error is an error of a backend that isn't retryable, or any exception that
+        doesn't come from a backend, a connection, a requirement or a tool. The error of a verdict
+        belongs to the requirement, so it isn't permanent, unless it is a permanent error of the
+        judge. An answer that is missing from a joint reply costs only this attempt.
         """
         error = self.error
         if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):

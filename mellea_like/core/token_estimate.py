@@ -15,7 +15,7 @@ BYTES_PER_TOKEN = 4
 """English text has about four characters per token (OpenAI, "What are tokens and how to count
 them").
 
-UTF-8 bytes are counted instead of characters, because tokenisers merge bytes. Text in other
+UTF-8 bytes are counted instead of characters, because tokenizers merge bytes. Text in other
 scripts has more tokens per character than English.
 """
 
@@ -29,7 +29,7 @@ twice as many.
 """
 
 TOKENS_PER_SMALL_IMAGE = 85
-"""The same if ``detail`` is ``"low"``."""
+"""The tokens of a picture whose ``detail`` is ``"low"``."""
 
 BYTES_PER_AUDIO_TOKEN = {"wav": 4800, "pcm16": 4800}
 """The bytes in a tenth of a second of speech, 16 bits a sample at 24 kHz.
@@ -41,7 +41,7 @@ BYTES_PER_COMPRESSED_AUDIO_TOKEN = 1600
 """The bytes in a tenth of a second at 128 kbit/s, which is common for MP3 files."""
 
 BYTES_PER_PAGE = 65536
-"""The bytes of a page of a PDF, which models read as an image: an assumption."""
+"""The assumed number of bytes per page of a PDF. Models read each page as an image."""
 
 
 def estimate_input_tokens(request: Request) -> int:
@@ -90,7 +90,7 @@ def _part_tokens(part: Part) -> int:
 
 
 def output_bound(request: Request, assumed: int | None) -> int | None:
-    """Return the most tokens that the reply to a request may have."""
+    """Return the most tokens that a reply may have: its ``max_tokens``, or else ``assumed``."""
     bound = request.options.max_tokens
     return assumed if bound is None else bound
 

@@ -107,7 +107,7 @@ def _default(default: object) -> Any:
 
 
 def _described(hint: Any, default: object) -> bool:
-    """Tell whether a hint contains a description."""
+    """Return whether a hint contains a description."""
     parts = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return any(isinstance(p, FieldInfo) and p.description for p in (*parts, default))
 

@@ -39,7 +39,7 @@ _CHOICES = frozenset({"auto", "required", "none"})
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's call of a tool. Calls are compared by their texts.
+    """A model's call of a tool. Calls are compared without their parsed ``value``.
 
     Args:
         id: its id, from the model or its server; the message with the answer refers to it.
@@ -117,8 +117,8 @@ class Tool:
     Args:
         name: its name for the model: 1 to 64 letters, digits, ``_`` and ``-`` (OpenAI's rule).
         description: a description for the model.
-        parameters: the JSON Schema of its arguments, which describes an object. Other arguments
-            are refused, unless ``"additionalProperties"`` is true or a schema.
+        parameters: the JSON Schema of its arguments, which describes an object. Arguments that it
+            doesn't list are refused, unless ``"additionalProperties"`` is true or a schema.
         function: the function to run, or None if it runs elsewhere.
         read_only: whether it changes nothing, so that draws may run it before they win.
         strict: whether OpenAI's servers must keep to the schema while they generate arguments;
@@ -194,7 +194,8 @@ class Tool:
         Raises:
             TypeError: the source is none of these, or a parameter has no type hint, has no name
                 (``*args``), or has a type that can't be read from JSON.
-            ValueError: the name breaks the rule, or a schema is made ``read_only``.
+            ValueError: the name breaks the rule, or a schema, which has no function, is made
+                ``read_only``.
         """
         if isinstance(source, Tool) and (name, description, read_only) == (None, None, None):
             return source  # It may be of a subclass.

@@ -28,7 +28,7 @@ __all__ = [
 
 
 class ValidationStatus(StrEnum):
-    """How a requirement was decided."""
+    """The status of the verdict on a requirement."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -54,7 +54,7 @@ class ValidationResult:
 
     Raises:
         TypeError: ``passed`` isn't a bool, ``reason`` not a str, or the score not a number.
-        ValueError: the score is out of its range, or not a number (NaN).
+        ValueError: the score is out of range, or not a number (NaN).
     """
 
     status: ValidationStatus
@@ -137,7 +137,7 @@ class ValidationResult:
 
 @record(frozen=True, slots=True)
 class Candidate:
-    """A reply for a validator to decide on.
+    """A reply for a validator to judge.
 
     Args:
         text: the generated text.

@@ -37,7 +37,7 @@ class _Handlers(NamedTuple):
 
 
 class HookRun:
-    """The plugins of one call."""
+    """Runs the handlers of one call's plugins."""
 
     def __init__(self, handlers: Iterable[Handler], sampling_id: str) -> None:
         self._sampling_id = sampling_id
@@ -57,7 +57,7 @@ class HookRun:
         """The hooks that have handlers; empty without plugins."""
 
     def decides(self, hook: HookType) -> bool:
-        """Tell whether any handler of a hook may change something, and doesn't only observe."""
+        """Return whether any handler of a hook may change something, rather than only observe."""
         return hook in self._by_hook and bool(self._by_hook[hook].sequential)
 
     def open(self, tasks: TaskGroup) -> None:
@@ -65,7 +65,7 @@ class HookRun:
         self._tasks = tasks
 
     async def fire(self, payload: P, amend: Callable[[P, P, str], P] | None = None) -> P:
-        """Run the handlers of a payload's hook."""
+        """Run the handlers of a payload's hook, and return the payload, perhaps changed."""
         for handler in self._by_hook[payload.hook].sequential:
             payload = await self._ask(handler, payload, amend)
         await self._tell_others(payload)
@@ -183,7 +183,7 @@ class HookRun:
             await self._idle.wait()
 
     def stop(self) -> int:
-        """Cancel the background handlers that are still running."""
+        """Cancel the background handlers that are still running, and return their number."""
         unfinished = len(self._background)
         for scope in self._background:
             scope.cancel()
@@ -191,12 +191,12 @@ class HookRun:
 
 
 def _identity(handler: Handler) -> int:
-    """Identify a plugin, so that two of one class stay distinct."""
+    """Return a number that identifies a plugin, even among several of one class."""
     return id(getattr(handler.function, "__self__", handler.function))
 
 
 async def _run(handler: Handler, payload: Payload) -> Any:
-    """Run a handler within its time limit. A cancellation that nobody asked for is its failure."""
+    """Run a handler within its time limit; a cancellation nobody asked for counts as a failure."""
     with foreign("it"):
         if not handler.may_wait:
             return await handler.function(payload)

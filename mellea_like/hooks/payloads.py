@@ -84,14 +84,15 @@ class Payload(BaseModel):
 
 
 class SamplingLoopStartPayload(Payload):
-    """Before the first draw.
+    """Passed to handlers before the first draw.
 
     Attributes:
         action: the request.
         context: the conversation so far.
         requirements: the requirements of each draw, in order.
-        loop_budget: the attempts of each lane. It may be changed to an int of at least 1, with
-            ``loop_budget * concurrency_budget`` within the strategy's ``max_iterations``.
+        loop_budget: the number of attempts of each lane. A handler may change it to an int of at
+            least 1, as long as ``loop_budget * concurrency_budget`` is within the strategy's
+            ``max_iterations``.
         concurrency_budget: the number of lanes.
     """
 
@@ -106,13 +107,13 @@ class SamplingLoopStartPayload(Payload):
 
 
 class GenerationPreCallPayload(Payload):
-    """Before each request to a backend.
+    """Passed to handlers before each request to a backend.
 
     Attributes:
         purpose: ``"generate"`` or ``"judge"``.
-        retry: how often this request was tried before.
+        retry: how many times this request was tried before.
         messages: the conversation to be sent.
-        options: the options for generating; may be changed.
+        options: the options for generating; handlers may change them.
         model: the model's name, if it is known.
     """
 
@@ -127,11 +128,11 @@ class GenerationPreCallPayload(Payload):
 
 
 class GenerationPostCallPayload(Payload):
-    """After each request that was answered.
+    """Passed to handlers after each request that was answered.
 
     Attributes:
         purpose: ``"generate"`` or ``"judge"``.
-        retry: how often this request was tried before.
+        retry: how many times this request was tried before.
         generation: the reply.
         usage: the cost of the request.
         duration: how long it took, in seconds.
@@ -147,11 +148,11 @@ class GenerationPostCallPayload(Payload):
 
 
 class GenerationErrorPayload(Payload):
-    """After each request that failed.
+    """Passed to handlers after each request that failed.
 
     Attributes:
         purpose: ``"generate"`` or ``"judge"``.
-        retry: how often this request was tried before.
+        retry: how many times this request was tried before.
         error: the error.
         usage: the cost of the request, as far as it is known.
         duration: how long it took, in seconds.
@@ -167,11 +168,11 @@ class GenerationErrorPayload(Payload):
 
 
 class ValidationPreCheckPayload(Payload):
-    """Before a reply is validated.
+    """Passed to handlers before a reply is validated.
 
     Attributes:
         candidate: the reply to validate.
-        requirements: its requirements. More may be added, but none is ever dropped.
+        requirements: its requirements. Handlers may add more, but none is ever dropped.
     """
 
     hook = HookType.VALIDATION_PRE_CHECK
@@ -182,13 +183,14 @@ class ValidationPreCheckPayload(Payload):
 
 
 class ValidationPostCheckPayload(Payload):
-    """After a reply was validated.
+    """Passed to handlers after a reply was validated.
 
     Attributes:
         candidate: the reply that was validated.
         validations: each requirement with the verdict on it.
-        passed: whether the draw passes. A pass may be turned into a failure, but not the reverse.
-        reason: why a pass was turned into a failure. It goes into the next attempt's prompt.
+        passed: whether the draw passes. Handlers may turn a pass into a failure, but not the
+            reverse.
+        reason: why a pass was turned into a failure. The next attempt's prompt includes it.
     """
 
     hook = HookType.VALIDATION_POST_CHECK
@@ -201,7 +203,7 @@ class ValidationPostCheckPayload(Payload):
 
 
 class SamplingRepairPayload(Payload):
-    """After the strategy has chosen what to ask next.
+    """Passed to handlers after the strategy has chosen what to ask next.
 
     Attributes:
         failed: the record of the draw to repair.
@@ -217,7 +219,7 @@ class SamplingRepairPayload(Payload):
 
 
 class SamplingIterationPayload(Payload):
-    """Once for each draw, in the order recorded.
+    """Passed to handlers once for each draw, in the order recorded.
 
     Attributes:
         slice: the record of the draw.
@@ -229,12 +231,12 @@ class SamplingIterationPayload(Payload):
 
 
 class SamplingLoopEndPayload(Payload):
-    """Once, at the end of the call.
+    """Passed to handlers once, at the end of the call.
 
     Attributes:
         slices: the record of each draw that started.
-        success: whether there is an answer, which means that a draw has won, or k with
-            ``Collect(k)``. False if the call raises, or if its caller left before there was one.
+        success: whether there is an answer: a draw has won, or k draws with ``Collect(k)``. False
+            if the call raises, or if its caller was cancelled before there was an answer.
         best: the winner, else the best failure; None if no draw was judged.
         error: the error that the call raises, or None.
         iterations_used: the number of draws that finished validation.

@@ -78,13 +78,13 @@ def hook(
 ) -> Callable[[F], F]:
     """Mark an async function, or a method of a `Plugin`, as a handler of a hook.
 
-    The handler takes the payload. In sequential mode it may return a changed copy of it, or raise
-    `Blocked`.
+    The handler takes the payload as its only argument. In sequential mode, it may return a changed
+    copy of the payload, or raise `Blocked`.
 
     Args:
         hook_type: when it runs.
         mode: how it runs.
-        priority: lower runs earlier; handlers of one priority run in the order registered.
+        priority: lower runs earlier; handlers of equal priority run in the order registered.
         timeout: the longest it may take, in seconds.
 
     Returns:
@@ -129,7 +129,7 @@ class Plugin:
 
 
 class PluginSet:
-    """Plugins under one name; sets nest.
+    """Several plugins under one name; a set may contain further sets.
 
     As a context manager, it activates its plugins for every call that starts inside the block, in
     this task and in tasks started from it, and nowhere else.
@@ -184,8 +184,8 @@ def register(plugin: Pluggable) -> None:
             registered.
 
     Raises:
-        TypeError: it is none of these, or a handler does not take exactly one argument.
-        ValueError: it has no handler, or is already registered.
+        TypeError: ``plugin`` is none of these, or a handler does not take exactly one argument.
+        ValueError: the plugin has no handler, or is already registered.
     """
     handlers = handlers_of(plugin)
     if any(known is plugin for known, _ in _process_wide):
@@ -198,10 +198,10 @@ def unregister(plugin: Pluggable) -> None:
     """Deactivate a plugin that `register` activated. Calls that are running keep it.
 
     Args:
-        plugin: the same object.
+        plugin: the same object that was registered.
 
     Raises:
-        ValueError: it is not registered.
+        ValueError: the plugin is not registered.
     """
     for position, (known, _) in enumerate(_process_wide):
         if known is plugin:
@@ -292,7 +292,7 @@ def _bound(
 
 
 def _may_wait(function: object) -> bool:
-    """Tell whether an async function may be suspended. If so, its bytecode has a yield."""
+    """Return whether an async function may be suspended. If so, its bytecode has a yield."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType) or not code.co_flags & inspect.CO_COROUTINE:
         return True

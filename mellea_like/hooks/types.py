@@ -34,8 +34,8 @@ class HookMode(StrEnum):
     """How a handler runs."""
 
     SEQUENTIAL = "sequential"
-    """Awaited, in order of priority. May change the payload or raise `Blocked`. Fails closed."""
+    """Awaited, by priority. May change the payload or raise `Blocked`. A failure ends the call."""
     OBSERVE = "observe"
-    """Awaited, all at once. A failure is logged, and three in a row silence the plugin."""
+    """Awaited, all concurrently. A failure is logged, and three in a row silence the plugin."""
     BACKGROUND = "background"
-    """Not awaited, except for at most 2 s at the end. A failure is logged."""
+    """Not awaited, except for at most 2 s at the end of the call. A failure is logged."""

@@ -46,7 +46,7 @@ class Spec:
     options: Options
     validation_context: Context | None = None
     tools: Any = None
-    """The tools whose calls may be an answer; None for none."""
+    """The tools whose calls may be an answer; None if there are none."""
 
     @property
     def model(self) -> str | None:
@@ -60,7 +60,7 @@ class Rules:
 
     judge_options: Options
     check_all: bool
-    """Whether all requirements are checked, also after one has failed."""
+    """Whether all requirements are checked, even after one has failed."""
     accept_incomplete: bool
     cancel_grace: float
 
@@ -118,7 +118,7 @@ class Call:
         self.slices: list[Slice] = []
         self._assemble = assemble
         self.parts: Parts | None = None
-        """Those that were used last: most calls have no others."""
+        """The parts that were used last; most calls have no others."""
         self._parts: tuple[Parts, ...] = ()
         for option in around:
             option.call = self
@@ -179,7 +179,7 @@ class Call:
         return self.race.fatal if hasattr(self, "race") else self._fatal
 
     def _is_late(self, fatal: BaseException | None) -> bool:
-        """Tell whether an error came after the race, so that there may still be an answer."""
+        """Return whether an error came after the race, so that there may still be an answer."""
         return (
             isinstance(fatal, Exception)
             and self.race.ended
@@ -218,7 +218,7 @@ class Call:
         return parts
 
     def judging(self, judge: Backend, ask: Ask | None = None) -> Backend:
-        """Return a judge wrapped in the options' backends."""
+        """Return a judge, wrapped by the options."""
         spec, stage = (None, None) if ask is None else (ask.spec, ask.stage)
         for known, its, surrounded in self._judges:
             if known is judge and its == stage:
@@ -234,7 +234,7 @@ class Call:
         return backend
 
     def refused(self, error: LimitExceeded) -> None:
-        """Let no further draw start in the call, or in the stage, that met a limit."""
+        """Stop a call that met a limit; if only its last stage met one, note that as the reason."""
         if error.stage is None:
             self.rule(Ruling(stop=True, why=Stop(StopReason.BUDGET, str(error), error)))
         elif error.stage == self.last_stage:
@@ -257,7 +257,7 @@ class Call:
     # Its course
 
     def run(self, loop_budget: int) -> Awaitable[None]:
-        """Run the race and settle it; only a cancellation is raised."""
+        """Run the race, then the options' `settle`; only a cancellation is raised."""
         go: Callable[[int], Awaitable[None]] = self._run
         for option in reversed(self._overriding("around")):
             go = partial(option.around, go=go)
@@ -278,7 +278,7 @@ class Call:
 
     @property
     def now(self) -> float:
-        """The seconds since it began."""
+        """The seconds since the call began."""
         return self.clock() - self.started
 
     def resume(self, started: float, deadline: float | None) -> None:
@@ -287,7 +287,7 @@ class Call:
         self.race.resume(started, deadline)
 
     def facts(self, turns: int, due: Stop | None, *, cancelled: bool) -> Facts:
-        """Return how the race has ended; ``due`` is a reason other than a timeout."""
+        """Return how the race has ended; ``due`` is the reason if a budget's time was up."""
         slices, race = self.slices, getattr(self, "race", None)
         if race is None:
             return Facts(slices, False, None, False, False, cancelled)

@@ -59,7 +59,7 @@ _NO_USAGE = Usage()
 
 
 def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
-    """Derive a request's seed from the call's, so that close draws get unrelated ones."""
+    """Derive a request's seed from the call's, so that each draw gets an unrelated seed."""
     from hashlib import blake2b  # noqa: PLC0415 (it loads OpenSSL)
 
     digest = blake2b(f"{seed}/{iteration}/{purpose}".encode(), digest_size=4).digest()
@@ -69,7 +69,7 @@ def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
 class Draw:
     """A draw under way: everything known about it so far."""
 
-    # Slots, set one by one: class-level defaults and a `__dict__` take a twentieth more time.
+    # Slots, set one by one: class-level defaults and a `__dict__` take 5 % more time.
     __slots__ = (
         *("call", "ask", "parts", "started_at", "meta", "messages", "rounds", "meter"),
         *("generation", "checking", "requirements", "verdicts", "judged", "tried"),
@@ -136,7 +136,7 @@ class Draw:
         return error
 
     async def run(self) -> None:
-        """Ask, read and check; raise a cancellation that was asked for, or what ends the call."""
+        """Ask, read and check; raise only a requested cancellation, or an error for the call."""
         ITERATION.set(self.meta)
         try:
             ask = self.ask
@@ -150,13 +150,13 @@ class Draw:
             SPENDS_ON.set(meter)
             request = Request(messages, options, spec.format, self.meta, meter)
             candidate = self.read(await self.parts.backend.generate(request))
-            # What checks ask from now on is no cost of the reply.
+            # The cost of requests that checks send from now on isn't part of the reply's cost.
             self.checking = meter.answered = True
             call, validation = self.call, self.parts.validation
             if call.checks:
                 self.conclude(*await call.around_check(self, candidate))
                 return
-            # Called without an await, for most checks are inline: a coroutine takes as long.
+            # Not awaited: most checks are inline, and a coroutine would take as long as they do.
             verdicts, done = validation.begin(candidate, call.rules.check_all)
             if not done:
                 verdicts = await validation.finish(
@@ -167,10 +167,10 @@ class Draw:
             self._take(exc)
 
     def read(self, reply: object) -> Candidate:
-        """Make a candidate of a reply.
+        """Make a candidate from a reply.
 
         Raises:
-            NotAnAnswer: it isn't a whole answer, or doesn't parse.
+            NotAnAnswer: the reply is incomplete, or doesn't parse.
         """
         ask = self.ask
         spec = ask.spec
@@ -265,7 +265,7 @@ class Draw:
     # The record
 
     def record(self, ended_at: float) -> Slice:
-        """Return the record of what is known now, when it has ended."""
+        """Return the record of everything that is known about the draw now."""
         self.tried = None  # Its traceback refers to this draw.
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
@@ -329,7 +329,7 @@ class SurroundedDraw(Draw):
     """A draw with options around it."""
 
     async def run(self) -> None:
-        """Run it, surrounded by the options."""
+        """Run the draw, surrounded by the options."""
         ITERATION.set(self.meta)
         try:
             await self.call.around_draw(self)

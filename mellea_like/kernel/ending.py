@@ -45,7 +45,7 @@ def conclude(
     fatal: BaseException | None = None,
     late: BaseException | None = None,
 ) -> Ending:
-    """Decide how a call ended; a bug in an option or the strategy becomes its error.
+    """Decide how a call ended; a bug in an option or the strategy becomes the call's error.
 
     The call has to raise ``fatal`` in any case, and ``late`` unless it has an answer.
     """
@@ -81,13 +81,13 @@ def conclude(
 
 
 def first_passed(facts: Facts) -> Choice:
-    """Choose the first slice that passed: the choice if no option makes one."""
+    """Choose the first slice that passed; used if no option makes a choice."""
     passed = (i for i, slice_ in enumerate(facts.slices) if slice_.outcome is _PASSED)
     return Choice(next(passed, None), facts.won)
 
 
 def _stop_of_itself(facts: Facts, hopeless: str, sampling_id: str) -> Stop:
-    """Return why a call ended that nobody stopped."""
+    """Return why a call ended if nothing stopped it."""
     if facts.timed_out:
         error = SamplingTimeout(
             f"sampling {sampling_id}: time ran out before any draw was judged;"
@@ -122,7 +122,7 @@ def _without_an_answer(
 
 
 def _behind(error: BaseException, other: BaseException) -> bool:
-    """Tell whether one exception led to another; causes may form a circle."""
+    """Return whether ``other`` is ``error`` or led to it; causes may form a circle."""
     seen: set[int] = set()
     ahead: list[BaseException | None] = [error]
     while ahead:

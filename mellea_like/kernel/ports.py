@@ -1,8 +1,8 @@
 """The ports of a call: who draws next, the consequences of a draw, and everything around it.
 
-`Plan` and `Option.hear` decide; they are synchronous, and each sees a call in one step. The other
-ports of an `Option` wrap something that may wait: a request, a draw, a check, the call. The kernel
-composes them once for each call and knows nothing else about the options.
+`Plan` and `Option.hear` decide; they are synchronous, so nothing else happens while they do. The
+other ports of an `Option` wrap something that may wait: a request, a draw, a check, the call. The
+kernel composes them once for each call and knows nothing else about the options.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Turn(NamedTuple):
 
 
 def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
-    """Return the turn at a place; ids count through the lanes, one lane after the other."""
+    """Return the turn at a lane and depth; ids are numbered lane by lane."""
     return Turn(subsample * loop_budget + depth + 1, subsample, depth)
 
 
@@ -90,7 +90,7 @@ class Ask:
 
 
 class Wait(NamedTuple):
-    """Nothing may start now: ask again after these seconds, or when something has happened."""
+    """Nothing may start now: ask again after ``seconds``, or when something has happened."""
 
     seconds: float = math.inf
     mine: bool = False
@@ -115,7 +115,7 @@ class Ruling(NamedTuple):
     over: bool = False
     """Running draws are cancelled; without a reason (``why``), the call is won."""
     stop: bool = False
-    """No further draw starts; those already paid for may end."""
+    """No further draw starts; those that are running may end."""
     drop: Callable[[Ask], bool] | None = None
     """These draws can't win any more: running ones are cancelled, others don't start."""
     fatal: BaseException | None = None
@@ -124,10 +124,10 @@ class Ruling(NamedTuple):
 
 
 class Plan(Protocol):
-    """Who draws next, and what does it ask? Pure and synchronous."""
+    """Decides which draw starts next, and what it asks. Pure and synchronous."""
 
     lanes: int
-    """How many draws may run at once, 1 or more."""
+    """How many draws may run at the same time, 1 or more."""
 
     def next(self, lane: int, now: float) -> Next:
         """Return what an idle lane does next; ``now`` is in seconds since the call began."""
@@ -148,7 +148,7 @@ class Body(Protocol):
     ask: Ask
 
     def run(self) -> Awaitable[None]:
-        """Run it; only a cancellation and errors that the call must raise are raised."""
+        """Run the body; it raises only cancellations and errors that the call must raise."""
         ...
 
     def record(self, ended_at: float) -> Any:
@@ -175,7 +175,7 @@ Checked = tuple[tuple["Requirement", ...], "Sequence[ValidationResult]"]
 
 
 class Sent(NamedTuple):
-    """The common facts of the requests to a backend."""
+    """The facts that all requests to one backend share."""
 
     backend: Backend
     """The backend as the user gave it, without the options around it."""
@@ -188,8 +188,8 @@ class Sent(NamedTuple):
 class Option:
     """An optional feature of one call; a subclass overrides the ports that it needs.
 
-    Each port that wraps something gets ``go``, which does it. The table orders the options of a
-    call; the first is the outermost.
+    A port that wraps something gets ``go``, a function that runs it. The table of options orders
+    those of a call; the first is the outermost.
     """
 
     call: Call
@@ -272,7 +272,7 @@ class Facts(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The winner: a position among the slices, and whether more draws could have changed it."""
+    """The winner's position among the slices, and whether no further draw could have changed it."""
 
     place: int | None
     final: bool

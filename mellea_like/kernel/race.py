@@ -1,4 +1,4 @@
-"""The race of a call's lanes. It knows no model: a plan says what runs, and a body runs it.
+"""The race of a call's lanes. It knows no model: a plan decides what runs, and a body runs it.
 
 Records are handed over in one synchronous step, `Race.record`: the slice is kept, every listener
 hears of it, and their rulings are carried out. A cancellation can't interrupt it, because nothing
@@ -31,7 +31,7 @@ __all__ = ["Race", "first_in"]
 
 
 class Race:
-    """Lanes that draw as a plan says, until a ruling decides the call or no turn is left.
+    """Runs lanes that draw as a plan decides, until a ruling ends the race or no turn is left.
 
     The options in ``hear`` get each slice before the call is decided, and may decide it; ``tell``
     only looks at each slice, in the order of ``slices``. ``stops`` and ``ends`` are called once.
@@ -81,7 +81,7 @@ class Race:
         self.over = False
         """Whether running draws were cancelled: the call is won, hopeless, or has to raise."""
         self.won = False
-        """Whether the call is decided: what ends later has no say in it."""
+        """Whether the call is decided, so that draws that end later don't matter."""
         self.stopped = False
         """Whether no draw may start any more."""
         self.late = False
@@ -91,7 +91,7 @@ class Race:
         self.why: Stop | None = None
         """Why the call was stopped before its turns were spent."""
         self.replayed = 0
-        """How many of the slices were kept again, from an earlier part of the call."""
+        """How many slices were replayed from an earlier part of the call."""
         self._too_late: BaseException | None = None
         self._alone = self._leaving = self._begun = False
         self._native = self._told = self._decided = 0
@@ -109,7 +109,7 @@ class Race:
         self.slices.append(slice_)
         try:
             self.plan.hear(slice_)
-            if undecided:  # What ends after the decision has no say in it; the plan counts it.
+            if undecided:  # Slices that end after the decision can't change it.
                 for listener in self._hear:
                     if (hears := listener.hears) is None or hears is slice_.outcome:
                         ruling = listener.hear(slice_)
@@ -125,7 +125,7 @@ class Race:
             self._wake()
 
     def replay(self, slice_: Any) -> None:
-        """Keep a slice of an earlier part of the call, and report it again to those that decide."""
+        """Keep a slice of an earlier part of the call, and report it to the plan and listeners."""
         self.slices.append(slice_)
         self._told += 1
         self.replayed += 1
@@ -137,7 +137,7 @@ class Race:
                     self.rule(ruling)
 
     def rule(self, ruling: Ruling) -> None:
-        """Carry out the ruling of a slice, a spent budget, a hook or a shown text."""
+        """Carry out a ruling, which may follow a slice, a spent budget, a hook or a shown text."""
         over, stop, drop, fatal, why = ruling
         if fatal is not None:
             over = self._accept(fatal)
@@ -163,7 +163,7 @@ class Race:
         self._decided = len(self.slices)
         self._cancel_lanes()
         if self._ended is not None:
-            self._ended.set()  # The call's task sees to it that the lanes end.
+            self._ended.set()  # The call's task makes sure that the lanes end.
 
     def _cancel_lanes(self) -> None:
         for scope in self._scopes:
@@ -216,7 +216,7 @@ class Race:
     async def run(self) -> None:
         """Run the lanes to their end; afterwards the call must raise ``fatal``.
 
-        A cancellation leaves as one. In any case, all lanes have ended.
+        A cancellation is raised as a cancellation. In any case, all lanes have ended by then.
         """
         if self.stopped:
             return
@@ -238,7 +238,8 @@ class Race:
                 raise left
             finally:
                 del left  # Break the cycle between frame and exception.
-        await checkpoint_if_cancelled()  # A backend may have swallowed that of a scope around us.
+        # A backend may have swallowed the cancellation of a scope around us.
+        await checkpoint_if_cancelled()
 
     def _conclude(self) -> None:
         """Tell everyone that the lanes have ended."""
@@ -253,7 +254,7 @@ class Race:
             ended()
 
     def _told_natively(self) -> bool:
-        """Tell whether a native cancellation has come since the race began."""
+        """Return whether the task got a native cancellation, not a scope's, since the start."""
         return native_cancel_requests() > self._native
 
     async def _run_alone(self) -> BaseException | None:
@@ -285,8 +286,8 @@ class Race:
                     if not self.over:
                         self._decided = len(self.slices)
         except anyio.get_cancelled_exc_class():
-            # A backend may answer its cancellation with another, which no scope takes for its own.
-            # That of a scope around us is raised again by a checkpoint, in `run`.
+            # A backend may raise a cancellation other than its own, which no scope absorbs. The
+            # cancellation of a scope around us is raised again by a checkpoint, in `run`.
             native = left is not None or self._told_natively()
             if native or not (scope_cancelled() or due.cancel_called):
                 raise
@@ -320,8 +321,8 @@ class Race:
                     self._stop()
                     if not self.over:
                         self._decided = len(self.slices)
-                    # One that has not begun is the task group's to wait for: when an event loop
-                    # shuts down, it may never begin.
+                    # A lane that has not begun is left to the task group: when an event loop shuts
+                    # down, it may never begin.
                     if self._under_way:
                         self._cancel_lanes()
                         # The task group waits for the lanes anyhow; this logs those that don't end.
@@ -336,7 +337,7 @@ class Race:
         self.stopped = self._leaving = False
 
     def _native_one(self, cancellation: BaseException) -> BaseException | None:
-        """Return a native cancellation, which must leave the call.
+        """Return a cancellation if it is a native one, which the call must raise; else None.
 
         No scope knows of it. If the deadline passes as well, anyio (4.16) mistakes it for its own.
         """
@@ -389,7 +390,7 @@ class Race:
             self._end_lane(lane)
 
     def _absorbs(self, scope: anyio.CancelScope, exc: BaseException) -> bool:
-        """Tell whether an exception is a backend's reaction to the scope's cancellation."""
+        """Return whether an exception is a backend's reaction to the scope's cancellation."""
         cancellation, rest = split_cancellation(exc)
         ours = scope.cancel_called and not self.asked_to_stop()
         return cancellation is not None and rest is None and ours
@@ -449,7 +450,7 @@ class Race:
         return False
 
     def asked_to_stop(self) -> bool:
-        """Tell whether someone has asked the running task to stop since the race began."""
+        """Return whether someone has asked the running task to stop since the race began."""
         return scope_cancelled() or native_cancel_requests() > (self._native if self._alone else 0)
 
     # Lanes that have to wait. One of them, the watcher, asks the plan again at each piece of news;
@@ -508,7 +509,7 @@ class Race:
 
 
 def first_in(error: Any) -> BaseException:
-    """Return the first exception inside a group; any other as it is."""
+    """Return the first exception inside a group, or the exception itself if it isn't a group."""
     inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     first: BaseException = error
     return first_in(inside[0]) if inside else first

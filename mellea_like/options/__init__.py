@@ -1,1 +1,1 @@
-"""The options of a call, one in a module; no option knows another."""
+"""The options of a call, one per module; no option knows any other."""

@@ -1,4 +1,4 @@
-"""``budget=``: each request has to fit into the budgets of its call."""
+"""``budget=``: each request must fit into the budgets of its call."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Plugins and a progress callback around the call: its start, each slice, and its end.
 
-A task beside the race hands slices over, so the race never waits for it. The tasks are shielded:
-neither repeated cancellation of the caller nor the end of the race cuts a hook short. Only the
-clock does.
+A separate task hands the slices over, so the race of the call's lanes never waits for hooks. The
+tasks are shielded: neither repeated cancellation of the caller nor the end of the race cuts a hook
+short. Only a time limit does.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["CallHooks"]
 
 DRAIN_SECONDS = 2.0
-"""The most seconds that deliveries and background hooks may take in all after the last draw."""
+"""The most seconds that deliveries and background hooks may take in total after the last draw."""
 
 
 class CallHooks(Option):
-    """Fires the hooks of the call, and hands its slices over."""
+    """Fires the hooks of the call, and hands its slices to plugins and to ``on_slice``."""
 
     undelivered = 0
     """How many slices were not handed over."""
@@ -58,7 +58,7 @@ class CallHooks(Option):
         self._ended = anyio.Event()
 
     async def around(self, loop_budget: int, go: Callable[[int], Awaitable[None]]) -> None:
-        """Run the call inside a task group for hooks, which outlives it."""
+        """Run the call inside a task group for its hooks, which may end after the call."""
         left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
             if self._hooks is not None:

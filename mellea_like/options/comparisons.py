@@ -1,4 +1,4 @@
-"""Comparisons: after the race, a judge says which of two draws is better."""
+"""Comparisons: when all draws have ended, a judge decides which of two is better."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ ALIKE, LONG = 3, 200
 
 
 class Comparisons(Option):
-    """Takes a selection's steps, and asks a judge for the comparisons that it needs.
+    """Runs a selection's steps, and asks a judge for the comparisons that the selection needs.
 
-    The cost of comparisons is in no slice. A pair is even if its comparison failed. If the time is
-    up, a budget is spent, a plugin fails, or the judge has a permanent error, the comparisons made
-    so far decide.
+    The cost of comparisons isn't part of any slice. A pair is a tie if its comparison failed. If
+    the time is up, a budget is spent, a plugin fails, or the judge has a permanent error, the
+    comparisons made so far decide.
     """
 
     def __init__(self, setup: Any) -> None:
@@ -64,7 +64,7 @@ class Comparisons(Option):
         self._settings = setup.settings
         self._inputs = setup.inputs
         self.won: dict[tuple[int, int], float] = {}
-        """What the first of two won, by their order in the question."""
+        """The points of the first draw of each pair, in the order in which the judge saw them."""
         self.halted = False
         """Whether no further comparison starts."""
 
@@ -95,7 +95,7 @@ class Comparisons(Option):
             self._settings.warn_once(what)
 
     async def run(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Compare, round after round."""
+        """Compare pairs, round after round, until the selection needs no more."""
         selection, call = self._selection, self.call
         stopped = call.race.why
         call.undecided = True  # Until all pairs are compared.
@@ -117,7 +117,7 @@ class Comparisons(Option):
             )
 
     async def _compare(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Compare pairs in both orders, in a race of their own; tell the selection of them."""
+        """Compare pairs in both orders, concurrently, and report the results to the selection."""
         call, won = self.call, self.won
         orders = [order for a, b in pairs for order in ((a, b), (b, a))]
         race = Race(
@@ -139,7 +139,7 @@ class Comparisons(Option):
                 self._selection.compared((a, b), (won[a, b] + 1 - won[b, a]) / 2)
 
     def _halt(self, why: Exception) -> None:
-        """Start no further comparison: this is why the call ends."""
+        """Start no further comparison, and note the error as the reason why the call ends."""
         if self.halted:
             return
         self.halted = True
@@ -156,7 +156,7 @@ class Comparisons(Option):
         return SamplingTimeout(f"sampling {self.call.id}: the time was up before all was compared")
 
     def failed(self, error: Exception) -> None:
-        """Note what a comparison raised."""
+        """Note the error of a comparison, and stop comparing if it is permanent."""
         if (
             isinstance(error, HookError)
             or (isinstance(error, LimitExceeded) and error.result is None)
@@ -167,7 +167,7 @@ class Comparisons(Option):
             self._selection.errors.append(error)
 
     async def answer(self, order: tuple[int, int]) -> float:
-        """Ask the judge what the first of two draws wins."""
+        """Ask the judge to compare two draws, and return the points of the first."""
         one, other = (self._selection.passed[i] for i in order)
         call, selection = self.call, self._selection
         options, seed = call.rules.judge_options, self._inputs.options.seed
@@ -202,7 +202,7 @@ class Comparisons(Option):
 
 
 class _Orders:
-    """A plan: each pair is asked about in one order, and then in the other."""
+    """A plan that asks about each pair in one order, and then in the other."""
 
     def __init__(self, option: Comparisons, orders: Sequence[tuple[int, int]], lanes: int) -> None:
         self.lanes = lanes
@@ -263,7 +263,7 @@ async def _take_steps(selection: SelectionState) -> None:
 
 
 def _permanent(error: Exception) -> bool:
-    """Tell whether every further comparison would fail as well."""
+    """Return whether every further comparison would fail as well."""
     if not isinstance(error, BackendError) or error.retryable:
         return False
     return not isinstance(error, InvalidRequest) or error.status == NOT_FOUND

@@ -1,7 +1,8 @@
-"""Checks of a reply while it arrives: a hopeless one is closed, which saves its remaining tokens.
+"""Check replies while they arrive, and close hopeless ones, which saves their remaining tokens.
 
-The request is watched next to its backend, where the pieces arrive. The verdict is taken outside
-of everything that looks at replies, so that retries, budgets and hooks see an ordinary reply.
+`WatchedReplies` is next to the backend, where the pieces arrive. `TakenVerdicts`, which turns a
+rejection into a failed draw, is outside of retries, budgets and hooks, so these see an ordinary
+reply.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["TakenVerdicts", "WatchedReplies"]
 
 
 class WatchedReplies(Option):
-    """Requests to a backend that streams pass the incremental checks."""
+    """Applies the incremental checks to replies of a backend that streams."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Wrap a backend that generates."""
@@ -33,7 +34,7 @@ class WatchedReplies(Option):
 
 
 class TakenVerdicts(Option):
-    """A rejected reply is a failed draw, with the verdicts that rejected it."""
+    """Turns a rejected reply into a failed draw, with the verdicts that rejected it."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Wrap a backend that generates."""
@@ -58,7 +59,7 @@ class _Taken(BackendWrapper):
 
 
 def is_watched(sent: Sent, *, every: bool) -> bool:
-    """Tell whether anything checks replies while they arrive."""
+    """Return whether anything checks replies while they arrive."""
     return hasattr(sent.backend, "stream") and any(watches(sent.spec, every=every).values())
 
 

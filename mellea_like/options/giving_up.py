@@ -16,7 +16,7 @@ __all__ = ["GivingUp"]
 
 
 class GivingUp(Option):
-    """The tally of a call's verdicts decides whether it is hopeless."""
+    """Ends a call if the tally of its verdicts shows that it is hopeless."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally

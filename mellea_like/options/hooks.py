@@ -44,7 +44,7 @@ class Hooks:
     """The plugins of one call: each hook is fired with the payload of its type."""
 
     rule: Callable[[Ruling], None]
-    """Takes a ruling: a hook that fails ends the call."""
+    """Carries out a ruling, such as the end of the call after a failed hook."""
 
     def __init__(self, run: HookRun, sampling_id: str, strategy: str) -> None:
         from mellea_like.hooks.payloads import PAYLOADS  # noqa: PLC0415
@@ -61,7 +61,7 @@ class Hooks:
         amend: Callable[[Any, Any, str], Any] | None = None,
         **fields: Any,
     ) -> Any:
-        """Fire a hook, of a draw or of the whole call; its failure ends the call."""
+        """Fire a hook for a draw or for the whole call; its failure ends the call."""
         try:
             return await self.run.fire(self.payload(hook, at, **fields), amend)
         except HookError as exc:

@@ -1,4 +1,4 @@
-"""The default plan: each lane has its own turns, and all lanes start at once."""
+"""The default plan: each lane has its own turns, and all lanes start together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GOES_ON = Chain.GOES_ON
 class Lanes:
     """Each lane runs a chain on its own turns until the chain or the turns end.
 
-    Without ``race``, one lane runs after the other.
+    Without ``race``, the lanes run one after another.
     """
 
     def __init__(self, repairs: Repairs, lanes: int, loop_budget: int, *, race: bool) -> None:
@@ -30,7 +30,7 @@ class Lanes:
         """The place of each lane's next turn; the loop budget once the lane has ended."""
 
     def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (it never waits)
-        """Return what a lane asks at its next turn."""
+        """Return the ask for a lane's next turn; None if the lane has ended."""
         while True:
             depth = self._depths[lane]
             if depth == self._loop_budget:

@@ -1,4 +1,4 @@
-"""Every error of a draw is logged, and errors that differ only in numbers as one with a count."""
+"""Log the errors of draws; those that differ only in numbers are logged once, with a count."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LoggedErrors(Option):
     """How many slices were looked at."""
 
     def ended(self) -> None:
-        """Log them."""
+        """Log the errors of the draws that were not looked at before."""
         slices = self.call.slices
         # Earlier rounds have logged their own draws.
         known = max(self.logged, self.call.race.replayed)

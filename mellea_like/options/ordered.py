@@ -15,13 +15,13 @@ __all__ = ["Ordered"]
 
 
 class Ordered(Option):
-    """A slice that passes drops the turns of higher rank, and waits for those of lower rank."""
+    """When a slice passes, turns of higher rank are dropped, and those of lower rank still run."""
 
     best: Slice | None = None
     hears = Outcome.PASSED
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Drop what can't win any more."""
+        """Drop the turns that can't win any more."""
         if self.best is not None and slice_.rank > self.best.rank:
             return None
         self.best = slice_
@@ -33,7 +33,7 @@ class Ordered(Option):
         return Ruling(drop=later)
 
     def choose(self, facts: Facts) -> Choice | None:
-        """Choose the lowest rank; if the call was cut short, a lower one might have passed."""
+        """Choose the lowest rank; not final if the call was cut short before lower ranks ended."""
         if self.best is None:
             return None
         cut = facts.cancelled or facts.timed_out or facts.stopped is not None

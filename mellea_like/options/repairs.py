@@ -43,12 +43,12 @@ class Memory:
 
 
 class Repairs:
-    """Ask the same again, or what the strategy's ``repair`` makes of the failures.
+    """Decides what a chain asks next: the same again, or what the strategy's ``repair`` returns.
 
     Args:
         ways: the inputs and the repair of each stage; one pair for a call without stages.
         strategy: the strategy's name, for errors.
-        several: whether several draws have to pass, so that a chain continues after a pass.
+        several: whether several draws must pass, so that a chain continues after a pass.
     """
 
     def __init__(self, *ways: tuple[Any, Any], strategy: str, several: bool = False) -> None:

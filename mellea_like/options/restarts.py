@@ -24,7 +24,7 @@ __all__ = ["Restarts"]
 
 
 class Restarts(Option):
-    """Lets the schedule say how long a request may take, and the plan know of each replacement."""
+    """Asks the schedule how long a request may take, and tells the plan of each replacement."""
 
     def __init__(self, schedule: SchedulePlan, plan: Scheduled) -> None:
         self.schedule = schedule
@@ -68,8 +68,8 @@ class _Impatient(BackendWrapper):
                 with scope:
                     reply = checked_reply(self._backend, await self.inner.generate(request))
             except anyio.get_cancelled_exc_class():
-                # A backend may answer its cancellation with another, which no scope takes for its
-                # own: the time was up all the same.
+                # A backend may raise a cancellation other than its own, which no scope absorbs. The
+                # time was up all the same.
                 if call.race.asked_to_stop() or not scope.cancel_called:
                     raise
             finally:

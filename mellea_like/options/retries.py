@@ -1,4 +1,4 @@
-"""``retry=``: a request waits at its backend's gate, and is sent again after a transient error."""
+"""``retry=``: a request waits while its backend has trouble, and is retried after its errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Retries"]
 
 
 class Retries(Option):
-    """Each request is sent as a policy says; with None, once, at its backend's gate."""
+    """Sends requests through the backend's `BackoffGate`, and retries them by a policy, if any."""
 
     def __init__(self, policy: Retry | None) -> None:
         self._policy = policy
@@ -58,7 +58,7 @@ class _Retried(BackendWrapper):
             reply = await send(request)
             if gate.clear:
                 gate.answered_at = self._clock()
-            else:  # Other requests have met with trouble meanwhile.
+            else:  # Other requests have failed in the meantime.
                 gate.answered(self._clock())
             return reply  # noqa: TRY300 (the hot path)
         except LimitExceeded as exc:

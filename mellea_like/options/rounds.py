@@ -23,15 +23,15 @@ __all__ = ["Rounds"]
 class Rounds(Option):
     """Replays earlier draws, lets some new ones start, and keeps the next ask for later.
 
-    A lone lane is a fold over its slices, since ``repair`` is pure: what it asks next depends on
-    nothing but the records of what it has drawn.
+    This works because ``repair`` is pure: what a lone lane asks next depends only on the records
+    of its earlier draws.
 
     Args:
         earlier: the slices of earlier rounds, in the order they were recorded.
-        heard: is given each new slice in the step that records it; None for no one.
+        heard: called with each new slice in the step that records it; None for no callback.
         marks: the marks of the earlier draws, by iteration, to which a selection adds those of new
             ones; None if they aren't kept.
-        wrap: puts a backend around each one that the call asks; see `Wrapped`.
+        wrap: puts a backend around each one that the call uses; see `Wrapped`.
     """
 
     paused = False
@@ -74,7 +74,7 @@ class Rounds(Option):
         return ask
 
     def tell(self, slice_: Slice) -> None:
-        """Hand a new slice on."""
+        """Pass a new slice on to ``heard``."""
         if self.heard is not None:
             self.heard(slice_)
 
@@ -82,17 +82,17 @@ class Rounds(Option):
 def as_drawn(slice_: Slice, ask: Ask) -> Slice:
     """Return a recorded slice with its action and conversation, which a record only describes.
 
-    ``repair`` is pure, so it gives them again. If it words the action differently now, the
-    record's words count.
+    ``repair`` is pure, so it returns them again. If it now words the action differently, the text
+    in the record is used.
     """
     if not isinstance(slice_.action, RecordedAction):
-        return slice_  # It was never out of memory.
+        return slice_  # It never left memory.
     spec, action, reply, asked = ask.spec, ask.action, slice_.generation, slice_.action.text
     if reply is not None and reply.tool_calls and spec.tools is not None:
         with suppress(ValueError):  # A wrong call, for which the draw has failed.
             reply = spec.tools.checked(reply, 1)
     elif reply is not None and reply.parsed and spec.format is None:
-        with suppress(Exception):  # It could read the original reply, so this text is another one.
+        with suppress(Exception):  # It read the original reply, so on an error this text differs.
             reply = replace(reply, value=action.parse(reply.text))
     if (
         action is not spec.action and asked

@@ -1,4 +1,4 @@
-"""Stop when a validator has the same bug with every reply, so that no draw can pass it."""
+"""Stop when a validator raises the same exception for every reply, so that no draw can pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["SameBug", "SameBugInOrder", "SameBugWaits"]
 
 PATIENCE = 0.05
-"""The least seconds that a lane with a bug waits for its siblings."""
+"""The minimum number of seconds that a lane waits for the other lanes after a bug."""
 
 
 class SameBug(Option):
@@ -47,32 +47,32 @@ class SameBug(Option):
 
 
 class SameBugWaits(SameBug):
-    """After a bug, a lane gives its siblings time to show that they have it, too."""
+    """After a bug, a lane waits, so that other lanes can show whether they hit the same bug."""
 
     def __init__(self, lanes: int) -> None:
         super().__init__(lanes)
         self._until: dict[int, float] = {}
 
     def seen(self, slice_: Slice) -> None:
-        """Hold its lane back."""
+        """Hold back the lane of the draw with the bug."""
         if not self._until:  # Most calls never come here, and their plan has nothing around it.
             race = self.call.race
             race.next = partial(self._held_back, go=race.next)
         self._until[slice_.chain] = slice_.ended_at + max(slice_.duration, PATIENCE)
 
     def _held_back(self, lane: int, now: float, go: Callable[[int, float], Next]) -> Next:
-        """Surround the plan: a lane whose last draw had a bug waits."""
+        """Make a lane whose last draw had a bug wait; ask the plan for all other lanes."""
         left = self._until.get(lane, 0.0) - now
         return Wait(left, mine=True) if left > SLACK else go(lane, now)
 
 
 class SameBugInOrder(Option):
-    """In an ordered call each lane looks only at its own draws, because others depend on timing."""
+    """In an ordered call, each lane looks only at its own draws; those of others depend on time."""
 
     hears = Outcome.ERRORED
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Drop the remaining turns of a lane whose draws have the same bug."""
+        """Drop the remaining turns of a lane whose draws keep hitting the same bug."""
         if (bug := bug_of(slice_)) is None:
             return None
         own = [other for other in self.call.slices if other.chain == slice_.chain]

@@ -1,7 +1,7 @@
 """A schedule as a plan: it says how many draws may start, and when to ask it again.
 
-A chain that waits for its repair is data of the plan, and an idle lane takes it on. So there are
-as many lanes as draws may run at once, however many chains wait.
+A chain that waits for its repair is only data in the plan, until an idle lane continues it. So
+there are only as many lanes as draws may run at the same time, however many chains wait.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class TurnPool:
     """The remaining turns of a call.
 
     A chain takes the turns of its own lane, in order. If turns are pooled, a chain without turns
-    borrows one from the lane that has most left (the lowest of several). A borrowed turn keeps its
-    id.
+    borrows one from the lane that has the most left (the lowest such lane). A borrowed turn keeps
+    its id.
     """
 
     __slots__ = ("_loop_budget", "_next", "left", "pooled")
@@ -43,7 +43,7 @@ class TurnPool:
         self.left = lanes * loop_budget
 
     def has(self, chain: int) -> bool:
-        """Tell whether there is a turn for a chain; a number past the lanes is a fresh chain's."""
+        """Return whether a chain has a turn; a number past the lanes is that of a new chain."""
         if self.pooled:
             return self.left > 0
         return chain < len(self._next) and self._next[chain] < self._loop_budget
@@ -62,10 +62,11 @@ class TurnPool:
 
 
 class Scheduled:
-    """The plan of a call with a schedule, or of a selection that needs few of many draws.
+    """The plan of a call with a schedule, or of a selection that doesn't need all possible draws.
 
-    At most ``most`` draws run at once, and ``extra`` that the schedule adds. ``wanted`` returns
-    how many more passing draws could matter; None if the first pass decides.
+    At most ``most`` draws run at the same time, plus ``extra`` ones that the schedule may add.
+    ``wanted`` returns how many more passing draws could matter; it is None if the first pass
+    decides.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Scheduled:
         self._over = False
 
     def next(self, lane: int, now: float) -> Next:  # noqa: ARG002 (chains are no lane's)
-        """Start the draws that the schedule wants now; otherwise say when to ask it again."""
+        """Return a draw that the schedule wants to start now, or when to ask it again."""
         if self._over:
             return None
         if now >= self._look_again - SLACK:
@@ -158,7 +159,7 @@ class Scheduled:
         self._look_again = look_again
 
     def _may_start(self) -> bool:
-        """Tell whether there is a turn for a waiting chain, or for a new one."""
+        """Return whether there is a turn for a waiting chain, or for a new one."""
         return bool(self._waiting) or self._pool.has(self._opened)
 
     def _go_on(self, now: float) -> Ask | None:

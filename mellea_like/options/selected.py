@@ -31,13 +31,14 @@ __all__ = ["Selected", "begin_selection"]
 
 
 class Selected(Option):
-    """The state of a selection hears each draw; its score or key of a candidate is a check.
+    """Reports each draw to a selection, and marks each passing candidate with its score or key.
 
     Args:
         selection: the configuration.
-        state: its state in this call.
-        budgets: those of the call, in which a scorer's requests have to fit, too.
-        marks: the marks of earlier draws, by iteration, which are kept; None to keep none.
+        state: the selection's state in this call.
+        budgets: the call's budgets, which a scorer's requests must also fit into.
+        marks: the marks of earlier draws, by iteration, to which new ones are added; None to keep
+            no marks.
     """
 
     def __init__(
@@ -94,14 +95,14 @@ class Selected(Option):
             BUDGETS.reset(within)
 
     def hear(self, slice_: Slice) -> Ruling | None:
-        """Let the selection hear a draw; it may decide the call."""
+        """Report a draw to the selection, which may decide the call."""
         mark = (self._marks.get if self._keeps else self._marks.pop)(slice_.iteration, None)
         if mark is None and self._mark is not None and slice_.passed:
             mark = self._mark_again(slice_)
         return Ruling(over=True) if self.state.hear(slice_, mark) else None
 
     def _mark_again(self, slice_: Slice) -> Any:
-        """Return the key of a slice of an earlier round."""
+        """Compute the mark of a slice of an earlier round again."""
         reply = slice_.generation
         if self._mark is None or reply is None:
             return None

@@ -1,4 +1,4 @@
-"""A stream: a draw's text is shown as soon as it is certain to pass; then no other can win."""
+"""Show a draw's text as soon as it is certain to pass; from then on, no other draw can win."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shown(Option):
         self.show = show
 
     def begin(self, iteration: int | None) -> bool:
-        """Decide for a draw, unless the call is decided; from now on no other can win."""
+        """Let only this draw win from now on; return False if the call is already decided."""
         race = self.call.race
         if race.stopped or race.fatal is not None:
             return False
@@ -110,9 +110,9 @@ class _ShownReplies(BackendWrapper):
 
 
 def _certain(watch: EarlyWatch, text: str, piece: str) -> bool:
-    """Tell whether a reply will pass, whatever follows."""
+    """Return whether a reply will pass, whatever follows."""
     try:
         watch.feed(text, piece)
     except Exception:  # noqa: BLE001 (the check of the whole reply asks once more, and raises it)
         return False
-    return watch.certain and not (not text or text.isspace())  # So far, it may end empty.
+    return watch.certain and not (not text or text.isspace())  # The reply may still end empty.

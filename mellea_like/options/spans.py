@@ -25,7 +25,7 @@ __all__ = ["CheckSpans", "DrawSpans", "RequestSpans"]
 
 
 class DrawSpans(Option):
-    """A span around each draw, which is counted by its outcome."""
+    """A span around each draw; draws are also counted by outcome."""
 
     def __init__(self, telemetry: CallTelemetry) -> None:
         self._telemetry = telemetry

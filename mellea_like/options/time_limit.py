@@ -1,4 +1,4 @@
-"""``iteration_timeout=``: a draw that takes too long has errored, and its lane continues."""
+"""``iteration_timeout=``: a draw that takes too long counts as errored; its lane continues."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class TimeLimit(Option):
             with scope:
                 await go(draw)
         except anyio.get_cancelled_exc_class():
-            # A backend may answer its cancellation with another one, which no scope takes for its
-            # own: the time was up all the same.
+            # A backend may raise a cancellation other than its own, which no scope absorbs. The
+            # time was up all the same.
             if self.call.race.asked_to_stop() or not scope.cancel_called:
                 raise
         # A sibling's win takes precedence.

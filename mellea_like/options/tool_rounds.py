@@ -21,7 +21,7 @@ __all__ = ["ToolRounds"]
 
 
 class ToolRounds(Option):
-    """Requests name the call's tools; a reply that calls some is checked, and may be continued."""
+    """Offers the call's tools in each request, checks the calls, and runs read-only tools."""
 
     def request(self, inner: Backend, sent: Sent) -> Backend:
         """Wrap a backend that generates."""

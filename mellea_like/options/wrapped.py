@@ -1,4 +1,4 @@
-"""A backend of the program's around each backend that a call asks."""
+"""Put the program's own backend around each backend that a call uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Wrapped"]
 
 
 class Wrapped(Option):
-    """Puts it outside of retries, hooks and budgets, so that its own replies cost nothing."""
+    """Wraps backends outside of retries, hooks and budgets, so a wrapper's replies cost nothing."""
 
     def __init__(self, wrap: Callable[[Backend, Backend], Backend]) -> None:
         self._wrap = wrap

@@ -1,4 +1,4 @@
-"""Strategies, calls in rounds, and the tables of options and of those that exclude each other."""
+"""Strategies, calls that run in rounds, and the tables of options and of their exclusions."""
 
 from typing import TYPE_CHECKING
 

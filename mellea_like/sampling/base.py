@@ -1,4 +1,4 @@
-"""The strategies' common base: configuration, and ``sample``."""
+"""The base class of all strategies: their configuration, and ``sample``."""
 
 from __future__ import annotations
 
@@ -57,37 +57,40 @@ _RETRY = Retry()
 
 
 class BaseSamplingStrategy:
-    """Draws until a draw meets its requirements, in several lanes at a time.
+    """Draws replies in one or more parallel lanes until a draw meets its requirements.
 
     A strategy is configuration only: it is immutable, and tasks and calls can share it. To write
-    your own, override `repair`, and `select_from_failure` if the default does not fit. Both are
-    pure.
+    your own, override `repair`, and `select_from_failure` if the default does not fit. Both must
+    be pure functions.
 
     Args:
         backend: the model that generates; a call may name another.
-        loop_budget: the most attempts in each lane, one after another; at least 1.
+        loop_budget: the maximum number of attempts in each lane, which are made one after
+            another; at least 1.
         concurrency_budget: the number of lanes that run side by side, at least 1. Each call has
             that many requests in flight, so the result comes sooner, but more is spent on draws
             that lose, and a provider's rate limit is reached sooner. If only the backend can fail
             a draw (no requirement, plain text, no hook that decides on it, no schedule), one lane
             runs at a time, because there is nothing to race.
-        requirements: conditions for every call's draws, before the action's and the call's own.
-        judge: decides requirements without a validator; by default the call's backend.
+        requirements: conditions for the draws of every call. The action's and the call's own
+            requirements follow them.
+        judge: the model that judges requirements without a validator; by default the call's
+            backend.
         plugins: hooks that run in every call of this strategy.
         selection: which passing draw wins. ``"first"`` takes the first to arrive, which depends on
             timing. ``"ordered"`` takes the lowest (attempt, lane), whatever the timing: it waits
             for the draws of lower rank and cancels only the others. An object waits for several
-            that pass and chooses among them: ``BestOf(score, n=5)``, ``Vote()``, ``Collect(3)``,
-            ``Consensus()``, ``Tournament()``. Then all lanes share their attempts, and no more
-            draws start than the selection could still need.
-        options: how to generate; a call's own options come first.
-        judge_options: how judges generate. The default is temperature 0, unless the judge's model
-            refuses that; ``{"temperature": None}`` takes the server's default.
-        iteration_timeout: the longest a draw may take, in seconds. After that, it has errored and
-            its lane continues. It is also the limit for a judge's comparison, which then counts as
-            even.
-        timeout: the longest a call may take, in seconds. After that, it returns what there is,
-            with the stop reason ``"timeout"``.
+            draws to pass and chooses among them: ``BestOf(score, n=5)``, ``Vote()``,
+            ``Collect(3)``, ``Consensus()``, ``Tournament()``. Then all lanes share their attempts,
+            and no more draws start than the selection could still need.
+        options: options for generating replies; a call's own options take precedence.
+        judge_options: options for judges' requests. The default is temperature 0, unless the
+            judge's model refuses that; ``{"temperature": None}`` takes the server's default.
+        iteration_timeout: the longest a draw may take, in seconds. After that, the draw counts as
+            errored, and its lane continues. It is also the limit for a judge's comparison of two
+            draws, which then counts as a tie.
+        timeout: the longest a call may take, in seconds. After that, the call returns the result
+            so far, with the stop reason ``"timeout"``.
         validate_all: check every requirement even after one has failed, and read a typed reply to
             its end even after a wrong field. The default is the class's ``needs_all_reasons``.
         max_iterations: the highest allowed ``loop_budget * concurrency_budget``, to guard against
@@ -95,9 +98,9 @@ class BaseSamplingStrategy:
         cancel_grace: seconds after which a backend that ignores its cancellation is logged, with
             its stack; the call still waits for it. It has no effect on a lone lane, which runs in
             the caller's task.
-        retry: how a request is tried again within its draw after a transient error. With None,
-            such an error costs the draw's attempt.
-        schedule: when draws may start. None, like ``Eager()``, starts all lanes at once if a draw
+        retry: how to retry a request within its draw after a transient error. With None, such an
+            error uses up the draw's attempt.
+        schedule: when draws may start. None, like ``Eager()``, starts all lanes together if a draw
             can fail.
         budget: a limit on the cost of all calls of this strategy together; a call can have its own
             budget, too.
@@ -105,11 +108,11 @@ class BaseSamplingStrategy:
             None uses all attempts.
         accept_incomplete: whether to accept a reply that was cut off at its length limit, refused,
             withheld by a content filter, or empty (only white space, no tool call and no value),
-            or that calls a tool nobody asked for. By default such a draw has failed, and its
-            reason says why. With True, as text completion needs it, the reply is parsed and
-            checked like any other.
-        telemetry: the destination of spans and metrics; by default the process's providers,
-            without content.
+            or that calls a tool although none were offered. By default, such a draw has failed,
+            and its reason says why. With True, which text completion needs, the reply is parsed
+            and checked like any other.
+        telemetry: the destination of spans and metrics; by default the process's OpenTelemetry
+            providers, which then receive no prompts or replies.
 
     Attributes:
         needs_all_reasons: whether a repair needs the verdict on every requirement, so that none is
@@ -117,7 +120,7 @@ class BaseSamplingStrategy:
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     needs_all_reasons: ClassVar[bool] = False
@@ -200,7 +203,7 @@ class BaseSamplingStrategy:
         return self.__settings
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        """Choose what a lane asks after a failure. Pure.
+        """Choose a lane's next action and conversation after a failure. Pure.
 
         Args:
             history: the records of this lane's failed draws, oldest first, at least one. The last
@@ -210,7 +213,7 @@ class BaseSamplingStrategy:
             The action to ask next, and the conversation to ask it in.
 
         Raises:
-            NotImplementedError: the strategy doesn't define it.
+            NotImplementedError: the strategy doesn't define `repair`.
         """
         msg = f"{type(self).__name__} has no repair(history): it says what to ask after a failure"
         raise NotImplementedError(msg)
@@ -218,14 +221,14 @@ class BaseSamplingStrategy:
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
         """Choose the best draw of a call in which none passed. Pure.
 
-        The default takes the one that met most requirements (by weight), then the highest mean
-        score, then the lowest iteration id.
+        The default takes the draw that met the most requirements (by weight). Ties go to the
+        highest mean score, then to the lowest iteration id.
 
         Args:
             slices: the records of the failed draws, in the order recorded, at least one.
 
         Returns:
-            The position of the best.
+            The position of the best draw in ``slices``.
         """
         return best_failure(slices)
 
@@ -278,42 +281,43 @@ class BaseSamplingStrategy:
             action: the request; a text becomes an `Instruction`. It may also be one OpenAI-style
                 message or a list of them: the last is the action, and the others continue
                 ``context``.
-            requirements: conditions for each draw, after the strategy's and the action's; a judge
-                decides those that are texts.
-            context: the conversation to start from; also a list of messages, or of their dicts.
+            requirements: conditions for each draw, in addition to the strategy's and the action's.
+                The judge model judges those that are texts.
+            context: the conversation to start from: a `Context`, or a list of messages or of
+                OpenAI-style dictionaries.
             backend: the model that generates, instead of the strategy's backend.
             format: the type to parse replies to, as JSON: a pydantic model, or any other type that
                 pydantic can validate. The result's ``value`` is then of that type. A reply that
                 does not parse, or breaks a rule of the type, is a failed draw. If the backend
                 streams and not all reasons are needed (``validate_all``), its request is closed at
                 the first field that can't be right.
-            options: how to generate; the strategy's options fill in the rest. To drop a field of
-                the strategy's options, set it to None in a mapping: ``options={"max_tokens":
-                None}``.
+            options: options for generating replies; the strategy's options fill in the rest. To
+                drop a field of the strategy's options, set it to None in a mapping:
+                ``options={"max_tokens": None}``.
             validation_context: the conversation that validators and judges see, instead of the one
                 that the draw was generated in.
-            on_slice: called with the record of each draw, in the order they end; sync or async. An
-                exception in it ends the call and is raised. If the call is already decided, it is
-                only logged.
+            on_slice: a sync or async function, called with the record of each draw in the order
+                in which they end. An exception in it ends the call and is raised. If the call is
+                already decided, the exception is only logged.
             budget: a limit on the cost of this call, within the strategy's budget. When it is
-                spent, no further draw starts, and the call returns what there is, with the stop
-                reason ``"budget"``.
+                spent, no further draw starts, and the call returns the result so far, with the
+                stop reason ``"budget"``.
             tools: the tools that the model may call: functions with type hints and a docstring,
                 JSON Schemas, or either wrapped by `Tool.of`. A draw fails if the name or the
                 arguments of a call are wrong. The winner's calls are in the result's
                 ``tool_calls``, and ``await result.run_tools()`` makes them. A reply that calls
                 tools is not parsed, and its value is None. Only tools that are ``read_only`` run
                 inside a draw: the model gets their answers, and the draw continues with another
-                request. If a reply also calls others, none of them runs.
+                request. If a reply also calls other tools, none of its calls run in the draw.
             tool_choice: ``"auto"``, the servers' default; ``"required"`` for any tool; ``"none"``;
-                or the name of the tool to call. A draw whose reply disobeys it fails. After tools
-                have run in a draw, its reply is free.
-            tool_rounds: how often ``read_only`` tools may run in a draw, each time followed by one
-                more request. A draw that calls them once more fails. With 0, they run after the
-                call like the others.
+                or the name of the tool to call. A draw whose reply disobeys it fails. Once tools
+                have run in a draw, its next reply need not call one.
+            tool_rounds: how many times ``read_only`` tools may run in a draw, each time followed
+                by one more request. A draw that calls them once more than that fails. With 0, they
+                run after the call, like the other tools.
 
         Returns:
-            The result; ``success`` tells whether a draw passed.
+            The result, whose ``success`` is true if a draw passed.
 
         Raises:
             TypeError: an argument is of the wrong type, or a function can't be a tool.
@@ -326,8 +330,8 @@ class BaseSamplingStrategy:
             LimitExceeded: a budget was spent before any draw was judged.
             HookError: a plugin failed, or stopped the call (`Blocked`).
             ToolError: a tool raised in every draw; this is the first such error.
-            ImportError: calls of a tool that is a JSON Schema can't be checked without the package
-                ``jsonschema``, which the extra ``checks`` brings.
+            ImportError: a tool is a JSON Schema, and the package ``jsonschema``, which checks its
+                calls, isn't installed. It is part of the extra ``checks``.
             BackendError: every draw ended in an error; this is the first.
             Exception: the same, if the backend's first error is of another type; or an exception
                 of `repair`, or of a validator whose ``on_error`` is ``"raise"``.
@@ -360,32 +364,33 @@ class BaseSamplingStrategy:
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
         **arguments: Any,
     ) -> CallInRounds[Any]:
-        """Prepare a call of `sample` that makes some draws at a time.
+        """Prepare a call of `sample` that can pause after any of its draws.
 
-        It is for programs with many calls. Such a call can be left after any of its draws and
-        continued, even in another process from the records of its draws.
+        It is for programs with many calls. A paused call can be continued later, even in another
+        process, from the records of its draws.
 
         Args:
             action: see `sample`.
             requirements: see `sample`.
-            earlier: the slices that the call has recorded before, in their order. It is for calls
-                of one lane, without a schedule and budgets of stages.
-            marks: for a selection that keeps scores: what it made of the earlier slices that
-                passed, by iteration; the call adds what it makes of new ones.
-            wrap: is given each backend that the call asks, once with the call's retries, hooks and
-                budgets around it and once without, and returns the backend that is asked instead.
+            earlier: the slices that the call has already recorded, in order. It works only for
+                calls of one lane, without a schedule or budgets of stages.
+            marks: for a selection that keeps scores: the marks, such as scores, that it gave the
+                earlier slices that passed, by iteration. The call adds those of new slices.
+            wrap: replaces each backend that the call uses. It is called with two backends, the one
+                with the call's retries, hooks and budgets around it and the same one without them,
+                and returns the backend to use instead.
             on_slice: see `sample`.
             **arguments: see `sample`.
 
         Returns:
-            The call, which has not begun.
+            The call, which has not started yet.
 
         Raises:
             TypeError: an argument is of the wrong type.
             ValueError: an argument is wrong, as in `sample`.
             RequirementError: a requirement needs a judge, and its judge can't judge.
         """
-        # Imported lazily: most calls are made at once.
+        # Imported lazily: most calls never pause.
         from mellea_like.sampling.rounds import CallInRounds  # noqa: PLC0415
 
         inputs = prepare_call(self.__settings, action, requirements, **arguments)
@@ -431,7 +436,7 @@ class BaseSamplingStrategy:
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
         **arguments: Any,
     ) -> StreamedReply[Any]:
-        """Do what `sample` does, and yield the reply's text while it arrives.
+        """Run `sample`, and yield the reply's text while it arrives.
 
         Write ``async with strategy.stream(...) as reply``, then ``async for text in reply``. After
         that, ``reply.result`` is the call's result. Leaving the block closes everything.
@@ -445,15 +450,15 @@ class BaseSamplingStrategy:
         doesn't stream, or a selection other than ``"first"``.
 
         If a reply fails after some of its text has been yielded, the iteration raises
-        `ReplyBroken`: its stream broke, it was cut off at its length limit, time ran out, the
-        final check contradicted the incremental one, or a tool call after the text was wrong. The
-        text is never continued with another draw's.
+        `ReplyBroken`. This happens if its stream broke, it was cut off at its length limit, time
+        ran out, the final check contradicted the incremental one, or a tool call after the text
+        was wrong. The text of one draw is never continued with that of another.
 
         Args:
             action: see `sample`.
             requirements: see `sample`.
-            release: ``"prefix"``, as soon as it is certain; ``"passed"``, when the reply has
-                passed.
+            release: when to yield text: ``"prefix"``, as soon as its draw is certain to pass;
+                ``"passed"``, only when the whole reply has passed.
             on_slice: see `sample`.
             **arguments: see `sample`.
 
@@ -506,17 +511,17 @@ class BaseSamplingStrategy:
         requirements: Sequence[Requirement | str] = (),
         **arguments: Any,
     ) -> SamplingResult[Any]:
-        """Do what `sample` does, for scripts and notebooks: run an event loop for this one call.
+        """Run `sample` without ``await``, in its own event loop, for scripts and notebooks.
 
         It may be called repeatedly with the same backend, limiters and budgets. Ctrl-C cancels the
         requests in flight and raises ``KeyboardInterrupt``.
 
-        In an async function, write ``await strategy.sample(...)`` instead. If an event loop
-        already runs in this thread, as in a notebook, the call gets its own in another thread.
+        In an async function, write ``await strategy.sample(...)`` instead. If an event loop is
+        already running in this thread, as in a notebook, the call gets its own in another thread.
         This thread then blocks until the call has ended, and so does everything else on its event
         loop. In the meantime, limiters and budgets in use on that event loop are refused.
 
-        For many threads at a time, use `SyncSampler`.
+        To sample from many threads, use `SyncSampler`.
 
         Args:
             action: see `sample`.
@@ -539,7 +544,7 @@ class BaseSamplingStrategy:
 
 
 def _check_on_slice(on_slice: object) -> None:
-    """Make sure that a progress callback is one."""
+    """Make sure that ``on_slice`` is a function that can be called, and isn't a generator."""
     if on_slice is None:
         return
     if not callable(on_slice):

@@ -1,4 +1,4 @@
-"""Which failed draw came nearest to passing: pure decisions."""
+"""Choose the failed draw that came nearest to passing; pure functions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["best_failure", "deepest_failure"]
 
 
 def best_failure(slices: Sequence[Slice]) -> int:
-    """Choose the slice that met most requirements, then by mean score, then by lowest id.
+    """Choose the slice that met the most requirements, then by mean score, then by lowest id.
 
     Args:
         slices: failed slices, at least one.
 
     Returns:
-        The position of the best.
+        The position of the best slice.
     """
     best, highest = 0, slices[0].merit
     for i, slice_ in enumerate(slices):  # `max` with a key takes twice as long.
@@ -30,7 +30,10 @@ def best_failure(slices: Sequence[Slice]) -> int:
 
 
 def deepest_failure(slices: Sequence[Slice]) -> int:
-    """Choose the deepest of the slices that came nearest, then the one with the lowest id."""
+    """Return the position of the deepest slice among those nearest to passing.
+
+    Ties go to the lowest id.
+    """
     return max(
         range(len(slices)),
         key=lambda i: (*slices[i].merit, slices[i].depth, -slices[i].iteration),

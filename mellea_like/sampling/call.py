@@ -49,7 +49,7 @@ class RunningCall:
 
     # Class-level defaults: most calls never change these, so waiting calls use less memory.
     keeps = False
-    """Whether it is paused and can continue as it is."""
+    """Whether the call is paused, and this object can continue it."""
     _hooks: Hooks | None = None
     _call_hooks: CallHooks | None = None
     _due: Stop | None = None
@@ -210,7 +210,7 @@ class RunningCall:
         return self._rounds is not None and self._rounds.paused and self._call.fatal is None
 
     def resume(self, draws: int | None, heard: Callable[[Slice], None] | None) -> Rounds:
-        """Let a paused call make more draws when it is run; the pause takes no time."""
+        """Let a paused call make more draws when it runs again; the pause doesn't count as time."""
         rounds, call = self._rounds, self._call
         assert rounds is not None  # noqa: S101 (it was paused)
         self.keeps = False
@@ -222,7 +222,7 @@ class RunningCall:
         return rounds
 
     def _noted(self, error: BaseException, ending: Ending) -> BaseException:
-        """Give an error the call's record; one that comes from a call inside has one already."""
+        """Attach the call's record to an error, unless an inner call has attached its own."""
         if isinstance(error, _WITH_RECORD) and error.result is None:
             error.result = self._result(ending)
         if self._inside is not None and is_of_backend(error):

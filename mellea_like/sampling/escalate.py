@@ -1,4 +1,4 @@
-"""Escalation: a small model has some attempts, and if they fail, a bigger one has the next."""
+"""Escalation: a small model gets some attempts, and if they fail, a bigger one gets the next."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["Carry", "Escalate", "ExpectedCost", "Stage", "StageCosts"]
 T = TypeVar("T")
 
 Carry = Literal["nothing", "best", "chat"]
-"""What a stage's model sees of earlier failures."""
+"""How much a stage's model sees of earlier failures; see `Stage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,16 @@ class Stage:
 
     Args:
         backend: the model that generates.
-        turns: the number of attempts that each lane has with it, at least 1.
-        carry: what its model sees of earlier failures, of this stage's or of those before. With
-            ``"nothing"``, it sees the request alone. With ``"best"``, it sees the failure that
-            came nearest below the request, with its problems. With ``"chat"``, it sees the
+        turns: the number of attempts that each lane has with this model, at least 1.
+        carry: how much the model sees of earlier failures, in this stage or those before. With
+            ``"nothing"``, it sees only the request. With ``"best"``, it sees, below the request,
+            the failure that came nearest to passing and its problems. With ``"chat"``, it sees the
             conversation of the last failure, and a message with the problems.
-        options: how to generate; a call's options come first, and the strategy's last.
+        options: options for generating replies. A call's options take precedence over them, and
+            they take precedence over the strategy's.
         requirements: further conditions that its draws must meet.
-        judge: decides its requirements without a validator; by default the strategy's judge, or
-            else the stage's own backend.
+        judge: the model that judges its requirements without a validator; by default the
+            strategy's judge, or else the stage's own backend.
         budget: a limit on the cost of its requests, including its judge's, within the strategy's
             and the call's budgets. It covers all calls of all strategies that share it. When it is
             spent, the next stage takes over, and the refused attempt is recorded as a cancelled
@@ -66,7 +67,7 @@ class Stage:
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     backend: Backend
@@ -92,7 +93,7 @@ class Stage:
         object.__setattr__(self, "requirements", checked)
 
     def repair(self, inputs: Spec, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        """Choose what this stage's model is asked after some failures. Pure.
+        """Choose the stage's next action and conversation after some failures. Pure.
 
         Args:
             inputs: the inputs of the stage.
@@ -125,31 +126,31 @@ class ExpectedCost:
     number is lower, no further attempt of this stage starts in the call. So each stage has at
     least one attempt, and at most its ``turns``.
 
-    - a and b are learnt by `PassRates`, for each stage and its model, from the first attempt that
+    - a and b are learned by `PassRates`, for each stage and its model, from the first attempt that
       each lane makes there. Later attempts are made only in hard calls, so they would make the
       rate too low. (If a stage carries failures on, all attempts count, because later ones ask
-      something else.) Because calls differ, all of this counts as at most ``strength`` draws. Each
-      failed draw of the stage in this call adds 1 to b.
+      something else.) Because calls differ, all this experience counts as at most ``strength``
+      draws. Each failed draw of the stage in this call adds 1 to b.
     - c is the average cost of the tokens of the same attempts, including judges'. Before any are
-      known, another stage's are taken, or else one token of each kind.
+      known, those of another stage are used, or else one token of each kind.
 
-    It is for one lane, because among draws that race only the quick ones would be seen.
+    It works only with one lane, because among draws that race it would see only the quick ones.
 
     It learns across calls, so share one object among the calls of a strategy.
 
     Args:
-        prices: the price of each stage's model by its name, as `price_for` finds it.
-        rates: the pass rates known so far. By default each rule learns its own.
-        key: the key under which they are kept, besides the stage and its model: anything hashable,
-            or a function that takes `CallFacts` and returns it. By default the names of the first
-            stage's requirements.
+        prices: the price of each stage's model, by the model's name; see `price_for`.
+        rates: the pass rates known so far. By default, each rule learns its own.
+        key: the key under which the pass rates are kept, in addition to the stage and its model:
+            anything hashable, or a function that takes `CallFacts` and returns such a key. By
+            default, it is the names of the first stage's requirements.
         strength: the most draws that the experience from earlier calls counts as, over 0. The
             lower it is, the sooner a call's own failures matter. The default did best in a replay
             of recorded draws.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     prices: Mapping[str, Price]
@@ -168,10 +169,10 @@ class ExpectedCost:
             raise TypeError(msg)
 
     def begin(self, facts: CallFacts, models: Sequence[str | None]) -> StageCosts:
-        """Begin a call.
+        """Return the state for a new call.
 
         Args:
-            facts: the known facts of it.
+            facts: the known facts of the call.
             models: the model of each stage.
 
         Returns:
@@ -245,7 +246,7 @@ class StageCosts:
         return self._costs[stage] / self._beliefs[stage].mean
 
     def hear(self, stage: int, slice_: Slice, *, telling: bool) -> bool:
-        """Learn from a draw, and tell whether the next stage should take over.
+        """Learn from a draw, and return whether the next stage should take over.
 
         Args:
             stage: the draw's stage.
@@ -286,10 +287,10 @@ class _Arguments(TypedDict, total=False):
 class Escalate(BaseSamplingStrategy):
     """Draws from a small model first, and from bigger ones if its draws fail.
 
-    Each lane goes through the stages one after the other. It moves to the next when its attempts
-    in this one are spent, when the backend has a permanent error (for outages, use a
-    `FallbackBackend`), or when the stage is over for the whole call because its budget is spent or
-    ``after`` says so. The record of each draw names its ``stage`` and ``model``.
+    Each lane goes through the stages one after another. It moves to the next stage when its
+    attempts in the current one are spent, when the backend has a permanent error (for outages, use
+    a `FallbackBackend`), or when the stage is over for the whole call, because its budget is spent
+    or by the rule ``after``. The record of each draw names its ``stage`` and ``model``.
 
     Args:
         stages: the stages in order, at least one; each has its own backend.
@@ -301,7 +302,7 @@ class Escalate(BaseSamplingStrategy):
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range, or can't be combined with an escalation: a
+        ValueError: an argument is out of range, or can't be combined with an escalation: a
             selection that is an object, because it would choose among draws of different models;
             ``give_up``; ``loop_budget``; or ``after`` with ``selection="ordered"`` or with several
             lanes.
@@ -336,7 +337,7 @@ class Escalate(BaseSamplingStrategy):
         super().__init__(self._stages[0].backend, loop_budget=turns, **arguments)
 
     def costs(self, inputs: CallInputs) -> StageCosts | None:
-        """Return the expected costs of a call's stages, if these may end a stage."""
+        """Return the expected costs of a call's stages; None without the rule ``after``."""
         if self._after is None:
             return None
         settings = self.settings
@@ -354,13 +355,13 @@ class Escalate(BaseSamplingStrategy):
         return history[0].action, history[0].context
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
-        """Choose the deepest of the draws that came nearest, which is the biggest model's."""
+        """Choose the deepest of the draws nearest to passing, which is the biggest model's."""
         return deepest_failure(slices)
 
 
 @dataclass(frozen=True, slots=True)
 class _Retold(Generic[T]):
-    """An action with an attempt and its problems below its last message."""
+    """An action whose last message also has an earlier attempt and its problems."""
 
     action: Action[T]
     attempt: str

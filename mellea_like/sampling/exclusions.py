@@ -1,4 +1,4 @@
-"""Which options of a strategy exclude each other, and why: one table for all who need it."""
+"""The table of a strategy's options that exclude each other, with the reasons."""
 
 from __future__ import annotations
 
@@ -44,12 +44,15 @@ EXCLUSIONS = (
 )
 """All pairs that exclude each other.
 
-The features: an ``ordered`` selection, one that waits for ``several`` draws, one that has several
-winners (``collect``), one that keeps scores or comparisons (``scored``); a ``schedule``, one that
-depends on timing (``timed``), one that pools attempts (``pooled``); ``give_up``; more than one of
-``lanes``; an escalation's ``stages``, its rule ``cheaper``, one of them with a budget
-(``stage_budget``), and what it doesn't take: a ``backend`` and a ``loop_budget``; a ``stream``, an
-``agent``, a request's number of ``choices``, and ``rounds`` over many items.
+The features are:
+
+- a selection that is ``ordered``, waits for ``several`` draws, has several winners (``collect``),
+  or keeps scores or comparisons (``scored``);
+- a ``schedule``, one that depends on timing (``timed``), or one that pools attempts (``pooled``);
+- ``give_up``, and more than one lane (``lanes``);
+- an escalation's ``stages``, its rule ``after`` (``cheaper``), a stage with a budget
+  (``stage_budget``), and two arguments that it refuses: ``backend`` and ``loop_budget``;
+- a ``stream``, an ``agent``, a request's number of ``choices``, and ``rounds`` over many items.
 """
 
 

@@ -146,7 +146,7 @@ def check_retry(retry: object) -> None:
 
 
 def check_selection(selection: Selection) -> CheckedSelection:
-    """Make sure that an argument is a selection, and normalise it."""
+    """Make sure that an argument is a selection, and normalize it."""
     if isinstance(selection, str) and selection in ("first", "ordered"):
         return selection
     # Imported lazily: most programs don't need it.
@@ -166,7 +166,7 @@ def check_selection(selection: Selection) -> CheckedSelection:
 def check_schedule(
     schedule: BaseSchedule | None, give_up: PerRequirement | None
 ) -> BaseSchedule | None:
-    """Check a schedule and a rule to give up by, and return the schedule if it decides anything."""
+    """Check both arguments, and return the schedule, or None if it has nothing to decide."""
     if schedule is None and give_up is None:
         return None
     # Imported lazily: most programs don't need it.
@@ -227,7 +227,7 @@ def prepare_call(
     validation_context: Context | Sequence[MessageLike] | None = None,
     **arguments: Unpack[CallArguments],
 ) -> CallInputs:
-    """Check the arguments of a call, and fill in the strategy's."""
+    """Check the arguments of a call, and fill in the rest from the strategy."""
     asked = as_action(action)
     before = Context() if context is None else as_context(context)
     seen = validation_context
@@ -355,7 +355,7 @@ def backends_of(
 
 
 def judges_of(requirements: object) -> list[Any]:
-    """Return the backends that requirements bring along."""
+    """Return the judges that requirements name themselves, perhaps with None among them."""
     judges: list[Any] = []
     if isinstance(requirements, str | Requirement) or not isinstance(requirements, Collection):
         return judges

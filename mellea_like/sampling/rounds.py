@@ -53,7 +53,7 @@ class CallInRounds(Generic[T]):
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
-        """The budgets that its requests have to fit into, and those around them."""
+        """The budgets that limit its requests, and the budgets that contain those."""
         return tuple(dict.fromkeys(one for budget in self._inputs.budgets for one in budget.chain))
 
     @property
@@ -72,8 +72,8 @@ class CallInRounds(Generic[T]):
             result: the result of a call with the same arguments.
 
         Returns:
-            The result, whose ``run_tools`` runs them. Its winners' calls are read again, because a
-            record has no values.
+            The result, whose ``run_tools`` runs these tools. The arguments of its winners' calls
+            are parsed again, because a record doesn't contain parsed values.
         """
         box = self._inputs.tools
         return result if box is None else box.known_again(result)
@@ -81,15 +81,18 @@ class CallInRounds(Generic[T]):
     async def run(
         self, draws: int | None = None, *, heard: Callable[[Slice], None] | None = None
     ) -> SamplingResult[T]:
-        """Make some further draws, or all that are left. The pause before it takes no time.
+        """Make some further draws, or all that are left.
+
+        The pause before this run doesn't count as time of the call.
 
         Args:
-            draws: how many draws to make, at least 1; None for all. It is for calls of one lane.
-            heard: called with the record of each draw in the same step that keeps it, so it must
-                not take long. An exception in it ends the call.
+            draws: how many draws to make, at least 1; None for all. A number works only for calls
+                of one lane.
+            heard: called with the record of each draw at the moment it is kept, so it must return
+                quickly. An exception in it ends the call.
 
         Returns:
-            The result so far if the call is paused, else the result.
+            The result so far if the call is paused, else the final result.
 
         Raises:
             ValueError: ``draws`` is less than 1.

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 NOT_RUN = "This call was not run, for the reply was not accepted."
-"""The text with which a tool's message answers a call of a rejected reply."""
+"""The answer to each tool call of a rejected reply."""
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class RejectionSamplingStrategy(BaseSamplingStrategy):
 class RepairTemplateStrategy(BaseSamplingStrategy):
     """Repeats the instruction in the original conversation, with the last attempt's problems.
 
-    Only the last failure's reasons are written, so that prompts do not grow.
+    Only the last failure's reasons are included, so that prompts do not grow.
     """
 
     needs_all_reasons: ClassVar[bool] = True
@@ -74,7 +74,7 @@ class MultiTurnStrategy(BaseSamplingStrategy):
         return followed_up(history[0].action, history[-1])
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
-        """Choose the deepest of the draws that came nearest, because it was repaired most."""
+        """Choose the deepest of the draws nearest to passing, because it was repaired most."""
         return deepest_failure(slices)
 
 
@@ -108,7 +108,7 @@ def followed_up(
 
 @dataclass(frozen=True, slots=True)
 class _Repaired(Generic[T]):
-    """Another action with the last attempt's problems below its last message."""
+    """An action whose last message also has the last attempt's problems."""
 
     action: Action[T]
     problems: tuple[str, ...]
@@ -122,7 +122,7 @@ class _Repaired(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _FollowUp(Generic[T]):
-    """A message in a conversation that another action began, which reads the reply."""
+    """A message in a conversation that another action began; that action parses the reply."""
 
     message: Message
     action: Action[T]

@@ -34,7 +34,7 @@ __all__ = ["Release", "StreamedReply"]
 T = TypeVar("T")
 
 Release = Literal["prefix", "passed"]
-"""When text is yielded: as soon as it is certain, or when the reply has passed."""
+"""When text is yielded: as soon as its draw is certain to pass, or when the reply has passed."""
 
 
 class StreamedReply(Generic[T]):
@@ -69,7 +69,7 @@ class StreamedReply(Generic[T]):
 
     @property
     def released(self) -> str:
-        """The text that was yielded so far, or waits to be."""
+        """The text that was yielded so far, and the text that waits to be yielded."""
         return self._shown
 
     @property
@@ -136,7 +136,7 @@ class StreamedReply(Generic[T]):
         return self._pieces.popleft()
 
     def _take(self, piece: str) -> None:
-        """Yield a piece, which is part of the winner's text from now on."""
+        """Queue a piece for the iteration; from now on, it is part of the winner's text."""
         if piece:
             self._shown += piece
             self._pieces.append(piece)
@@ -152,7 +152,7 @@ class StreamedReply(Generic[T]):
         self._news.set()
 
     def _conclude(self, result: SamplingResult[T]) -> None:
-        """Yield the rest of the winner's text."""
+        """Queue the rest of the winner's text, or note that the shown text isn't its beginning."""
         self._result = result
         text = None
         if result.success and result.best.generation is not None:

@@ -52,8 +52,8 @@ class SyncSampler:
         with SyncSampler(strategy) as sampler, ThreadPoolExecutor(32) as pool:
             results = list(pool.map(sampler.sample, prompts))
 
-    The thread starts with the first call, so that a server may fork before that; not after it.
-    Leaving the block is `close`. Without a block, call `close` at the end of the program.
+    The thread starts with the first call. A server may fork before that, but not afterwards.
+    Leaving the block calls `close`. Without a block, call `close` at the end of the program.
 
     Args:
         strategy: how to sample; a call may name another.
@@ -106,7 +106,7 @@ class SyncSampler:
         timeout: float | None = None,
         **arguments: Any,
     ) -> SamplingResult[Any]:
-        """Do what the strategy's `sample` does, and wait for it; from any thread.
+        """Run the strategy's `sample` and wait for its result, from any thread.
 
         The call sees the context variables of the thread, such as a `PluginSet`'s scope. Ctrl-C
         cancels its requests and raises ``KeyboardInterrupt``.
@@ -117,8 +117,8 @@ class SyncSampler:
             strategy: how to sample, instead of the sampler's strategy. It may share the limiters
                 and budgets of others.
             timeout: the longest to wait, in seconds. After that, the call is cancelled, its
-                requests are closed, and it returns nothing. (A strategy's ``timeout`` and a
-                budget's ``seconds`` return what there is instead.)
+                requests are closed, and ``TimeoutError`` is raised. (With a strategy's ``timeout``
+                or a budget's ``seconds``, the call returns the result so far instead.)
             **arguments: see `BaseSamplingStrategy.sample`.
 
         Returns:
@@ -127,8 +127,8 @@ class SyncSampler:
         Raises:
             TimeoutError: it took longer than ``timeout``.
             concurrent.futures.CancelledError: the sampler was closed in the meantime.
-            RuntimeError: the sampler is closed; or this is its own event loop's thread, where an
-                inline or async function of a call would wait for itself.
+            RuntimeError: the sampler is closed; or this is the thread of its own event loop, where
+                an inline or async function of a call would wait for itself.
             ValueError: ``timeout`` is not over 0.
             Exception: the errors of `BaseSamplingStrategy.sample`.
         """
@@ -156,7 +156,7 @@ class SyncSampler:
 
 
 def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
-    """Run a call in a new event loop, in another thread if one already runs in this one."""
+    """Run a call in a new event loop, in a new thread if this one's event loop is running."""
     if running_loop() is not None:
         thread = _LoopThread(backends)
         try:
@@ -260,7 +260,7 @@ class _LoopThread:
 
 
 class _Call(Generic[T]):
-    """One call, from the thread that waits for it to the event loop."""
+    """One call on the event loop, for which another thread waits."""
 
     __slots__ = ("cancelled", "function", "future", "scope")
 
@@ -286,7 +286,7 @@ class _Call(Generic[T]):
                 self.future.set_result(value)
 
     def cancel(self) -> None:
-        """Cancel it; on the event loop."""
+        """Cancel the call; this runs on the event loop."""
         self.cancelled = True
         if self.scope is not None:
             self.scope.cancel()

@@ -1,4 +1,4 @@
-"""The table of options: which are at work in a call, and in what order.
+"""The table of the options that a call may use, in the order in which they nest.
 
 A row makes one option from a call's setup, or None if it isn't needed. The first is the outermost:
 a draw's span includes its time limit, and a hook sees a request before its retries.
@@ -148,7 +148,7 @@ class Setup:
         return plan
 
     def can_fail(self) -> bool:
-        """Tell whether a draw may fail other than by its backend or an incomplete reply."""
+        """Return whether a draw can fail except by its backend or an incomplete reply."""
         inputs = self.inputs
         return bool(
             inputs.requirements
@@ -159,7 +159,7 @@ class Setup:
         )
 
     def decides(self) -> bool:
-        """Tell whether a plugin takes part in deciding what passes."""
+        """Return whether a plugin takes part in deciding which draws pass."""
         return self.hooks is not None and any(map(self.hooks.run.decides, _CHECK_HOOKS))
 
     def hears(self, *types: HookType) -> Hooks | None:
@@ -169,12 +169,12 @@ class Setup:
         return self.hooks
 
     def streams(self) -> bool:
-        """Tell whether a backend streams its replies."""
+        """Return whether a backend streams its replies."""
         return hasattr(self.inputs.backend, "stream") or bool(self.inputs.stages)
 
 
 def may_show(setup: Setup) -> bool:
-    """Tell whether a draw of a call may be certain to pass before it has ended.
+    """Return whether a draw of a call may be certain to pass before it has ended.
 
     It never is if a format, a parser, a judge or a plugin looks at the whole reply, if another
     draw may win for other reasons, or if a draw runs tools or must call one.

@@ -1,4 +1,4 @@
-"""A call's tools: which there are, what is wrong with a tool call, and running them.
+"""A call's tools: their definitions, the checks of tool calls, and running them.
 
 In a draw only tools that are ``read_only`` run. The others run only for the winner, when
 `SamplingResult.run_tools` is called.
@@ -68,15 +68,15 @@ class Toolbox:
 
     @property
     def leaves_texts(self) -> bool:
-        """Whether a draw's text stays the same, whatever it calls after that."""
+        """Whether a draw's text stays the same, whatever tools it calls after the text."""
         return not self.run_in_draws and self.choice in {None, "auto", "none"}
 
     def runs(self, calls: Sequence[ToolCall]) -> bool:
-        """Tell whether a draw runs a reply's calls itself, because all are read only."""
+        """Return whether a draw runs a reply's calls itself, because all tools are read-only."""
         return self.run_in_draws and bool(calls) and all(self[c.name].read_only for c in calls)
 
     def watches(self, *, every: bool) -> dict[str, CallWatch]:
-        """Return the checks of calls' arguments while they arrive, by the tools' names."""
+        """Return, by tool name, the checks that run on a call's arguments while they arrive."""
         found = {tool.name: _watch(tool, every=every) for tool in self.tools}
         return {name: watch for name, watch in found.items() if watch is not None}
 
@@ -84,7 +84,7 @@ class Toolbox:
         return next(tool for tool in self.tools if tool.name == name)
 
     def checked(self, reply: Generation, rounds: int) -> Generation:
-        """Return a reply with its calls read."""
+        """Return a reply with its calls parsed; raise ``ValueError`` if it may not make them."""
         calls = reply.tool_calls
         if self.choice == "none" and calls:
             msg = f"the reply calls {_names(calls)}, and no tool may be called: answer with text"
@@ -124,15 +124,15 @@ class Toolbox:
         for winner in result.winners:
             reply = winner.generation
             if reply is not None and reply.tool_calls:
-                with suppress(ValueError):  # Its reader reads it differently now.
+                with suppress(ValueError):  # The tool's parameters may have changed since.
                     again = replace(reply, tool_calls=tuple(map(self._read, reply.tool_calls)))
                     slices[winner.iteration] = replace(winner, generation=again)
         return replace(result, slices=tuple(slices.values()), toolbox=self)
 
     async def answers(self, calls: Sequence[ToolCall]) -> tuple[Message, ...]:
-        """Run a draw's calls side by side, and return what the model is told.
+        """Run a draw's calls side by side, and return the messages that answer them.
 
-        A ``ValueError`` is told to the model. Any other exception is raised, as the cause of a
+        The model is told about a ``ValueError``. Any other exception is raised, as the cause of a
         `ToolError`.
         """
         if len(calls) == 1:
@@ -203,7 +203,7 @@ def toolbox_of(
     rounds: int,
     telemetry: Telemetry,
 ) -> Toolbox | None:
-    """Check the tools of a call; None if there are none."""
+    """Check the tools of a call and return them as a toolbox, or None if there are none."""
     whole_number("tool_rounds", rounds, least=0)
     made = checked_tools(tools)
     names = [tool.name for tool in made]
@@ -220,7 +220,7 @@ def toolbox_of(
 
 
 def checked_tools(tools: Sequence[ToolSource]) -> tuple[Tool, ...]:
-    """Make tools from a user's argument."""
+    """Make tools from the argument ``tools``, and check their names and schemas."""
     if isinstance(tools, str | Tool) or callable(tools) or hasattr(tools, "keys"):
         msg = f"tools takes a list of functions and tools, not a lone one: [{tools!r}]"
         raise TypeError(msg)
@@ -235,7 +235,7 @@ def checked_tools(tools: Sequence[ToolSource]) -> tuple[Tool, ...]:
 
 
 def check_on_error(on_error: object) -> None:
-    """Make sure that an argument is a known effect of exceptions in a tool."""
+    """Make sure that ``on_error`` is ``"tell"`` or ``"raise"``."""
     if on_error not in ("tell", "raise"):
         msg = f"on_error is 'tell' or 'raise', not {on_error!r}"
         raise ValueError(msg)
@@ -288,7 +288,7 @@ def _message(call: ToolCall, text: str) -> Message:
 
 
 def _error(exc: BaseException | None) -> str:
-    """Return what a model is told about an exception of a tool."""
+    """Return the text that tells a model about a tool's exception."""
     told = "" if exc is None else error_text(exc)
     return f"error: {told or type(exc).__name__}"
 

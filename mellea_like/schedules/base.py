@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["SLACK", "BaseSchedule", "CallFacts", "CallProgress", "Go", "SchedulePlan"]
 
 SLACK = 1e-6
-"""The seconds by which a clock may read less than was slept, because of rounding."""
+"""The seconds by which a clock may lag behind the time that was slept, because of rounding."""
 
 
 class CallFacts(NamedTuple):
@@ -25,7 +25,7 @@ class CallFacts(NamedTuple):
         action: the task.
         requirements: the requirements of each draw.
         concurrency_budget: how many draws may be in flight.
-        loop_budget: the attempts of each lane.
+        loop_budget: the number of attempts of each lane.
         model: the model's name, if the backend or the options name it.
     """
 
@@ -95,8 +95,8 @@ class SchedulePlan(ABC):
         """Decide how many draws may start now.
 
         The engine calls this when the call begins, whenever a draw has ended, and at
-        ``look_again`` unless the most draws are already in flight. It never starts more draws than
-        there are attempts.
+        ``look_again`` unless the maximum number of draws is already in flight. It never starts
+        more draws than there are attempts.
 
         Args:
             progress: how far the call has come.
@@ -113,8 +113,8 @@ class SchedulePlan(ABC):
 
         Args:
             restarts: how often the draw has already been restarted.
-            model: the model that is asked, if it is known. In an `Escalate`, it is that of the
-                stage.
+            model: the model that is asked, if it is known. In an `Escalate`, it is the stage's
+                model.
 
         Returns:
             The seconds, over 0, or None (the default) for no limit.
@@ -143,7 +143,7 @@ class BaseSchedule(ABC):
     """Decides when draws may start. It is only configuration; `begin` makes the state of a call.
 
     For your own schedule, write `begin`, and override the properties that differ. By default,
-    lanes share their attempts, which draws use what depends on timing, no more than
+    lanes share their attempts, timing influences which draws are made, no more than
     ``concurrency_budget`` draws are in flight, and the strategy's ``timeout`` applies.
 
     A dataclass's field may replace a property. A field without a default needs ``slots=True`` and
@@ -155,7 +155,7 @@ class BaseSchedule(ABC):
 
     @property
     def pooled(self) -> bool:
-        """Whether new chains may use attempts that a lane leaves or hasn't reached.
+        """Whether new chains may use attempts that a lane has left over or hasn't reached yet.
 
         Otherwise each lane keeps its own attempts, as ``selection="ordered"`` requires.
         """
@@ -182,12 +182,12 @@ class BaseSchedule(ABC):
 
     @abstractmethod
     def begin(self, facts: CallFacts) -> SchedulePlan | None:
-        """Begin a call.
+        """Return the state for a new call.
 
         Args:
             facts: the known facts about the call.
 
         Returns:
-            The state that makes this call's decisions. None if all lanes start at once and keep
-            their own attempts, so that there is nothing to decide.
+            The state that makes this call's decisions. None if all lanes start immediately and
+            keep their own attempts, so that there is nothing to decide.
         """

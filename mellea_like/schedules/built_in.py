@@ -24,14 +24,14 @@ def _check(name: str, value: object, kind: type) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Eager(BaseSchedule):
-    """Starts as many draws as ``concurrency_budget`` allows, at once. This is the default.
+    """Starts as many draws as ``concurrency_budget`` allows, immediately. This is the default.
 
-    A lane that ended with a permanent error, such as a wrong key, is not replaced. Otherwise a
+    A lane that ended with a permanent error, such as a wrong API key, is not replaced. Otherwise a
     wrong key would be sent once for each attempt.
 
     Args:
-        pool: whether a fresh start may use the attempts that a lane leaves or hasn't reached. If
-            not, each lane keeps its own attempts.
+        pool: whether a new chain of draws may use the attempts that a lane has left over or hasn't
+            reached yet. If not, each lane keeps its own attempts.
 
     Raises:
         TypeError: ``pool`` isn't a bool.
@@ -44,7 +44,7 @@ class Eager(BaseSchedule):
 
     @property
     def pooled(self) -> bool:
-        """Whether a fresh start may use the attempts of another lane."""
+        """Whether a new chain of draws may use the attempts of another lane."""
         return self.pool
 
     @property
@@ -53,7 +53,7 @@ class Eager(BaseSchedule):
         return self.pool
 
     def begin(self, facts: CallFacts) -> SchedulePlan | None:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _Wide(facts.concurrency_budget) if self.pool else None
 
 
@@ -73,8 +73,8 @@ class Staggered(BaseSchedule):
     """Starts each lane ``delay`` seconds after the one before; each keeps its own attempts.
 
     A further lane costs nothing if an earlier one passes within the delay. If no lane is at work,
-    the next one starts at once. ("Happy eyeballs" paces connection attempts in the same way: RFC
-    8305, section 5.)
+    the next one starts immediately. ("Happy eyeballs" paces connection attempts in the same way:
+    RFC 8305, section 5.)
 
     When a draw starts does not influence its outcome, so ``selection="ordered"`` is possible.
 
@@ -83,7 +83,7 @@ class Staggered(BaseSchedule):
 
     Raises:
         TypeError: the delay isn't a number.
-        ValueError: it is not over 0 and finite.
+        ValueError: the delay is not over 0 and finite.
     """
 
     delay: float
@@ -93,16 +93,16 @@ class Staggered(BaseSchedule):
 
     @property
     def pooled(self) -> bool:
-        """Whether a fresh start may use the attempts of another lane: never."""
+        """Whether a new chain of draws may use the attempts of another lane: never."""
         return False
 
     @property
     def timing_dependent(self) -> bool:
-        """Whether timing influences which draws are made: only when they start, so no."""
+        """Whether timing influences which draws are made: no, it influences only their start."""
         return False
 
     def begin(self, facts: CallFacts) -> SchedulePlan:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _Paced(self.delay, facts.concurrency_budget)
 
 
@@ -135,20 +135,20 @@ class Hedged(BaseSchedule):
     A draw that takes longer than most (longer than the ``quantile`` of the durations known so far,
     per model) no longer counts towards ``concurrency_budget``, so another one starts. The slow
     draw continues. At most ``concurrency_budget + extra`` draws are in flight. While a lane lags
-    behind, fresh starts use its attempts. (Hedged requests: Dean and Barroso, "The Tail at Scale",
-    CACM 56(2), 2013.)
+    behind, new chains of draws use its attempts. (Hedged requests: Dean and Barroso, "The Tail at
+    Scale", CACM 56(2), 2013.)
 
     Until enough durations are known (see `LatencyQuantiles`), nothing is hedged.
 
     Args:
-        quantile: the share of iterations that do not take unusually long, between 0 and 1.
+        quantile: the share of draws that do not take unusually long, between 0 and 1.
         extra: how many draws beyond ``concurrency_budget`` may be in flight, at least 1.
-        latency: the durations known so far. By default each schedule learns its own; give several
-            of them one object to learn from each other.
+        latency: the durations known so far. By default, each schedule learns its own. Schedules
+            that share one object learn from each other.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     quantile: float = 0.8
@@ -162,7 +162,7 @@ class Hedged(BaseSchedule):
         _check("Hedged: latency", self.latency, LatencyQuantiles)
 
     def begin(self, facts: CallFacts) -> SchedulePlan:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _Hedging(self, facts.concurrency_budget, facts.model)
 
 
@@ -207,25 +207,25 @@ class Restart(BaseSchedule):
 
     This helps if a new request is likely to be quicker, for example after a busy replica behind a
     load balancer, or a reply that rambles. If the prompt itself takes long, or the whole server is
-    slow, a restart only loses what has arrived. So a draw is restarted at most ``most`` times, and
+    slow, a restart only loses the text so far. So a draw is restarted at most ``most`` times, and
     then takes as long as it takes. Waiting for a limiter counts as part of the duration. (With
     heavy tails, restarts at a fixed cutoff minimize the expected time to a reply: Luby, Sinclair
     and Zuckerman, "Optimal speedup of Las Vegas algorithms", IPL 47, 1993.)
 
-    Nothing is restarted until enough durations are known (see `LatencyQuantiles`). A draw is not
-    restarted either if, when its request was sent, a budget had no room for another one.
+    Nothing is restarted until enough durations are known (see `LatencyQuantiles`). Nor is a draw
+    restarted if a budget had no room for another request when the draw's request was sent.
 
     Args:
-        quantile: the share of iterations that do not take unusually long, between 0 and 1.
-        schedule: decides when draws may start. By default, as many as ``concurrency_budget`` start
-            at once, and lanes share their attempts.
+        quantile: the share of draws that do not take unusually long, between 0 and 1.
+        schedule: the wrapped schedule, which decides when draws may start. By default, as many as
+            ``concurrency_budget`` start immediately, and lanes share their attempts.
         most: the most restarts of one draw, at least 1.
-        latency: the durations known so far. By default each schedule learns its own; give several
-            of them one object to learn from each other.
+        latency: the durations known so far. By default, each schedule learns its own. Schedules
+            that share one object learn from each other.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     quantile: float = 0.95
@@ -241,28 +241,28 @@ class Restart(BaseSchedule):
 
     @property
     def pooled(self) -> bool:
-        """Whether a fresh start may use another lane's attempts, as the other schedule says."""
+        """Whether the wrapped schedule lets a new chain use the attempts of another lane."""
         return self.schedule.pooled
 
     @property
     def extra(self) -> int:
-        """How many draws beyond ``concurrency_budget`` the other schedule may start."""
+        """How many draws beyond ``concurrency_budget`` the wrapped schedule may start."""
         return self.schedule.extra
 
     @property
     def seconds(self) -> float | None:
-        """When the call's time is up, as the other schedule says."""
+        """When the call's time is up, according to the wrapped schedule."""
         return self.schedule.seconds
 
     def begin(self, facts: CallFacts) -> SchedulePlan:
-        """Begin a call."""
+        """Return the state for a new call."""
         plan = self.schedule.begin(facts) or _Wide(facts.concurrency_budget)
         return _Restarting(self, plan, facts.model)
 
 
 @dataclass(slots=True)
 class _Restarting(SchedulePlan):
-    """Starts draws as another schedule says, and limits how long a reply may take."""
+    """Starts draws like the wrapped schedule, and limits how long a reply may take."""
 
     schedule: Restart
     plan: SchedulePlan
@@ -270,7 +270,7 @@ class _Restarting(SchedulePlan):
     waited: dict[int, float] = field(default_factory=dict[int, float])
 
     def decide(self, progress: CallProgress) -> Go:
-        """Decide as the other schedule does."""
+        """Decide as the wrapped schedule does."""
         return self.plan.decide(progress)
 
     def patience(self, restarts: int, model: str | None) -> float | None:
@@ -281,7 +281,7 @@ class _Restarting(SchedulePlan):
         return None if usual is None else usual + SLACK
 
     def restarted(self, chain: int, seconds: float, model: str | None) -> None:
-        """Learn that a reply would have taken longer than this."""
+        """Learn that a reply would have taken longer than ``seconds``."""
         self.waited[chain] = self.waited.get(chain, 0.0) + seconds
         self.schedule.latency.observe(seconds, model, censored=True)
         self.plan.restarted(chain, seconds, model)

@@ -30,8 +30,8 @@ class PerRequirement:
     reaches ``confidence``. The pass rate has a Beta posterior with a uniform prior. With the
     defaults, that takes six failures without a pass, or ten with one pass.
 
-    Only verdicts count, not requirements that were skipped or errored. Being complete and of the
-    right format counts as one more requirement.
+    Only verdicts count, not requirements that were skipped or errored. That a reply is complete
+    and of the right format counts as one more requirement.
 
     Args:
         threshold: the pass rate under which further draws are not worth it, between 0 and 1.
@@ -39,7 +39,7 @@ class PerRequirement:
 
     Raises:
         TypeError: an argument isn't a number.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     threshold: float = 0.3
@@ -50,7 +50,7 @@ class PerRequirement:
         real_number("PerRequirement: confidence", self.confidence, over=0, under=1)
 
     def begin(self) -> Tally:
-        """Begin a call."""
+        """Return the state for a new call."""
         return Tally(self.threshold, self.confidence)
 
 
@@ -160,7 +160,7 @@ def bug_of(slice_: Slice) -> Bug | None:
 
 
 def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
-    """Count the draws that errored because of a bug; 0 if its requirement was ever decided."""
+    """Count the draws that errored because of a bug; 0 if its requirement ever got a verdict."""
     seen = 0
     for slice_ in slices:
         if slice_.passed:

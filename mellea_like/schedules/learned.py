@@ -61,7 +61,7 @@ class LatencyQuantiles:
 
     Raises:
         TypeError: an argument isn't an int.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     def __init__(self, window: int = 1000, *, least: int = 10) -> None:
@@ -95,14 +95,14 @@ class LatencyQuantiles:
         """Record how long a draw took, from its record.
 
         The duration of an errored or cancelled draw is censored, because a good reply would have
-        taken longer. (So a server that refuses at once does not look fast.) A draw whose reply
+        taken longer. (So a server that refuses quickly does not look fast.) A draw whose reply
         came from a `CachedBackend`'s file is ignored.
 
         Args:
             slice_: its record.
             key: the kind of work that took this long.
-            before: the part of its seconds that requests before a restart took, which have been
-                recorded already.
+            before: the seconds that the draw spent on requests before a restart. They have already
+                been recorded.
         """
         if slice_.generation is not None and slice_.generation.usage.cache_hits:
             return
@@ -114,7 +114,7 @@ class LatencyQuantiles:
 
         Args:
             q: the share, between 0 and 1.
-            key: of what.
+            key: the kind of work.
 
         Returns:
             The seconds; None while fewer than ``least`` complete durations are known, or fewer
@@ -123,7 +123,7 @@ class LatencyQuantiles:
 
         Raises:
             TypeError: ``q`` isn't a number.
-            ValueError: ``q`` is out of its range.
+            ValueError: ``q`` is out of range.
         """
         real_number("LatencyQuantiles: q", q, over=0, under=1)
         durations = self._known.get(key)
@@ -175,8 +175,8 @@ class Beta(NamedTuple):
     """A Beta distribution, which describes a belief about a probability.
 
     Attributes:
-        a: the number of passes that the belief amounts to, over 0.
-        b: the number of failures that the belief amounts to, over 0.
+        a: the number of passes that the belief is worth, over 0.
+        b: the number of failures that the belief is worth, over 0.
     """
 
     a: float
@@ -188,7 +188,7 @@ class Beta(NamedTuple):
         return self.a / (self.a + self.b)
 
     def at_most(self, draws: float) -> Beta:
-        """Return a belief with the same mean that amounts to at most a number of draws.
+        """Return a belief with the same mean that is worth at most ``draws`` draws.
 
         Args:
             draws: the number of draws, over 0.
@@ -229,7 +229,7 @@ class PassRates:
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class PassRates:
         self._known: OrderedDict[Hashable, _Counts] = OrderedDict()
 
     def observe(self, key: Hashable, passed: bool) -> None:  # noqa: FBT001 (it is what is observed)
-        """Take note of a draw.
+        """Record whether a draw passed.
 
         Args:
             key: the kind of draw.
@@ -273,7 +273,7 @@ class PassRates:
         """Return the belief about a pass rate.
 
         Args:
-            key: of what.
+            key: the kind of draw.
 
         Returns:
             The posterior, or the prior if nothing is known.
@@ -287,10 +287,10 @@ class PassRates:
         """Return the posterior mean of a pass rate.
 
         Args:
-            key: of what.
+            key: the kind of draw.
 
         Returns:
-            It, between 0 and 1.
+            The mean, between 0 and 1.
         """
         return self.parameters(key).mean
 
@@ -305,13 +305,13 @@ class _Counts:
 
 
 class MeanTokens:
-    """The mean tokens of a draw, kept per key as pass rates are."""
+    """The mean number of tokens of a draw, kept per key like pass rates."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, list[int]] = OrderedDict()
 
     def observe(self, key: Hashable, usage: Usage) -> None:
-        """Take note of a draw.
+        """Record the tokens of a draw.
 
         Args:
             key: the kind of draw.
@@ -325,7 +325,7 @@ class MeanTokens:
         """Return the mean tokens of a draw.
 
         Args:
-            key: of what.
+            key: the kind of draw.
 
         Returns:
             The tokens of the prompt and of the reply; None if nothing is known.

@@ -1,4 +1,4 @@
-"""The base of all selections: what they are told, and how they answer."""
+"""The base classes of selections, and the marks (scores and keys) that they give candidates."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SelectionFacts(NamedTuple):
     """The facts about a call that a selection gets at its start.
 
     Attributes:
-        turns: the most draws that the call may start.
+        turns: the maximum number of draws that the call may start.
     """
 
     turns: int
@@ -73,19 +73,20 @@ class SelectionFacts(NamedTuple):
 class SelectionState(ABC):
     """A selection at work in one call: pure and synchronous.
 
-    It is told of each draw that starts, and gets each record in the step in which it is recorded.
-    ``passed`` has the records that passed, in the order recorded, and ``marks`` the marks that
-    `BaseSelection.mark` gave them. If it needs comparisons, it names the ``judge`` (None for the
-    call's) and the ``criterion``. A `judge_score` also names its judge, so that budgets can be
-    checked in advance. The engine adds the cost of comparisons to ``usage`` and their errors to
-    ``errors``, and notes the judge's ``model``.
+    The engine tells it of each draw that starts, and gives it each draw's record in the step in
+    which the draw is recorded. ``passed`` has the records of the draws that passed, in the order
+    recorded, and ``marks`` has the marks that `BaseSelection.mark` gave them. A selection that
+    needs comparisons sets the ``judge`` (None for the call's judge) and the ``criterion``. With a
+    `judge_score`, ``judge`` is the judge that scores, so that budgets can be checked in advance.
+    The engine adds the cost of comparisons to ``usage`` and their errors to ``errors``, and sets
+    ``model`` to the judge's model.
 
     Args:
         kind: the selection's name, for the decision.
         facts: the known facts of the call.
         n: how many draws should pass; None for as many as the call may start.
-        at_most: whether fewer are also enough. If not, a call that can't make ``n`` draws is
-            refused.
+        at_most: whether fewer passing draws are also enough. If not, a call that can't make ``n``
+            draws is refused.
     """
 
     def __init__(
@@ -108,18 +109,20 @@ class SelectionState(ABC):
         self.model: str | None = None
 
     def start(self, iteration: int) -> None:  # noqa: B027 (most need not know)
-        """Note that a draw starts. Draws that end first are not a random sample of these.
+        """Note that a draw starts.
+
+        A selection may need this order, because the draws that end first are not a random sample.
 
         Args:
-            iteration: its id, as in its later record.
+            iteration: the draw's id, as in its later record.
         """
 
     def hear(self, slice_: Slice, mark: Any) -> bool:
-        """Take the record of a draw, and tell whether the call is decided.
+        """Take the record of a draw, and return whether the call is decided.
 
         Args:
             slice_: the record of a draw with any outcome.
-            mark: the mark that `BaseSelection.mark` gave it; None unless it passed.
+            mark: the mark that `BaseSelection.mark` gave the draw; None unless it passed.
 
         Returns:
             Whether no further draw is needed. `reason` then has the reason.
@@ -142,7 +145,7 @@ class SelectionState(ABC):
         return "" if self.wanted() else f"{len(self.passed)} passed"
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return the passed draws that a judge must compare before the winner is known.
+        """Return the pairs of passed draws that a judge must compare before the winner is known.
 
         Returns:
             Pairs of indices in ``passed``. For each pair, the engine asks the judge in both
@@ -156,7 +159,7 @@ class SelectionState(ABC):
 
         Args:
             pair: the two indices in ``passed``.
-            points: the points of the first one: 1.0, 0.5 (no preference) or 0.0.
+            points: the points of the first draw: 1.0, 0.5 (no preference) or 0.0.
         """
         self.answers[pair] = points
 
@@ -168,18 +171,18 @@ class SelectionState(ABC):
         ends with an error.
 
         Returns:
-            The steps. By default, there are none.
+            An iterator that does one piece of work per step. By default, there are no steps.
         """
         return iter(())
 
     @property
     def quick(self) -> bool:
-        """Whether all steps together take less than a millisecond, and may block the event loop."""
+        """Whether all steps together take under a millisecond, so they may block the event loop."""
         return False
 
     @abstractmethod
     def decide(self) -> Decision:
-        """Decide among the draws that passed. This is called only if one has.
+        """Decide among the draws that passed. This is called only if at least one has passed.
 
         Returns:
             The decision. Without a winner, it isn't complete.
@@ -202,19 +205,19 @@ class BaseSelection(ABC):
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:
         """The function that marks each candidate that passes, for example with a score or a key.
 
-        It is called as validators are, and its exception makes the draw an errored one. None if
+        It is called as validators are. If it raises, the draw counts as errored. None if
         candidates need no mark.
         """
         return None
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Its features, as the table of options that exclude each other names them."""
+        """Its features, by their names in the table of options that exclude each other."""
         return ("several", "scored")
 
     @abstractmethod
     def begin(self, facts: SelectionFacts) -> SelectionState:
-        """Begin a call.
+        """Return the state for a new call.
 
         Args:
             facts: the known facts about the call.
@@ -229,7 +232,7 @@ class BaseSelection(ABC):
 
 @lru_cache
 def unjudged(name: str) -> Requirement:
-    """Return the stand-in requirement that a record has for a selection that failed to mark."""
+    """Return the requirement that a record shows as errored if a selection's ``mark`` raised."""
     return Requirement(f"{name} can judge it", lambda _: True, name=name, inline=True)
 
 
@@ -286,7 +289,7 @@ def tool_key(candidate: Candidate) -> Any:
     """Return the key of a reply that calls tools: their names and arguments.
 
     Arguments are compared after parsing, with defaults filled in. Neither their order nor the
-    order of several calls matters. ``Vote(key=tool_key)`` is what `Vote` does by default.
+    order of several calls matters. `Vote` uses this key by default.
 
     Args:
         candidate: the reply.

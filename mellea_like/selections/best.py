@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["BestOf", "Consensus", "Tournament", "word_overlap"]
 
 QUICK = 2000
-"""The number of texts times their total length up to which comparing takes at most 0.7 ms."""
+"""Comparing takes at most 0.7 ms if the number of texts times their total length is up to this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class BestOf(BaseSelection):
 
     Args:
         score: a plain or async function of a `Candidate` that returns a float or ``(float,
-            reason)``, such as `judge_score(...)`. Its exception makes the draw an errored one.
+            reason)``, such as `judge_score(...)`. If it raises, the draw counts as errored.
         n: how many draws must pass; None for as many as the call may start. A call that can't make
             that many draws raises `ValueError` before the first one.
         threshold: a score that is good enough. The first draw that reaches it ends the call.
@@ -71,7 +71,7 @@ class BestOf(BaseSelection):
         return scoring(self.score, inline=self.inline)
 
     def begin(self, facts: SelectionFacts) -> _BestOfState:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _BestOfState(self, facts)
 
 
@@ -108,7 +108,7 @@ def word_overlap(one: Candidate, other: Candidate) -> float:
 
     Args:
         one: a candidate.
-        other: another.
+        other: another candidate.
 
     Returns:
         The similarity, from 0.0 for no common word to 1.0 for the same words in the same order.
@@ -121,9 +121,9 @@ class Consensus(BaseSelection):
     """The candidate that is most similar to all others wins (minimum Bayes risk decoding, MBRD).
 
     This is for free text, in which hardly any two draws are equal, so that a vote has no majority.
-    When all have passed, each pair is compared once in a worker thread, in n (n - 1) / 2 calls of
-    ``similarity``. A cancellation stops that, but the call's timeout does not. A few short texts
-    are compared on the event loop.
+    When n draws have passed, each pair is compared once in a worker thread, in n (n - 1) / 2 calls
+    of ``similarity``. A cancellation stops that, but the call's timeout does not. A few short
+    texts are compared on the event loop.
 
     Args:
         similarity: a synchronous, symmetric function of two `Candidate` objects that returns a
@@ -151,7 +151,7 @@ class Consensus(BaseSelection):
         return lambda candidate: candidate
 
     def begin(self, facts: SelectionFacts) -> _ConsensusState:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _ConsensusState(self, facts)
 
 
@@ -204,11 +204,11 @@ class _ConsensusState(SelectionState):
 
 @dataclass(frozen=True, slots=True)
 class Tournament(BaseSelection):
-    """The candidate wins that a judge model prefers when it compares two at a time.
+    """A judge model compares candidates two at a time, and the one that it prefers wins.
 
-    When n have passed, the judge compares pairs. It sees each pair in both orders, because judges
-    tend to prefer the reply that they read first, or last. If it disagrees with itself, each reply
-    gets half a win.
+    When n draws have passed, the judge compares pairs. It sees each pair in both orders, because
+    judges tend to prefer the reply that they read first, or last. If its two verdicts disagree,
+    each reply gets half a win.
 
     Args:
         judge: the backend that compares; None for the strategy's judge.
@@ -246,7 +246,7 @@ class Tournament(BaseSelection):
         return lambda candidate: candidate
 
     def begin(self, facts: SelectionFacts) -> _TournamentState:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _TournamentState(self, facts)
 
 

@@ -43,15 +43,15 @@ class Vote(BaseSelection):
     Args:
         key: a function of a `Candidate` that returns its answer. By default, the answer is the
             tools that the reply calls (see `tool_key`), or its parsed value, or its text without
-            surrounding blanks. A draw whose key is None abstains. The winner is the first draw
+            surrounding spaces. A draw whose key is None abstains. The winner is the first draw
             with the winning key.
-        n: the most votes to count. A call that can't make so many draws counts those that it
+        n: the most votes to count. A call that can't make that many draws counts those that it
             makes.
         confidence: how certain it must be that the leading answer is more frequent than the next
             one, from 0.5 to 1; see `majority_confidence`. For this, draws count in the order in
-            which they started, up to the first one that hasn't ended. If all n start at once,
-            stopping early would save nothing, so the vote doesn't. None stops only when the winner
-            can't change.
+            which they started, up to the first one that hasn't ended. If all n draws start
+            together, stopping early would save nothing, so the vote doesn't stop early. None stops
+            only when the winner can't change.
         weight: a scorer whose score, finite and not negative, is the weight of a draw's vote. All
             n votes are then counted. ``"logprob"`` weighs a vote by the geometric mean of its
             tokens' probabilities, from 0 to 1 (Wang et al. 2022, arXiv 2203.11171, section 3.1);
@@ -115,7 +115,7 @@ class Vote(BaseSelection):
         return mark
 
     def begin(self, facts: SelectionFacts) -> _VoteState:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _VoteState(self, facts)
 
 
@@ -158,7 +158,8 @@ class _VoteState(SelectionState):
         # Wrong replies may be quicker than right ones, so the draws that have ended are not a
         # random sample. The draws in the order they started are one, however long each takes, if
         # we look at each only when all before it have ended. Then the decision to stop depends
-        # only on the votes up to that point. So the confidence is computed over this line.
+        # only on the votes up to that point. So the confidence is computed over the draws in this
+        # order, which is called the line.
         self._in_order = config.confidence is not None and config.weight is None
         self._line: OrderedDict[int, _Ballot | None] = OrderedDict()
         self._in_line = _Tally()
@@ -303,7 +304,7 @@ def majority_confidence(first: int, second: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Collect(BaseSelection):
-    """The first k draws that pass win. ``result.values`` has them, in the order they came.
+    """The first k draws that pass win. ``result.values`` has their values, in that order.
 
     The call is a success when there are k. With fewer, ``result.candidates`` has those that
     passed.
@@ -315,7 +316,7 @@ class Collect(BaseSelection):
         ahead: how many draws may be under way for each one that is still needed. More than 1 is
             quicker if draws fail, but costs more, because the surplus is cancelled at the end.
 
-    A call that makes fewer than k draws raises `ValueError` before the first.
+    A call that can't make k draws raises `ValueError` before the first one.
 
     Raises:
         TypeError: ``distinct`` is not callable, or is async.
@@ -344,7 +345,7 @@ class Collect(BaseSelection):
         return None if self.distinct is None else keying(self.distinct)
 
     def begin(self, facts: SelectionFacts) -> _CollectState:
-        """Begin a call."""
+        """Return the state for a new call."""
         return _CollectState(self, facts)
 
 
