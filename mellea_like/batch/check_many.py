@@ -45,8 +45,8 @@ def check_many(
         items: the replies; or anything else, if ``reply`` and ``action`` get the reply and the
             task of an item.
         requirements: as for `mellea_like.checking.check`; or a plain function that returns the
-            requirements of an item, for example with that item's right answer. A journal
-            doesn't compare such functions, so put a version into ``settings`` if yours may change.
+            requirements of an item, for example with that item's right answer. A journal compares
+            each item's requirements with those that it has stored.
         concurrency: the number of replies to check at a time.
         reply: a function that returns the reply of an item. By default, the item is the reply.
         action: a function that returns the task that an item's reply answers, or None if that is

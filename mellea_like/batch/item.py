@@ -236,11 +236,11 @@ def ended_by_error(item: ItemResult[Any]) -> bool:
 def _check_digest(item_id: int, stored: str, digest: str) -> None:
     """Raise if an item differs from the journal's item at the same position."""
     if stored != digest:
-        what = differing_part(stored, digest)
+        prompt = differing_part(stored, digest) == "prompt"
+        why = "its prompt or its requirements differ" if prompt else "it differs"
         msg = (
-            f"item {item_id} is not the one that the journal has there, for its {what} differs:"
-            " a run is resumed with the same items in the same order; for others, begin another"
-            " journal"
+            f"item {item_id} is not the one that the journal has there, for {why}: a run is"
+            " resumed with the same items in the same order; for others, begin another journal"
         )
         raise JournalError(msg)
 

@@ -294,6 +294,22 @@ async def test_a_journal_tells_given_replies_apart(tmp_path):
         await run("two", "one 1")
 
 
+async def test_a_journal_tells_the_requirements_of_an_item_apart(tmp_path):
+    """Those that a function gives each item: other ones may decide otherwise."""
+
+    async def run(wanted):
+        many = check_many(
+            ["red", "green"], lambda _: wanted, concurrency=1, journal=tmp_path / "run.db"
+        )
+        async with many as results:
+            return [(item.status, item.replayed) async for item in results]
+
+    assert await run([checks.contains("red")]) == [("passed", False), ("failed", False)]
+    assert await run([checks.contains("red")]) == [("passed", True), ("failed", True)]
+    with pytest.raises(JournalError, match="its prompt or its requirements differ"):
+        await run([checks.contains("green")])
+
+
 async def test_many_texts_from_an_async_source_and_wrong_arguments():
     async def source():
         for text in ("a 1", "b", "", 4):

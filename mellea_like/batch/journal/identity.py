@@ -127,6 +127,8 @@ def _asked(action: Action[Any]) -> list[Json]:
     if isinstance(action, GivenReply):
         asked.append(reply_message(action.reply).as_dict())
         asked.append(action.reply.finish_reason)
+        if action.requirements:
+            asked.append([_requirement(requirement) for requirement in action.requirements])
     return asked
 
 
