@@ -1,7 +1,9 @@
-"""The table of the options that a call may use, in the order in which they nest.
+"""The table of options: which are at work in a call, and in what order.
 
-A row makes one option from a call's setup, or None if it isn't needed. The first is the outermost:
-a draw's span includes its time limit, and a hook sees a request before its retries.
+A row makes one option from a call's setup, or returns None if the call doesn't need it. The first
+option is the outermost: a draw's span includes its time limit, and the hooks of requests see each
+try, because retries are outside them. One option isn't in the table, because it surrounds the call
+before this is set up: the hooks of the call (`options/call_hooks.py`).
 """
 
 from __future__ import annotations
