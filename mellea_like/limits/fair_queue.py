@@ -432,7 +432,7 @@ class QueuedLimit(ABC):
                 call_soon(self._loop, self._nudge)
 
     def _nudge(self) -> None:
-        """Wake the head of the queue, which then checks in its own task; this runs in a callback."""
+        """Wake the head of the queue, so that it checks in its task, where anyio knows the loop."""
         head = self._queue.head()
         if head is not None:
             head.set_alarm(-math.inf)
