@@ -533,7 +533,7 @@ class _Work(Generic[T]):
         return given
 
     def take(self, answers: Mapping[str, object]) -> None:
-        """Take the client's answers. Questions that it left out fail."""
+        """Hand out the client's answers; questions that it left unanswered fail."""
         if self.done.is_set():
             self.fetched.set()
         for key, question in self._questions.items():
@@ -542,7 +542,7 @@ class _Work(Generic[T]):
                 question.settled.set()
 
     def end(self) -> None:
-        """Note that the work has ended."""
+        """Record that the work has ended, and wake whoever waits for it."""
         self.done.set()
         self._changed.set()
 

@@ -71,7 +71,7 @@ BUSY_MILLISECONDS = 200
 """How long the event loop may block for another process's transaction, which takes 20 us."""
 
 OPEN_SECONDS = 1.0
-"""How long the event loop may block while the file is opened, perhaps by many processes at once."""
+"""How long the event loop may block to open the file, which many processes may do together."""
 
 BUSY_SECONDS = 10.0
 """How long to keep trying if the file is locked."""
@@ -147,7 +147,7 @@ class StoreFile:
         charged: Sequence[Amounts],
         unknown: int,
     ) -> None:
-        """Release an owner's reservation and charge what was spent, at once or when possible."""
+        """Release an owner's reservation and charge what was spent, now or when it is possible."""
         with self._lock:
             if not owner.ours:
                 return  # The parent process settles it.
