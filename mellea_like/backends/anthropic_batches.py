@@ -107,7 +107,7 @@ class AnthropicBatches(SDKBatches):
     Raises:
         TypeError: ``client`` isn't an `anthropic.AsyncAnthropic`, or the model has no name.
         ValueError: ``base_url`` isn't an HTTP URL, ``client`` is combined with a key or a URL, or
-            ``output`` is none of the above.
+            ``output`` is unknown.
     """
 
     name = "anthropic"

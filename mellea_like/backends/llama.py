@@ -279,7 +279,7 @@ class LlamaCppBackend(OpenAIBackend):
         self._stop()
 
     def _start(self) -> Generator[bool]:
-        """Start the server in quick steps, one per item; closing the generator early stops it."""
+        """Start the server in quick steps, one per item; stop it if the generator is closed."""
         if self._process is not None:
             msg = "this LlamaCppBackend is entered already: one block at a time"
             raise RuntimeError(msg)

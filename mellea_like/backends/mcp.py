@@ -190,11 +190,11 @@ BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 class MCPSamplingBackend:
     """Samples with the model of the MCP client that called a server's tool.
 
-    Make one in the tool, from the tool's context, for each call of the tool. Up to the protocol's
-    revision 2026-07-28, each request is sent to the client while the tool runs. Since that
-    revision, a tool returns its requests instead: run the tool's work through `SamplingRounds`. If
-    a connection supports neither way, ``fallback`` answers; without a fallback, each request
-    raises `InvalidRequest`.
+    Make a new backend in the tool, from the tool's context, for each call of the tool. On
+    connections before the protocol's revision 2026-07-28, each request is sent to the client while
+    the tool runs. Since that revision, a tool returns its requests instead: run the tool's work
+    through `SamplingRounds`. If a connection supports neither way, ``fallback`` answers; without a
+    fallback, each request raises `InvalidRequest`.
 
     A client shows each request to a person. If the person refuses (error code -1), the reply has
     the ``finish_reason`` ``"refusal"``. No error is ``retryable``, so nobody is asked the same

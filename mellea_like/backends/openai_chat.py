@@ -125,7 +125,7 @@ class _NoFit(Exception):
 
 
 def _closed(schema: Any) -> Any:
-    """Return a schema with closed objects; raise `_NoFit` if one has optional properties."""
+    """Return a schema with closed objects; raise `_NoFit` for free or optional properties."""
     if not isinstance(schema, dict):
         return schema
     old = cast("dict[str, Any]", schema)

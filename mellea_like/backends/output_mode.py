@@ -324,7 +324,7 @@ class OutputModes:
             host: the server's name, if it is known.
 
         Returns:
-            The attempt, whose ``demand`` is the one to send, and which changes after a refusal.
+            The attempt. Its ``demand`` is the demand to send, and changes after a refusal.
 
         Raises:
             InvalidRequest: the chosen mode can't ask for this format.
@@ -384,7 +384,7 @@ class OutputAttempt:
         return True
 
     def accepted(self) -> None:
-        """Remember the refusals, which were about the mode, as the server now accepts another."""
+        """Remember the refused modes, because the server has now accepted another mode."""
         self._modes.refused |= self._refused
 
     def _choose(self) -> None:

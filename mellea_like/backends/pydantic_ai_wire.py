@@ -5,7 +5,7 @@
 | 401, 403, no credentials | `AuthenticationFailed` |
 | 429 | `RateLimited`; not retryable if the quota is used up |
 | 408, no answer in time | `BackendTimeout` |
-| 5xx, an overloaded provider, no connection, a broken one | `BackendUnavailable` |
+| 5xx, an overloaded provider, no connection, a broken connection | `BackendUnavailable` |
 | any other status, an unsendable request | `InvalidRequest`; retryable for 409 |
 | an answer that is unreadable or cut off | `MalformedResponse` |
 """

@@ -47,7 +47,7 @@ passes = Requirement(
 
 
 def gives_itself_away(text: str, delta: str) -> tuple[Verdict, str]:  # noqa: ARG001
-    """Return whether a `SimulatedBackend`'s reply is sure to fail (see ``giveaway_rate``).
+    """Return FAIL as soon as a `SimulatedBackend`'s reply is sure to fail (see ``giveaway_rate``).
 
     This is an incremental check, for a requirement's ``stream=``.
 
@@ -98,8 +98,8 @@ class SimulatedBackend:
         seed: the seed of the random numbers.
         median: the median latency in seconds. With 0, replies come after one checkpoint.
         sigma: the spread of the latency's logarithm. With 0, all latencies are equal.
-        straggler_rate: the share of requests that take ``straggler_factor`` times as long.
-        straggler_factor: how many times as long these requests take, at least 1.
+        straggler_rate: the share of stragglers, which are requests that take much longer.
+        straggler_factor: how many times as long a straggler takes, at least 1.
         pass_rate: the share of answered requests that pass.
         giveaway_rate: the share of failing replies that can be recognized at a quarter of their
             length, by a word that no other reply has. `gives_itself_away` looks for it.

@@ -173,8 +173,8 @@ class BackoffGate:
         Args:
             send: the function that sends the request.
             request: the request to send.
-            policy: determines how long the request may wait. With None, it doesn't wait for what
-                the server told other requests, and waits for no backend that is down.
+            policy: determines how long the request may wait. With None, the request ignores waits
+                that the server told other requests, and may not wait for a backend that is down.
             patience: how long the request may still wait for a backend that is down. The default
                 depends on the policy.
 
@@ -222,10 +222,9 @@ class BackoffGate:
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate for some seconds from now, unless it is already closed for longer.
 
-        ``told`` is how many seconds the server asked clients to wait, if that is more than
-        ``seconds``. While the gate is closed, new requests wait for all of that time, or fail if
-        they aren't allowed to wait so long. After ``seconds``, the gate opens and the server is
-        asked again.
+        If the server asked for a longer wait, ``told`` is that wait in seconds. While the gate is
+        closed, new requests wait for the longer time, or fail if they aren't allowed to wait so
+        long. After ``seconds``, the gate opens and the server is asked again.
         """
         now = self._timeline.now()
         opens, back = now + seconds, now + (seconds if told is None else max(told, seconds))
@@ -246,7 +245,7 @@ class BackoffGate:
 
         Args:
             request: the request to send.
-            policy: determines how long the request may wait.
+            policy: determines how long the request may wait; None means the same as in `send`.
             patience: how long the request may still wait for a backend that is down. The default
                 depends on the policy.
 

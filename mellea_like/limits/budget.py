@@ -128,7 +128,7 @@ class Budget:
         prices: the price of each model by its name, as `price_for` finds it. The default is the
             prices of the budget around this one. A request has the price of the model that it asks
             for; each try of a `FallbackBackend` has the price of the model that the try asks.
-        assume_output_tokens: the length of a reply to reserve for, if the options have no
+        assume_output_tokens: the number of output tokens to reserve if the options have no
             ``max_tokens``. The default is that of the budget around this one.
         cancelled: how to charge the output of a request that ended without a reply, if the server
             may have worked on it. ``"reserved"`` charges all that was reserved, which is the
@@ -142,13 +142,13 @@ class Budget:
         within: the budget around this one. Each request needs room in both. A budget within
             another one may have no limit of its own; then it only counts what is spent through
             it.
-        name: the budget's name in errors, by default ``"budget"``. In a store, it is the name of
-            its account.
-        store: the store that keeps its sums, such as ``SQLiteStore("spent.db")``. The sums then
-            outlive the process, and all budgets that name the same account share them. Each
-            request is subject to the limits of the budget that it uses, so a new budget with a
-            higher limit continues from one that is spent. By default, this object keeps the sums
-            in memory.
+        name: the budget's name in errors, by default ``"budget"``. In a store, it is also the name
+            of the budget's account.
+        store: the store that keeps the budget's sums, such as ``SQLiteStore("spent.db")``. The
+            sums then outlive the process, and all budgets that name the same account share them.
+            Each request is subject to the limits of the budget that it uses, so a new budget with
+            a higher limit can continue where a spent budget stopped. By default, this object keeps
+            the sums in memory.
 
     Attributes:
         name: see above.

@@ -225,7 +225,7 @@ class Account:
         )
 
     def is_queued_before(self, number: int) -> bool:
-        """Return whether the first claim in the queue is older than the claim with a number."""
+        """Return whether the first claim in the queue has a lower number, so that it is older."""
         first = next(iter(self.sums.queue), None)
         return first is not None and first.number < number
 

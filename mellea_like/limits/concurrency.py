@@ -113,7 +113,7 @@ class Window:
 
     @property
     def whole(self) -> int:
-        """The size, rounded to whole requests."""
+        """The size, rounded down to whole requests."""
         return int(self.size)
 
     def succeeded(self, now: float, in_flight: int) -> None:

@@ -251,7 +251,7 @@ async def _signed(
 
 
 def _worst(failed: list[Exception]) -> Exception:
-    """Choose the error to raise, and add notes about the others."""
+    """Return the error to raise, with notes about the other errors."""
     error = next((exc for exc in failed if getattr(exc, "retryable", True)), failed[-1])
     for other in failed:
         if other is not error:

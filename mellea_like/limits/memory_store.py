@@ -132,7 +132,7 @@ class _Turn(NamedTuple):
 
 
 def not_since(amount: float, since: float) -> float:
-    """Return how much of a taken amount can be put back, if others have taken ``since`` later.
+    """Return how much of a taken amount can be put back after others have taken ``since`` more.
 
     These others are already waiting longer because of the amount. If all of it were put back, it
     would be spent twice.

@@ -81,7 +81,7 @@ class Retry:
     0.8 s, and so on up to 30 s. Any answer ends this state. In the meantime, the other requests
     wait, which doesn't count as a try. Before its first try, a request waits at most as long as
     its retries may take in all (`longest_wait`), and as long again, including its backoffs, before
-    the later tries. It also waits while a probe is in progress. Items of a batch wait for
+    the later tries. It also waits while a probe is in progress. Items of a batch may wait up to
     ``max_retry_after``. A request that may not wait until the next probe fails immediately with a
     `CircuitOpen`. A reply that takes too long (`BackendTimeout`) counts neither as a failure nor
     as an answer.

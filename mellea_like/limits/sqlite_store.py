@@ -57,7 +57,8 @@ class SQLiteStore:
     ```
 
     - A reservation counts immediately in all processes, and is released when the process that made
-      it dies. Charges survive a restart; after a power cut, the last seconds' may be missing.
+      it dies. Charges survive a restart; after a power cut, those of the last seconds may be
+      missing.
     - Requests of all processes wait for room in the order of arrival, as long as their process
       renews its place. A process that is suspended for two seconds loses its place.
     - Rates use the machine's monotonic clock, which setting the time of day does not change. After

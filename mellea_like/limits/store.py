@@ -47,8 +47,8 @@ class Reservation(Protocol):
     def settle(self, charged: Sequence[Amounts], unknown: int = 0) -> None:
         """Release the reservation and charge the cost. Calling it again does nothing.
 
-        This is one synchronous step that raises nothing. If the store can't be reached, the step
-        is made up for later.
+        This is one synchronous step that raises nothing. If the store can't be reached, the cost
+        is charged later.
 
         Args:
             charged: the amounts to charge to each account, in the order of ``wants`` in

@@ -85,15 +85,15 @@ def word_count(
     early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Require a number of words.
+    """Require that the number of words is within limits.
 
     Words are separated by white space and contain a letter or digit. So ``well-known`` is one
     word, and a lone ``-`` isn't a word. In scripts without spaces, count characters instead.
 
     Args:
-        at_least: the fewest allowed.
-        at_most: the most allowed.
-        exactly: the only number allowed; replaces the other two.
+        at_least: the smallest number allowed.
+        at_most: the largest number allowed.
+        exactly: the only number allowed, instead of the other two limits.
         early: also check replies while they stream in, and close a request as soon as its reply is
             certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
@@ -119,14 +119,14 @@ def char_count(
     early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Require a number of characters.
+    """Require that the number of characters is within limits.
 
     Characters are Unicode code points, as ``len`` counts them. White space counts, too.
 
     Args:
-        at_least: the fewest allowed.
-        at_most: the most allowed.
-        exactly: the only number allowed; replaces the other two.
+        at_least: the smallest number allowed.
+        at_most: the largest number allowed.
+        exactly: the only number allowed, instead of the other two limits.
         early: also check replies while they stream in, and close a request as soon as its reply is
             certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
@@ -152,14 +152,14 @@ def line_count(
     early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Require a number of lines.
+    """Require that the number of lines is within limits.
 
     Lines end as in ``str.splitlines``. Blank lines don't count.
 
     Args:
-        at_least: the fewest allowed.
-        at_most: the most allowed.
-        exactly: the only number allowed; replaces the other two.
+        at_least: the smallest number allowed.
+        at_most: the largest number allowed.
+        exactly: the only number allowed, instead of the other two limits.
         early: also check replies while they stream in, and close a request as soon as its reply is
             certain to fail; see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
@@ -184,12 +184,12 @@ def sentence_count(
     exactly: int | None = None,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    """Require a number of sentences, as `sentences_of` finds them.
+    """Require that the number of sentences, as `sentences_of` finds them, is within limits.
 
     Args:
-        at_least: the fewest allowed.
-        at_most: the most allowed.
-        exactly: the only number allowed; replaces the other two.
+        at_least: the smallest number allowed.
+        at_most: the largest number allowed.
+        exactly: the only number allowed, instead of the other two limits.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:

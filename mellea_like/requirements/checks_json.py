@@ -180,7 +180,7 @@ class ForeignSchema:
         return call_watch(_copied(self._schema), OTHERS_STEPS, ours=False)
 
     def arguments(self) -> Requirement:
-        """Require JSON that is valid as a tool's arguments, which may have no unknown names.
+        """Return a requirement of JSON that is valid as a tool's arguments, without unknown names.
 
         Raises:
             ValueError: the schema is invalid.

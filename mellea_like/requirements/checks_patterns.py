@@ -83,16 +83,17 @@ def occurrences(
     timeout: float = 0.1,
     **settings: Unpack[Settings],
 ) -> Requirement:
-    r"""Require a number of matches of a regular expression, in the dialect of `matches`.
+    r"""Require that the number of matches of a regular expression is within limits.
 
-    Matches are counted from the left and don't overlap; empty matches don't count. Escape
-    characters that have a meaning in patterns, as in ``occurrences(r"\?", at_most=1)``.
+    The dialect is that of `matches`. Matches are counted from the left and don't overlap; empty
+    matches don't count. Escape characters that have a special meaning in patterns, as in
+    ``occurrences(r"\?", at_most=1)``.
 
     Args:
         pattern: the regular expression.
-        at_least: the fewest allowed.
-        at_most: the most allowed.
-        exactly: the only number allowed; replaces the other two.
+        at_least: the smallest number allowed.
+        at_most: the largest number allowed.
+        exactly: the only number allowed, instead of the other two limits.
         words: count only whole words, which have no letter, digit or ``_`` next to them.
         ignore_case: whether upper and lower case are the same.
         timeout: the time limit for one reply, in seconds of processor time; over 0.

@@ -349,7 +349,7 @@ def unknown_names(value: Any, validators: list[Any], path: str = "") -> Iterator
 
 
 def of_property(parts: list[Any], name: str) -> list[Any]:
-    """Return validators for a property: of each schema that the parts have for it."""
+    """Return the validators that the parts of a schema have for a property."""
     found: list[Any] = []
     for part in parts:
         named = part.schema.get("properties", {})
@@ -362,7 +362,7 @@ def of_property(parts: list[Any], name: str) -> list[Any]:
 
 
 def of_item(parts: list[Any], place: int) -> list[Any]:
-    """Return validators for a list item: of each schema that the parts have for it."""
+    """Return the validators that the parts of a schema have for an item of a list."""
     found: list[Any] = []
     for part in parts:
         items: Any = part.schema.get("items", True)

@@ -67,7 +67,7 @@ def judge_messages(
 
 
 def read_verdict(text: str) -> ValidationResult:
-    """Return the verdict in a judge's reply, which may be in a Markdown fence but nothing else."""
+    """Return a judge's verdict; the reply may have a Markdown fence around it but no other text."""
     try:
         verdict = json.loads(strip_fence(text), object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError):

@@ -61,7 +61,7 @@ def check_requirements(
 
 
 def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requirement, ...]:
-    """Join requirements in order, skipping repetitions; a text becomes one for a judge."""
+    """Join requirements in order, skipping repetitions; texts become requirements for a judge."""
     merged: dict[object, Requirement] = {}
     for source in sources:
         for item in source:

@@ -46,8 +46,8 @@ class CodeSettings(Settings, total=False):
         seconds: the time limit of a run, in seconds of processor time; by default the sandbox's.
         fence: which fence to use if a reply has several: ``"longest"`` (the default), ``"first"``
             or ``"last"``; see `mellea_like.requirements.code`.
-        sandbox: runs the code. By default, all checks of the process share one `Sandbox`. On
-            systems without sandboxes, checks raise ``NotImplementedError``.
+        sandbox: the runner of the code. By default, all checks of the process share one `Sandbox`.
+            On systems without sandboxes, checks raise ``NotImplementedError``.
     """
 
     seconds: float | None
@@ -324,7 +324,7 @@ def running(
     decides: tuple[object, ...],
     language: Literal["python", "sql"] = "python",
 ) -> Requirement:
-    """Return a requirement; ``decides`` identifies it when a stored run is resumed."""
+    """Return a requirement that runs code; ``decides`` identifies it when a run is resumed."""
     seconds, fence = settings.pop("seconds", None), settings.pop("fence", "longest")
     runner = settings.pop("sandbox", None) or shared_sandbox()
 

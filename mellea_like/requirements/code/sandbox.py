@@ -100,7 +100,7 @@ class Sandbox:
         RuntimeWarning: ``isolation="limits"`` is used without ``python``, so there is no container.
 
     Raises:
-        NotImplementedError: this is Windows.
+        NotImplementedError: the system is Windows.
         TypeError: an argument is of the wrong type.
         ValueError: an argument is out of range.
     """

@@ -216,7 +216,7 @@ class _Template:
         return found | {"seconds": time.monotonic() - began}
 
     def _watch(self, program: int, job: dict[str, Any], began: float) -> str:
-        """Wait until the program has ended or must be ended; return which, in one word."""
+        """Wait until the program has ended or must be ended; return the reason as one word."""
         exited = os.pidfd_open(program)
         try:
             while True:
