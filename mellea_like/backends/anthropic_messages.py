@@ -36,8 +36,8 @@ MOST_IMAGES = 600
 """https://platform.claude.com/docs/en/build-with-claude/vision#general-limits"""
 
 SAMPLING = ("temperature", "top_p", "top_k")
-"""Refused, whatever they are, since the API's version 2026-10-21, which the SDK asks for from 2.0
-on (https://platform.claude.com/docs/en/api/versioning)."""
+"""Options that are refused, whatever their values, since the API's version 2026-10-21. The SDK asks
+for that version since 2.0 (https://platform.claude.com/docs/en/api/versioning)."""
 
 LACKING = {"seed": "seeds", "speed": "fast mode in batches"}
 

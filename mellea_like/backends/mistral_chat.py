@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["mistral_body", "readable"]
 
 CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
-"""Mistral answers 400 "Tool call id has to be defined" or "was ... but must be a-z, A-Z, 0-9, with
-a length of 9" to others."""
+"""The ids of tool calls that Mistral accepts. To others it answers 400 "Tool call id has to be
+defined" or "was ... but must be a-z, A-Z, 0-9, with a length of 9"."""
 
 MOST_TEMPERATURE = 1.5
 

@@ -114,8 +114,8 @@ class OpenAIBackend:
             Further requests wait for a free connection, without a time limit. None leaves it to
             the SDK, which opens up to 1,000.
         follow_redirects: whether to follow redirects (such as HTTP 307), even to another server;
-            the request is sent there without the key. Otherwise, a redirect is an error. It has no
-            effect with ``client``.
+            the request is sent there without the key. Otherwise, a redirect is an error. This
+            argument has no effect with ``client``.
         output: how to ask the server for a reply in a ``format``. With ``"json_schema"``, the
             server enforces the schema. With ``"tool"``, the model must call a tool with the reply
             as its arguments. With ``"json_object"``, the server enforces only that the reply is a
@@ -211,7 +211,7 @@ class OpenAIBackend:
 
     @property
     def limit_key(self) -> tuple[str, bytes] | None:
-        """The key under which the server counts requests. Backends with equal keys share a gate.
+        """The key under which the server counts requests; equal keys share a `BackoffGate`.
 
         It consists of the URL and a digest of the API key that is meaningless outside this
         process. It is None if the API key is unknown, because the client fetches one for each

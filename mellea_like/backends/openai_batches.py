@@ -72,7 +72,7 @@ PAGE = 100
 """The most jobs in a page of the list."""
 
 FILE_SECONDS = 2.0
-"""How often Azure is asked whether it has read a file."""
+"""The seconds after which Azure is asked again whether it has read a file."""
 
 
 class OpenAIBatches(SDKBatches):

@@ -72,9 +72,9 @@ class PydanticAIBackend:
     Args:
         model: a name for `pydantic_ai.models.infer_model`, such as
             ``"anthropic:claude-sonnet-5-5"`` or ``"bedrock:us.amazon.nova-pro-v1:0"``; the key is
-            in the provider's environment variable. Or a `pydantic_ai.models.Model`, for example
-            with your own provider, client or settings. Use such a model in one event loop at a
-            time, and only on asyncio or only on trio.
+            read from the provider's environment variable. Or a `pydantic_ai.models.Model`, for
+            example with your own provider, client or settings. Use such a model in one event loop
+            at a time, and only on asyncio or only on trio.
         timeout: how long the provider may send nothing, in seconds. With None, only the limit of
             the provider's client applies (usually 600 s).
         options: defaults for the options that a request leaves open. Entries of ``extra`` that are

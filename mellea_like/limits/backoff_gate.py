@@ -55,7 +55,7 @@ TRIP_AFTER = 4
 """The circuit breaker opens after this number of failed requests in a row."""
 
 FLAKY_SECONDS = 10.0
-"""A server that has answered in the last so many seconds is considered flaky, but not down."""
+"""A server that has answered within this many seconds is considered flaky rather than down."""
 
 FIRST_PAUSE = 0.2
 """The seconds from the circuit's opening to the first probe. Each failed probe doubles the pause.
@@ -70,7 +70,7 @@ PROBE_SECONDS = 1.0
 """If a probe has no answer after this many seconds, another probe may be sent."""
 
 TICK = 1e-9
-"""So many seconds count as zero, because a timer may end this much too early."""
+"""Waits up to this many seconds count as zero, because a timer may end this much too early."""
 
 A_DAY = 86_400.0
 """The longest wait that a server can ask for, in seconds; longer waits are cut to this."""

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 TICK = 1e-9
-"""So many seconds count as zero, because a timer may end this much too early."""
+"""Times up to this many seconds count as zero, because a timer may end this much too early."""
 
 
 class BudgetLimits(NamedTuple):

@@ -50,7 +50,7 @@ __all__ = [
 
 
 MONEY = 10**15
-"""One currency unit in the integer units in which money is counted, so that sums are exact."""
+"""The integer units in one unit of the currency. Money is counted in integers, to be exact."""
 
 Rate: TypeAlias = "tuple[int, int, int]"
 """The prices of one input token, one output token and one cached input token.

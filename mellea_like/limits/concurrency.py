@@ -22,7 +22,7 @@ DECREASE = 0.7
 """The window is multiplied by this after a 429."""
 
 CUT_INTERVAL = 0.2
-"""Several 429s within so many seconds count as one: they answer requests sent before the cut."""
+"""429s within this many seconds count as one, as they answer requests sent before the cut."""
 
 GROWTH_PAUSE = 1.0
 """The seconds without growth after a 5xx, which may have a cause other than load."""

@@ -212,7 +212,7 @@ UNNAMED_PAUSE = 0.2
 """The pause in seconds after a 429 that doesn't name one: about a round trip."""
 
 TICK = 1e-6
-"""So many seconds count as zero, so that a timer's rounding doesn't make a request wait again."""
+"""Waits up to this many seconds count as zero, to make up for the rounding of timers."""
 
 
 class QueuedPermit(Entry):

@@ -77,7 +77,7 @@ BUSY_SECONDS = 10.0
 """How long to keep trying if the file is locked."""
 
 UNSEEN = 2.0
-"""A waiting process that has not renewed its place for so many seconds loses it to others."""
+"""A waiting process that hasn't renewed its place for this many seconds loses it to others."""
 
 LARGEST = 2**63 - 1
 

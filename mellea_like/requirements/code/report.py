@@ -16,7 +16,7 @@ CLIPPED = 2000
 """The most characters of a program's output in a reason."""
 
 ENDED = ", and was ended"
-"""How the message about a program that was ended by force ends."""
+"""The last words of the message about a program that was ended by force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
